@@ -1,0 +1,47 @@
+# Everything a person types. Each target sets up the environment it needs; the second run is quick.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: setup demo test test-gpu test-newest lint format clean
+
+setup: $(READY)
+
+# torch comes first and alone, so that no other package's range can choose another build.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $(READY)
+
+demo: setup
+	$(BIN)/mosaics induction --out runs/induction
+
+test: setup
+	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered --cov-fail-under=90
+
+# On a machine with a CUDA device and its own torch.
+test-gpu:
+	$(PYTHON) -m pytest -m gpu -p no:cacheprovider
+
+# The Hugging Face adapter against the newest transformers 5.x, in an environment of its own.
+NEWEST := .venv-newest
+test-newest:
+	$(PYTHON) -m venv $(NEWEST)
+	grep -v -E '^(transformers|tokenizers|huggingface|accelerate|tqdm)' constraints.txt > $(NEWEST)/constraints.txt
+	$(NEWEST)/bin/pip install --quiet --constraint $(NEWEST)/constraints.txt torch
+	$(NEWEST)/bin/pip install --quiet --upgrade --constraint $(NEWEST)/constraints.txt --editable '.[dev]'
+	$(NEWEST)/bin/pytest -n 2 tests/test_huggingface.py
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) $(NEWEST) runs

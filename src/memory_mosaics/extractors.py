@@ -1,0 +1,253 @@
+"""Feature extractors: what the keys and values of a sequence are, equations 4, 5 and 6 of the paper.
+
+    Linear          phi_T = W x_{T+peek}                                  the three moons
+    LeakyAverage    k_T = Norm(W x_T + lambda W x_{T-1} + ...)            the keys of the language models
+    Taps            v_T = Norm(c_0 W x_T + c_1 W x_{T+1})                 their values; any number of taps
+    Convolution     phi_T = Norm(sum_j W_j x_{T+j})                       a full matrix for every tap
+
+Values may depend on the next `peek` inputs, so T inputs complete the features of T - peek times: those are what a call
+returns, with one tensor of state that holds what the features still to come need.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from memory_mosaics.config import part
+from memory_mosaics.ops.leaky_average import leaky_average
+from memory_mosaics.shapes import Bool, Float
+
+
+def normalise(x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+    """Norm(x) = x / |x|, computed in float32."""
+    return F.normalize(x.float(), dim=-1).to(x.dtype)
+
+
+def identity(x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+    """No norm: for keys and values whose length matters."""
+    return x
+
+
+class Scale(nn.Module):
+    """One positive trained number per head, exp(speed * theta), so that steps are relative and far larger than those
+    of matrices: under Adam at step size 1e-3, a step changes it by up to speed / 10 per cent.
+    """
+
+    LARGEST = 2 * 11.0903  # log(65535^2): the widest range found in published checkpoints
+
+    def __init__(self, heads: int, *, initial: float, speed: float = 10.0):
+        super().__init__()
+        self.initial, self.speed = initial, speed
+        self.theta = nn.Parameter(torch.empty(heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        self.set(torch.full(self.theta.shape, self.initial))
+
+    @torch.no_grad()
+    def set(self, scale: Float[Tensor, " H"]) -> None:
+        self.theta.copy_(scale.log() / self.speed)
+
+    def forward(self) -> Float[Tensor, " H"]:
+        return (self.speed * self.theta.float()).clamp(max=self.LARGEST).exp()
+
+
+class Decay(nn.Module):
+    """The leaky average's lambda, one per head, exp(-|10 w|). It starts spread from 0.61 (long) to 0.007 (short)."""
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.rate = nn.Parameter(torch.empty(heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        with torch.no_grad():
+            self.rate.copy_(torch.linspace(0.05, 0.5, len(self.rate)))
+
+    def forward(self) -> Float[Tensor, " H"]:
+        return torch.exp(-(10 * self.rate.float()).abs())
+
+
+class Extractor(Protocol):
+    """What turns inputs into keys (equation 4, peek = 0) or values (equation 5)."""
+
+    peek: int
+
+    def __call__(self, x: Tensor, state: Tensor | None = None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
+
+
+def heads_of(x: Float[Tensor, "B T W"], heads: int, mask: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B T H D"]:
+    """Split into heads; padding counts for nothing."""
+    x = x if mask is None else x * mask[..., None]
+    return x.unflatten(-1, (heads, -1))
+
+
+class Linear(nn.Module):
+    """phi_T = W x_{T+peek}: enough where one observation says all, as in the three moons."""
+
+    def __init__(self, width: int, heads: int, *, head_width: int, peek: int = 0, bias: bool = False):
+        super().__init__()
+        self.heads, self.peek = heads, peek
+        self.map = nn.Linear(width, heads * head_width, bias=bias)
+
+    def forward(
+        self, x: Float[Tensor, "B T W"], state: Tensor | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B N H D"], Tensor]:
+        window = _extend(state, heads_of(self.map(x), self.heads, mask), back=0)
+        return window[:, self.peek :], _keep(window, self.peek)
+
+
+class LeakyAverage(nn.Module):
+    """k_T = Norm(k-_T),  k-_T = W x_T + lambda k-_{T-1}: the keys of equation 6."""
+
+    peek = 0
+
+    def __init__(self, width: int, heads: int, *, head_width: int, bias: bool = False):
+        super().__init__()
+        self.heads = heads
+        self.map = nn.Linear(width, heads * head_width, bias=bias)
+        self.decay = Decay(heads)
+
+    def forward(
+        self, x: Float[Tensor, "B T W"], state: Tensor | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T H D"], Float[Tensor, "B H D"]]:
+        raw = heads_of(self.map(x), self.heads, mask)
+        average, last = leaky_average(raw.float(), self.decay(), state)
+        return normalise(average).to(raw.dtype), last
+
+
+class Taps(nn.Module):
+    """v_T = Norm(sum_j c_j W x_{T+j}),  j from -back to peek, the c_j trained per head.
+
+    With back = 0 and peek = 1 these are the values of equation 6; the two taps start as c and 1 - c, c random.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        head_width: int,
+        back: int = 0,
+        peek: int = 1,
+        norm: Callable[[Tensor], Tensor] = normalise,
+        bias: bool = False,
+    ):
+        super().__init__()
+        self.heads, self.back, self.peek, self.norm = heads, back, peek, norm
+        self.map = nn.Linear(width, heads * head_width, bias=bias)
+        self.taps = nn.Parameter(torch.empty(heads, back + 1 + peek))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """A random split of 1: uniform c and 1 - c where there are two taps."""
+        cuts = torch.rand(self.taps.shape[0], self.taps.shape[1] - 1).sort(dim=-1).values
+        with torch.no_grad():
+            self.taps.copy_(F.pad(cuts, (0, 1), value=1.0) - F.pad(cuts, (1, 0)))
+
+    def forward(
+        self, x: Float[Tensor, "B T W"], state: Tensor | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B N H D"], Tensor]:
+        window = _extend(state, heads_of(self.map(x), self.heads, mask), back=self.back)
+        taps = self.taps.unbind(dim=1)
+        complete = max(window.shape[1] - len(taps) + 1, 0)
+        terms = [c[:, None] * window[:, j : j + complete].float() for j, c in enumerate(taps)]
+        features = self.norm(torch.stack(terms).sum(dim=0)).to(window.dtype)
+        return features, _keep(window, len(taps) - 1)
+
+
+class Convolution(nn.Module):
+    """phi_T = Norm(sum_j W_j x_{T+j}),  j from -back to peek: a full matrix for every tap."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        head_width: int,
+        back: int = 1,
+        peek: int = 0,
+        norm: Callable[[Tensor], Tensor] = normalise,
+        bias: bool = False,
+    ):
+        super().__init__()
+        self.heads, self.back, self.peek, self.norm = heads, back, peek, norm
+        self.map = nn.Linear(width, (back + 1 + peek) * heads * head_width, bias=bias)
+
+    def forward(
+        self, x: Float[Tensor, "B T W"], state: Tensor | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B N H D"], Tensor]:
+        taps = self.back + 1 + self.peek
+        window = _extend(state, heads_of(self.map(x), taps * self.heads, mask), back=self.back)
+        complete = max(window.shape[1] - taps + 1, 0)
+        terms = [part[:, j : j + complete] for j, part in enumerate(window.chunk(taps, dim=2))]
+        return self.norm(torch.stack(terms).sum(dim=0)), _keep(window, taps - 1)
+
+
+def _extend(state: Tensor | None, raw: Float[Tensor, "B T H D"], *, back: int) -> Float[Tensor, "B N H D"]:
+    """What was kept, then the new; before the first input there is nothing, that is, `back` zeros."""
+    if state is None:
+        return F.pad(raw, (0, 0, 0, 0, back, 0)) if back else raw
+    return torch.cat([state, raw], dim=1)
+
+
+def _keep(window: Float[Tensor, "B N H D"], steps: int) -> Float[Tensor, "B K H D"]:
+    return window[:, max(window.shape[1] - steps, 0) :]
+
+
+class ExtractorConfig(Protocol):
+    """Names an extractor and builds it."""
+
+    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Extractor: ...
+
+
+@part("linear")
+@dataclass(frozen=True, kw_only=True)
+class LinearConfig:
+    """W x_{T+peek}."""
+
+    peek: int = 0
+
+    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Linear:
+        return Linear(width, heads, head_width=head_width, peek=self.peek, bias=bias)
+
+
+@part("leaky_average")
+@dataclass(frozen=True, kw_only=True)
+class LeakyAverageConfig:
+    """Norm of the leaky average of W x."""
+
+    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> LeakyAverage:
+        return LeakyAverage(width, heads, head_width=head_width, bias=bias)
+
+
+@part("taps")
+@dataclass(frozen=True, kw_only=True)
+class TapsConfig:
+    """Norm of the sum of c_j W x_{T+j}, j from -back to peek."""
+
+    back: int = 0
+    peek: int = 1
+    norm: bool = True
+
+    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Taps:
+        norm = normalise if self.norm else identity
+        return Taps(width, heads, head_width=head_width, back=self.back, peek=self.peek, norm=norm, bias=bias)
+
+
+@part("convolution")
+@dataclass(frozen=True, kw_only=True)
+class ConvolutionConfig:
+    """Norm of the sum of W_j x_{T+j}, j from -back to peek."""
+
+    back: int = 1
+    peek: int = 0
+    norm: bool = True
+
+    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Convolution:
+        norm = normalise if self.norm else identity
+        return Convolution(width, heads, head_width=head_width, back=self.back, peek=self.peek, norm=norm, bias=bias)

@@ -1,0 +1,172 @@
+"""One language model for every architecture: embedding, blocks, logits.
+
+A block is norm, sequence mixer, norm, channel mixer, each with a residual (figure 6 of the paper). A Memory Mosaic has
+contextual and persistent memories in the two places, GPT-2 has attention and a feed-forward network; nothing else
+differs. The model obeys the contract of its parts: `logits, state = model(tokens, state=None, mask=None)`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from memory_mosaics.config import from_plain
+from memory_mosaics.extractors import Decay, Scale, Taps
+from memory_mosaics.memory import PersistentMemory, State
+from memory_mosaics.shapes import Bool, Float, Int
+
+
+class MixerConfig(Protocol):
+    """Names a mixer and builds it."""
+
+    def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> nn.Module: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelConfig:
+    """What a model is made of. Sizes are checked here, so that a wrong one is named before anything is built."""
+
+    vocabulary: int
+    width: int
+    blocks: int
+    sequence_mixer: MixerConfig
+    channel_mixer: MixerConfig | None = None
+    positions: MixerConfig | None = None
+    context: int = 512  # the length it is trained at; a Memory Mosaic reads on beyond it
+    dropout: float = 0.0
+    bias: bool = False
+    tied: bool = True  # the embedding is the output matrix too
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary", "width", "blocks", "context"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), not {self.dropout}")
+
+
+class Block(nn.Module):
+    """x + sequence mixer, then x + channel mixer, each on a layer norm of x. State: the two mixers' states."""
+
+    def __init__(self, config: LanguageModelConfig):
+        super().__init__()
+        build: dict[str, Any] = {"dropout": config.dropout, "bias": config.bias}
+        self.sequence_norm = nn.LayerNorm(config.width, bias=config.bias)
+        self.sequence_mixer = config.sequence_mixer.build(config.width, **build)
+        self.channel_norm = self.channel_mixer = None
+        if config.channel_mixer is not None:
+            self.channel_norm = nn.LayerNorm(config.width, bias=config.bias)
+            self.channel_mixer = config.channel_mixer.build(config.width, **build)
+        self.dropout = config.dropout
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T W"],
+        state: tuple[State, State] | None = None,
+        mask: Bool[Tensor, "B T"] | None = None,
+    ) -> tuple[Float[Tensor, "B T W"], tuple[State, State]]:
+        sequence_state, channel_state = state or (None, None)
+        y, sequence_state = self.sequence_mixer(self.sequence_norm(x), sequence_state, mask)
+        x = x + y
+        if self.channel_mixer is None or self.channel_norm is None:
+            return x, (sequence_state, ())
+        y, channel_state = self.channel_mixer(self.channel_norm(x), channel_state, mask)
+        return x + F.dropout(y, self.dropout, self.training), (sequence_state, channel_state)
+
+
+class LanguageModel(nn.Module):
+    """Tokens to the logits of the next token. State: that of the positions, then one of every block."""
+
+    def __init__(self, config: LanguageModelConfig):
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocabulary, config.width)
+        self.positions = config.positions.build(config.width) if config.positions else None
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
+        self.norm = nn.LayerNorm(config.width, bias=config.bias)
+        self.head = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
+        self.gradient_checkpointing = False  # trade time for memory: recompute each block in the backward pass
+        self._gradient_checkpointing_func: Callable[..., Any] = _checkpoint
+        initialise(self)
+
+    def forward(
+        self, tokens: Int[Tensor, "B T"], state: tuple | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T vocabulary"], tuple]:
+        features, state = self.features(self.embedding(tokens), state, mask)
+        return self.logits(features), state
+
+    def features(
+        self, x: Float[Tensor, "B T W"], state: tuple | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T W"], tuple]:
+        """From embeddings to what the output matrix reads."""
+        position_state, *block_states = state or (None,) * (1 + len(self.blocks))
+        if self.positions is not None:
+            x, position_state = self.positions(x, position_state, mask)
+        states: list[Any] = [position_state or ()]
+        for block, block_state in zip(self.blocks, block_states, strict=True):
+            if self.gradient_checkpointing and self.training:
+                x, block_state = self._gradient_checkpointing_func(block, x, block_state, mask)
+            else:
+                x, block_state = block(x, block_state, mask)
+            states.append(block_state)
+        return self.norm(x), tuple(states)
+
+    def logits(self, features: Float[Tensor, "B T W"]) -> Float[Tensor, "B T vocabulary"]:
+        return F.linear(features, self.embedding.weight if self.head is None else self.head.weight)
+
+
+def _checkpoint(block: nn.Module, *inputs: Any) -> Any:
+    return checkpoint(block, *inputs, use_reentrant=False)
+
+
+def next_token_loss(
+    logits: Float[Tensor, "B T vocabulary"], targets: Int[Tensor, "B T"], ignore: int = -100
+) -> Float[Tensor, ""]:
+    """Mean cross-entropy in nats; targets equal to `ignore` do not count."""
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=ignore)
+
+
+def map_state(function: Callable[[Tensor], Tensor], state: Any) -> Any:
+    """The same state with `function` applied to each tensor: to reorder rows, to move, to save."""
+    return function(state) if isinstance(state, Tensor) else tuple(map_state(function, part) for part in state)
+
+
+def initialise(model: nn.Module) -> None:
+    """Every initial value of a model, in one place.
+
+    Matrices and embeddings are normal with deviation 0.02, as in GPT-2; the last map of each mixer, whose output adds
+    up over the blocks, has it divided by sqrt(2 blocks). Scales, decays, taps and slots say their own beginning.
+    """
+    blocks = sum(isinstance(module, Block) for module in model.modules())
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            last = name.endswith(("combine", "combine.map"))
+            nn.init.normal_(module.weight, std=0.02 / (2 * max(blocks, 1)) ** 0.5 if last else 0.02)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+        elif isinstance(module, nn.LayerNorm | Scale | Decay | Taps | PersistentMemory):
+            module.reset_parameters()
+
+
+def parameter_count(model: LanguageModel) -> dict[str, int]:
+    """Trained numbers by part, and their total."""
+    parts = {"embedding": 0, "positions": 0, "sequence mixers": 0, "channel mixers": 0, "norms": 0, "head": 0}
+    for name, parameter in model.named_parameters():
+        kind = next((kind for kind in ("sequence_mixer", "channel_mixer") if f".{kind}." in name), None)
+        if kind is not None:
+            parts[kind.replace("_", " ") + "s"] += parameter.numel()
+        elif "norm" in name:
+            parts["norms"] += parameter.numel()
+        else:
+            parts[name.split(".")[0]] += parameter.numel()
+    return parts | {"total": sum(parts.values())}
+
+
+def config_from_plain(plain: dict[str, Any]) -> LanguageModelConfig:
+    """Read back what `to_plain` wrote. An unknown field or part is an error."""
+    return from_plain(LanguageModelConfig, plain)

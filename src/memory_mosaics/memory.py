@@ -1,0 +1,249 @@
+"""Associative memories, and the units that the paper builds from them.
+
+    AssociativeMemory    section 3: a device that stores pairs and estimates E(V | K = k)         equations 1, 2, 3
+    ContextualMemory     a layer of memories that start empty and store as they read             figure 1, equation 7
+    PersistentMemory     a layer of memories whose pairs are trained                             appendix D.1
+
+What the keys and values of a sequence are (equations 4, 5, 6) is said by the parts in extractors.py.
+
+Letters in shapes: B batch, T time, N stored pairs, H heads (one memory each), D head width, W model width.
+
+Every layer is a mixer: `y, state = mixer(x, state=None, mask=None)`. A state is a tuple of tensors with the batch
+first, all that is needed to go on from where x ended. `mask` is True where a token is real; padding goes before or
+after a sequence, never inside.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import e
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from memory_mosaics.config import part
+from memory_mosaics.extractors import (
+    Extractor,
+    ExtractorConfig,
+    LeakyAverageConfig,
+    Scale,
+    TapsConfig,
+)
+from memory_mosaics.ops.recall import gaussian, recall
+from memory_mosaics.shapes import Bool, Float
+
+State = tuple[Tensor, ...]
+Kernel = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
+
+
+class AssociativeMemory:
+    """The little machine of section 3: `store` pairs, `retrieve` the value that a key calls up.
+
+    Retrieval is Gaussian kernel smoothing (equation 2), which estimates E(V | K = key) from the stored sample whatever
+    the order of storing. With `kernel=dot_product` it is equation 3, for keys of unit norm. `sharpness` (beta) is a
+    number or a function of the number of stored pairs; `math.sqrt` is the choice of the paper's footnote.
+    """
+
+    def __init__(self, sharpness: float | Callable[[int], float], *, kernel: Kernel = gaussian):
+        self.sharpness = sharpness
+        self.kernel = kernel
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+
+    def __len__(self) -> int:
+        return 0 if self.keys is None else self.keys.shape[-2]
+
+    def store(self, keys: Float[Tensor, "*B N D"], values: Float[Tensor, "*B N V"]) -> None:
+        """Add pairs. Leading dimensions are separate memories that store side by side."""
+        if keys.shape[:-1] != values.shape[:-1]:
+            raise ValueError(f"keys {tuple(keys.shape)} and values {tuple(values.shape)} are not as many pairs")
+        if self.keys is None or self.values is None:
+            self.keys, self.values = keys, values
+            return
+        for name, new, old in (("keys", keys, self.keys), ("values", values, self.values)):
+            if new.shape[:-2] != old.shape[:-2] or new.shape[-1] != old.shape[-1]:
+                raise ValueError(f"{name} {tuple(new.shape)} do not go with the stored {name} {tuple(old.shape)}")
+        self.keys = torch.cat([self.keys, keys], dim=-2)
+        self.values = torch.cat([self.values, values], dim=-2)
+
+    def retrieve(self, keys: Float[Tensor, "*B T D"]) -> Float[Tensor, "*B T V"]:
+        """The estimate of E(V | K = key) for each key; zero while the memory is empty."""
+        if self.keys is None or self.values is None:
+            return torch.zeros_like(keys)
+        if len(self) == 0:
+            return keys.new_zeros(*keys.shape[:-1], self.values.shape[-1])
+        sharpness = self.sharpness(len(self)) if callable(self.sharpness) else self.sharpness
+        queries, stored = self.kernel(keys, self.keys, float(sharpness))
+        one_head = (x.reshape(-1, x.shape[-2], 1, x.shape[-1]) for x in (queries, stored, self.values))
+        return recall(*one_head).reshape(*keys.shape[:-1], self.values.shape[-1])
+
+
+class Combine(nn.Module):
+    """The combining layer: the answers of all heads, each with its trained scale, through one matrix."""
+
+    def __init__(self, width: int, heads: int, *, head_width: int, dropout: float = 0.0, bias: bool = False):
+        super().__init__()
+        self.scale = Scale(heads, initial=e**-0.5)
+        self.map = nn.Linear(heads * head_width, width, bias=bias)
+        self.dropout = dropout
+
+    def forward(self, answers: Float[Tensor, "B T H D"]) -> Float[Tensor, "B T W"]:
+        scaled = answers * self.scale()[:, None].to(answers.dtype)
+        return self.map(F.dropout(scaled.flatten(2), self.dropout, self.training))
+
+
+def remember(
+    stored: State | None, keys: Tensor, values: Tensor, mask: Tensor | None
+) -> tuple[Float[Tensor, "B N H D"], Float[Tensor, "B M H V"], Bool[Tensor, "B N"]]:
+    """The keys, values and marks of what is real that were stored earlier, followed by the new ones."""
+    real = torch.ones(keys.shape[:2], dtype=torch.bool, device=keys.device) if mask is None else mask
+    if stored is None:
+        return keys, values, real
+    old_keys, old_values, old_real = stored
+    return torch.cat([old_keys, keys], 1), torch.cat([old_values, values], 1), torch.cat([old_real, real], 1)
+
+
+class ContextualMemory(nn.Module):
+    """A layer of associative memories, one per head, that start empty and store what they read (figure 1).
+
+    At time T each memory answers its key k_T from the pairs stored before (equation 7); the pair (k_T, v_T) is stored
+    once the `value.peek` inputs that v_T depends on have come. State: the extractors' own, the keys of all times so
+    far, the values completed so far, and which of them are real.
+    """
+
+    def __init__(
+        self,
+        *,
+        key: Extractor,
+        value: Extractor,
+        sharpness: Callable[[], float | Tensor],
+        combine: nn.Module,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        if value.peek < 1:
+            raise ValueError(f"a value must peek at least 1 step ahead, or it is no prediction; got {value.peek}")
+        if key.peek != 0:
+            raise ValueError(f"a key cannot wait for inputs that have not come; got peek {key.peek}")
+        self.key, self.value, self.sharpness, self.combine = key, value, sharpness, combine
+        self.dropout = dropout
+
+    def forward(
+        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T W"], State]:
+        key_state, value_state = state[:2] if state else (None, None)
+        queries, key_state = self.key(x, key_state, mask)
+        values, value_state = self.value(x, value_state, mask)
+        keys, values, real = remember(state[2:] if state else None, queries, values, mask)
+        earlier, pairs = keys.shape[1] - x.shape[1], values.shape[1]
+        answers = recall(
+            queries,
+            keys[:, :pairs],
+            values,
+            self.sharpness(),
+            known=earlier + 1 - self.value.peek,
+            real=real[:, :pairs] if state or mask is not None else None,
+            dropout=self.dropout if self.training else 0.0,
+        )
+        return self.combine(answers), (key_state, value_state, keys, values, real)
+
+
+class PersistentMemory(nn.Module):
+    """A layer of associative memories whose pairs are parameters, found by training (appendix D.1).
+
+    With `memories` > 1 each head asks several memories and takes the mean of their answers. The stored keys are not
+    normalised. State: the key extractor's own.
+    """
+
+    def __init__(
+        self,
+        *,
+        key: Extractor,
+        slots: int,
+        head_shape: tuple[int, int],
+        sharpness: Callable[[], float | Tensor],
+        combine: nn.Module,
+        memories: int = 1,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        self.key, self.sharpness, self.combine = key, sharpness, combine
+        self.keys = nn.Parameter(torch.empty(memories, slots, *head_shape))
+        self.values = nn.Parameter(torch.empty(memories, slots, *head_shape))
+        self.dropout = dropout
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Pairs of about unit norm, like those that a contextual memory stores."""
+        for pairs in (self.keys, self.values):
+            nn.init.normal_(pairs, std=pairs.shape[-1] ** -0.5)
+
+    def forward(
+        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T W"], State]:
+        keys, key_state = self.key(x, *(state or ()), mask=mask)
+        memories = len(self.keys)
+        queries = keys.flatten(0, 1).expand(memories, -1, -1, -1)  # the whole batch asks as one: (memories, B*T, H, D)
+        answers = recall(
+            queries,
+            self.keys.to(queries.dtype),
+            self.values.to(queries.dtype),
+            self.sharpness(),
+            dropout=self.dropout if self.training else 0.0,
+        ).mean(dim=0)
+        return self.combine(answers.unflatten(0, x.shape[:2])), (key_state,)
+
+
+def head_width(width: int, heads: int) -> int:
+    """Width of one of `heads` equal heads."""
+    if heads < 1 or width % heads:
+        raise ValueError(f"width {width} does not split into {heads} heads")
+    return width // heads
+
+
+def learned_sharpness(heads: int) -> Scale:
+    """Beta, one per head; it starts at e^2."""
+    return Scale(heads, initial=e**2, speed=20.0)
+
+
+@part("contextual_memory")
+@dataclass(frozen=True, kw_only=True)
+class ContextualMemoryConfig:
+    """Contextual memories as in the paper's language models, or with other extractors."""
+
+    heads: int
+    key: ExtractorConfig = LeakyAverageConfig()
+    value: ExtractorConfig = TapsConfig()
+
+    def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> ContextualMemory:
+        shape = {"head_width": head_width(width, self.heads), "bias": bias}
+        return ContextualMemory(
+            key=self.key.build(width, self.heads, **shape),
+            value=self.value.build(width, self.heads, **shape),
+            sharpness=learned_sharpness(self.heads),
+            combine=Combine(width, self.heads, dropout=dropout, **shape),
+            dropout=dropout,
+        )
+
+
+@part("persistent_memory")
+@dataclass(frozen=True, kw_only=True)
+class PersistentMemoryConfig:
+    """Persistent memories of `slots` pairs each, `memories` of them a head."""
+
+    heads: int
+    slots: int
+    memories: int = 1
+    key: ExtractorConfig = LeakyAverageConfig()
+
+    def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> PersistentMemory:
+        shape = {"head_width": head_width(width, self.heads), "bias": bias}
+        return PersistentMemory(
+            key=self.key.build(width, self.heads, **shape),
+            slots=self.slots,
+            memories=self.memories,
+            head_shape=(self.heads, shape["head_width"]),
+            sharpness=learned_sharpness(self.heads),
+            combine=Combine(width, self.heads, dropout=dropout, **shape),
+            dropout=dropout,
+        )

@@ -1,0 +1,173 @@
+"""Self-attention and its ways of knowing where a token stands: the transformer baseline.
+
+    LearnedPositions    a trained vector per position, added to the embedding    GPT-2, Radford et al. 2019
+    Rotary              queries and keys turn with their position                RoPE, Su et al. 2021
+    Alibi               far keys lose weight linearly                            ALiBi, Press et al. 2022
+    none                the causal mask alone tells before from after
+
+Attention is `recall` with queries of its own and pairs visible from their own time on (known = 1).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from memory_mosaics.config import part
+from memory_mosaics.extractors import Extractor, ExtractorConfig, LinearConfig
+from memory_mosaics.memory import State, head_width, remember
+from memory_mosaics.ops.recall import recall
+from memory_mosaics.shapes import Bool, Float
+
+
+class PositionCode(Protocol):
+    """Writes the positions start, start + 1, ... into queries or keys, so that their dot products know them."""
+
+    def queries(self, x: Tensor, start: int, /) -> Tensor: ...
+
+    def keys(self, x: Tensor, start: int, /) -> Tensor: ...
+
+
+@part("rotary")
+@dataclass(frozen=True, kw_only=True)
+class Rotary:
+    """RoPE: coordinates j and j + D/2 turn together by position * base^(-2j/D)."""
+
+    base: float = 10000.0
+
+    def queries(self, queries: Float[Tensor, "B T H D"], start: int) -> Float[Tensor, "B T H D"]:
+        T, _, D = queries.shape[1:]
+        if D % 2:
+            raise ValueError(f"rotary positions turn pairs of coordinates, but a head is {D} wide")
+        position = torch.arange(start, start + T, device=queries.device, dtype=torch.float32)
+        speed = self.base ** (-torch.arange(0, D, 2, device=queries.device, dtype=torch.float32) / D)
+        angle = position[:, None, None] * speed  # (T, 1, D/2)
+        x, y = queries.float().chunk(2, dim=-1)
+        turned = torch.cat([x * angle.cos() - y * angle.sin(), x * angle.sin() + y * angle.cos()], dim=-1)
+        return turned.to(queries.dtype)
+
+    keys = queries
+
+
+@part("alibi")
+@dataclass(frozen=True, kw_only=True)
+class Alibi:
+    """ALiBi: the score loses slope_h * distance.
+
+    -slope (t - s) = slope s - slope t, and the second term, common to all keys of a query, cancels in the softmax. So
+    the bias is one more coordinate of the keys, and no T x T tensor is needed. It is split into three that add up,
+    each exact in the keys' own precision, since in bfloat16 one coordinate would round far positions together.
+    """
+
+    def queries(self, queries: Float[Tensor, "B T H D"], start: int) -> Float[Tensor, "B T H E"]:
+        return F.pad(queries, (0, 3), value=math.sqrt(queries.shape[-1]))  # undoes the scale of the scores
+
+    def keys(self, keys: Float[Tensor, "B T H D"], start: int) -> Float[Tensor, "B T H E"]:
+        B, T, H, _ = keys.shape
+        position = torch.arange(start, start + T, device=keys.device, dtype=torch.float32)
+        rest = position[:, None] * alibi_slopes(H).to(keys.device)  # (T, H)
+        digits = []
+        for _ in range(3):
+            digits.append(rest.to(keys.dtype))
+            rest = rest - digits[-1].float()
+        return torch.cat([keys, torch.stack(digits, dim=-1).expand(B, -1, -1, -1)], dim=-1)
+
+
+def alibi_slopes(heads: int) -> Float[Tensor, " H"]:
+    """The official slopes: 2^(-8h/n) for n a power of two; else those, then every second one of 2n."""
+    n = 2 ** int(math.log2(heads))
+    slopes = [2 ** (-8 * h / n) for h in range(1, n + 1)]
+    between = [2 ** (-8 * h / (2 * n)) for h in range(1, 2 * n + 1, 2)]
+    return torch.tensor(slopes + between[: heads - n])
+
+
+class Attention(nn.Module):
+    """Multi-head causal self-attention. State: the key extractor's own, the keys, the values, which are real."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        key: Extractor,
+        position: PositionCode | None = None,
+        dropout: float = 0.0,
+        bias: bool = False,
+    ):
+        super().__init__()
+        self.heads, self.position, self.dropout = heads, position, dropout
+        self.query = nn.Linear(width, width, bias=bias)
+        self.key = key
+        self.value = nn.Linear(width, width, bias=bias)
+        self.combine = nn.Linear(width, width, bias=bias)
+
+    def forward(
+        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T W"], State]:
+        queries = self.query(x).unflatten(-1, (self.heads, -1))
+        keys, key_state = self.key(x, state[0] if state else None, mask)
+        values = self.value(x).unflatten(-1, (self.heads, -1))
+        earlier = state[1].shape[1] if state else 0
+        sharpness = queries.shape[-1] ** -0.5
+        if self.position is not None:
+            queries, keys = self.position.queries(queries, earlier), self.position.keys(keys, earlier)
+        keys, values, real = remember(state[1:] if state else None, keys, values, mask)
+        answers = recall(
+            queries,
+            keys,
+            values,
+            sharpness,
+            known=earlier + 1,
+            real=real if state or mask is not None else None,
+            dropout=self.dropout if self.training else 0.0,
+        )
+        y = self.combine(F.dropout(answers.flatten(2), self.dropout, self.training))
+        return y, (key_state, keys, values, real)
+
+
+@part("attention")
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig:
+    """Attention with a position code, or none, and keys of any kind (GPT-2: linear)."""
+
+    heads: int
+    position: Rotary | Alibi | None = None
+    key: ExtractorConfig = LinearConfig()
+
+    def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> Attention:
+        key = self.key.build(width, self.heads, head_width=head_width(width, self.heads), bias=bias)
+        return Attention(width, self.heads, key=key, position=self.position, dropout=dropout, bias=bias)
+
+
+class LearnedPositions(nn.Module):
+    """x_t + P_t, t counted from the first real token of each row. State: how many tokens each row has seen."""
+
+    def __init__(self, width: int, *, context: int):
+        super().__init__()
+        self.table = nn.Embedding(context, width)
+
+    def forward(
+        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T W"], State]:
+        B, T, _ = x.shape
+        (seen,) = state or (torch.zeros(B, dtype=torch.long, device=x.device),)
+        real = torch.ones(B, T, dtype=torch.long, device=x.device) if mask is None else mask.long()
+        counted = seen[:, None] + real.cumsum(dim=1)
+        context = self.table.num_embeddings
+        if T > context or (state and not torch.compiler.is_compiling() and counted.max() > context):
+            raise ValueError(f"{int(counted.max())} tokens are more than the {context} learned positions of this model")
+        return x + self.table((counted - 1).clamp(min=0)), (counted[:, -1],)
+
+
+@part("learned_positions")
+@dataclass(frozen=True, kw_only=True)
+class LearnedPositionsConfig:
+    """A table of `context` trained positions."""
+
+    context: int
+
+    def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> LearnedPositions:
+        return LearnedPositions(width, context=self.context)

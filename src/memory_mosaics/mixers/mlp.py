@@ -1,0 +1,35 @@
+"""The feed-forward network of GPT-2 (Radford et al. 2019): the channel mixer that persistent memories replace."""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from memory_mosaics.config import part
+from memory_mosaics.memory import State
+from memory_mosaics.shapes import Bool, Float
+
+
+class MLP(nn.Module):
+    """Two matrices around a GELU in the tanh form that GPT-2 was trained with. It has no state."""
+
+    def __init__(self, width: int, *, expansion: int = 4, bias: bool = False):
+        super().__init__()
+        self.expand = nn.Linear(width, expansion * width, bias=bias)
+        self.combine = nn.Linear(expansion * width, width, bias=bias)
+
+    def forward(
+        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T W"], State]:
+        return self.combine(F.gelu(self.expand(x), approximate="tanh")), ()
+
+
+@part("mlp")
+@dataclass(frozen=True, kw_only=True)
+class MLPConfig:
+    """A feed-forward network with expansion * width hidden units."""
+
+    expansion: int = 4
+
+    def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> MLP:
+        return MLP(width, expansion=self.expansion, bias=bias)
