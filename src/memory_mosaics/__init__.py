@@ -39,6 +39,8 @@ from memory_mosaics.presets import PRESETS, memory_mosaic, preset, transformer
 __version__ = "0.1.0"
 
 __all__ = [
+    "MLP",
+    "PRESETS",
     "Alibi",
     "AssociativeMemory",
     "Attention",
@@ -55,9 +57,7 @@ __all__ = [
     "LearnedPositionsConfig",
     "Linear",
     "LinearConfig",
-    "MLP",
     "MLPConfig",
-    "PRESETS",
     "PersistentMemory",
     "PersistentMemoryConfig",
     "Rotary",

@@ -11,7 +11,7 @@ returns, with one tensor of state that holds what the features still to come nee
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -72,6 +72,7 @@ class Decay(nn.Module):
         return torch.exp(-(10 * self.rate.float()).abs())
 
 
+@runtime_checkable
 class Extractor(Protocol):
     """What turns inputs into keys (equation 4, peek = 0) or values (equation 5)."""
 
@@ -196,9 +197,10 @@ def _extend(state: Tensor | None, raw: Float[Tensor, "B T H D"], *, back: int) -
 
 
 def _keep(window: Float[Tensor, "B N H D"], steps: int) -> Float[Tensor, "B K H D"]:
-    return window[:, max(window.shape[1] - steps, 0) :]
+    return window[:, max(window.shape[1] - steps, 0) :].clone()  # not a view: the rest of the window may go
 
 
+@runtime_checkable
 class ExtractorConfig(Protocol):
     """Names an extractor and builds it."""
 

@@ -7,7 +7,7 @@ differs. The model obeys the contract of its parts: `logits, state = model(token
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from memory_mosaics.memory import PersistentMemory, State
 from memory_mosaics.shapes import Bool, Float, Int
 
 
+@runtime_checkable
 class MixerConfig(Protocol):
     """Names a mixer and builds it."""
 

@@ -98,7 +98,8 @@ def remember(
     """The keys, values and marks of what is real that were stored earlier, followed by the new ones."""
     real = torch.ones(keys.shape[:2], dtype=torch.bool, device=keys.device) if mask is None else mask
     if stored is None:
-        return keys, values, real
+        # A compiled graph must not return views of its own tensors: torch 2.13 restores their shapes wrongly from its cache.
+        return (keys.clone(), values.clone(), real) if torch.compiler.is_compiling() else (keys, values, real)
     old_keys, old_values, old_real = stored
     return torch.cat([old_keys, keys], 1), torch.cat([old_values, values], 1), torch.cat([old_real, real], 1)
 

@@ -10,7 +10,7 @@ Attention is `recall` with queries of its own and pairs visible from their own t
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,7 @@ from memory_mosaics.ops.recall import recall
 from memory_mosaics.shapes import Bool, Float
 
 
+@runtime_checkable
 class PositionCode(Protocol):
     """Writes the positions start, start + 1, ... into queries or keys, so that their dot products know them."""
 
@@ -155,11 +156,11 @@ class LearnedPositions(nn.Module):
         B, T, _ = x.shape
         (seen,) = state or (torch.zeros(B, dtype=torch.long, device=x.device),)
         real = torch.ones(B, T, dtype=torch.long, device=x.device) if mask is None else mask.long()
-        counted = seen[:, None] + real.cumsum(dim=1)
-        context = self.table.num_embeddings
-        if T > context or (state and not torch.compiler.is_compiling() and counted.max() > context):
-            raise ValueError(f"{int(counted.max())} tokens are more than the {context} learned positions of this model")
-        return x + self.table((counted - 1).clamp(min=0)), (counted[:, -1],)
+        total, context = seen + real.sum(dim=1), self.table.num_embeddings
+        if T > context or (state and not torch.compiler.is_compiling() and total.max() > context):
+            raise ValueError(f"{int(total.max())} tokens are more than the {context} learned positions of this model")
+        position = seen[:, None] + real.cumsum(dim=1) - 1
+        return x + self.table(position.clamp(min=0)), (total,)
 
 
 @part("learned_positions")

@@ -37,7 +37,7 @@ def leaky_average(
         steps = torch.arange(1, C + 1, device=x.device)
         means = means + torch.einsum("ht,bchd->bcthd", decay[:, None] ** steps, entering)
         means = means.reshape(B, T + pad, H, D)[:, :T]
-    return means.to(x.dtype), means[:, -1]
+    return means.to(x.dtype), means[:, -1].clone()  # not a view, which would keep all of means alive
 
 
 def _decay_matrix(decay: Float[Tensor, " H"], steps: int) -> Float[Tensor, "H C C"]:

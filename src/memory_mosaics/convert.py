@@ -1,0 +1,276 @@
+"""Checkpoints of the authors' code (facebookresearch/MemoryMosaics), read exactly into our own.
+
+That code keeps one architecture in three ways, which the names of the weights tell apart: nanoMosaics, and the plain
+and the fast form of its Library. A file is a `torch.save` dictionary with the weights under "model" and the sizes
+under "model_args". Only tensors and plain values are ever unpickled, and all that does not fit is refused.
+"""
+
+import pickle
+import re
+import warnings
+import zipfile
+from math import log
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from memory_mosaics.checkpoint import CheckpointError, save
+from memory_mosaics.errors import one_line
+from memory_mosaics.extractors import ConvolutionConfig, Scale, TapsConfig
+from memory_mosaics.language_model import LanguageModel, LanguageModelConfig
+from memory_mosaics.memory import ContextualMemoryConfig, PersistentMemoryConfig
+
+# A layout: our names of the parts of a model, and theirs. Where one of ours begins another, the longer comes first.
+NANO = {
+    "embedding": "mosaic.wte",
+    "blocks": "mosaic.h",
+    "norm": "mosaic.ln_f",
+    "head": "lm_head",
+    "sequence_norm": "ln_1",
+    "channel_norm": "ln_2",
+    "sequence_mixer.combine.scale.theta": "attn.v_featurizer.val_scale",
+    "channel_mixer.combine.scale.theta": "mlp.out_scale",
+    "sequence_mixer": "attn",
+    "channel_mixer": "mlp",
+    "key.map": "k_featurizer.W_k",
+    "key.decay.rate": "k_featurizer.leaky_avg.leaky_key_beta",
+    "sharpness.theta": "k_featurizer.key_scale",
+    "value.map": "v_featurizer.W_v",
+    "value.taps": "v_featurizer.coef",
+    "combine.map": "c_proj",
+    "keys": "P_k",
+    "values": "P_v",
+}
+LIBRARY = {
+    "embedding": "emb",
+    "blocks": "blocks",
+    "norm": "ln_out",
+    "head": "head",
+    "sequence_norm": "ln1",
+    "channel_norm": "ln2",
+    "sequence_mixer": "attn",
+    "channel_mixer": "pmem",
+    "key.map": "k_featurizer.conv",
+    "key.decay.rate": "leaky_key_beta",
+    "sharpness.theta": "kernel_beta",
+    "value.map": "v_featurizer.linear",
+    "value.taps": "v_featurizer.coef",
+    "combine.scale.theta": "value_beta",
+    "combine.map": "c_proj",
+    "keys": "pmem.M_k",
+    "values": "pmem.M_v",
+}
+FAST = LIBRARY | {"key.map": "leaky_average.linear", "key.decay.rate": "leaky_average.leaky_beta_w_under"}
+
+MARKS = ((NANO, "mosaic.h."), (FAST, ".leaky_average."), (LIBRARY, ".kernel_beta"))  # in a name: the first one decides
+BUFFERS = (".attn.bias", ".leaky_avg.coef")  # of nanoMosaics: a mask, and something computed
+ALIAS = ("leaky_beta_u_under", "leaky_beta_w_under")  # two names of one tensor in the fast form
+
+
+def convert(source: Path, out: Path) -> Path:
+    """Write the authors' checkpoint `source` as a checkpoint folder of ours, with the same logits."""
+    return save(read_reference(source), out)
+
+
+def read_reference(source: Path) -> LanguageModel:
+    """The model in a checkpoint of the authors' code, in float32."""
+    contents = _unpickle(source)
+    try:
+        reference = _Reference(contents)
+        with torch.device("meta"):
+            model = LanguageModel(reference.config())
+        model.load_state_dict(reference.translate(model), assign=True)
+    except ValueError as error:
+        raise CheckpointError(f"{source} cannot be converted: {one_line(error)}") from error
+    return model.requires_grad_(True).eval()
+
+
+def _unpickle(source: Path) -> Any:
+    """What torch.save wrote, if it is tensors and plain values."""
+    if not source.is_file():
+        reason = "is not a file" if source.exists() else "does not exist"
+        raise CheckpointError(f"{source} {reason}; name a checkpoint file of the authors' code")
+    try:
+        zipped = zipfile.is_zipfile(source)
+        if zipped:  # torch.load does not look at checksums
+            with zipfile.ZipFile(source) as archive:
+                if damaged := archive.testzip():
+                    raise ValueError(f"the checksum of {damaged} is wrong")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickle protocols; the error says what matters
+            return torch.load(source, weights_only=True, map_location="cpu", mmap=zipped)
+    except pickle.UnpicklingError as error:
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        what = f"holds code or objects ({found[1]})" if found else "is damaged or holds more than tensors"
+        raise CheckpointError(f"{source} {what}; nothing in it was run") from error
+    except Exception as error:  # on arbitrary bytes the readers raise anything at all
+        raise CheckpointError(f"{source} is damaged or not a torch.save file: {one_line(error)}") from error
+
+
+class _Reference:
+    """A model as the authors keep it. Whatever is wrong with it is a ValueError that says what."""
+
+    def __init__(self, contents: Any):
+        for entry in ("model", "model_args"):
+            if not isinstance(contents, dict) or not isinstance(contents.get(entry), dict):
+                raise ValueError(f"it has no dictionary {entry!r}, as checkpoints of the authors' code have")
+        self.args: dict[str, Any] = contents["model_args"]
+        self.weights = _plain_names(contents["model"])
+        self.names = _layout(self.weights)
+        self.nano, self.fast = self.names is NANO, self.names is FAST
+        self.weights = _trained(self.weights, BUFFERS if self.nano else ())
+        self.convolution = "blocks.0.attn.v_featurizer.conv.weight" in self.weights
+        if self.convolution:  # the Library's other values, with a matrix for each of the two taps
+            self.names = self.names | {"value.map": "v_featurizer.conv"}
+
+    def theirs(self, name: str) -> str:
+        """Their name of one of our weights."""
+        return re.sub(rf"\b({'|'.join(self.names)})\b", lambda part: self.names[part[1]], name)
+
+    def config(self) -> LanguageModelConfig:
+        """All sizes but the context are in the weights; model_args need not repeat, but may not contradict them."""
+        vocabulary, width = self._shape(self.theirs("embedding.weight"), 2)
+        number = re.compile(rf"{self.names['blocks']}\.(\d+)\.")
+        blocks = {found[1] for found in map(number.match, self.weights) if found}
+        sharpness, keys = map(self.theirs, ("blocks.0.sequence_mixer.sharpness.theta", "blocks.0.channel_mixer.keys"))
+        if self.nano:
+            _, heads, _, _ = self._shape(sharpness, 4)
+            memories, _, _, slots, _ = self._shape(keys, 5)
+        else:
+            (heads,) = self._shape(sharpness, 1)
+            _, _, slots, _ = self._shape(f"{keys}0", 4)
+            memories = sum(name.startswith(keys) for name in self.weights)
+            self._agreed("k_fe_type", "linearconv", *(("linear", "eft") if self.fast else ()))
+            self._agreed("v_fe_type", "linearconv" if self.convolution else "lowrlinearconv")
+            self._agreed("v_kernel_size", 2)
+        if 0 in (heads, memories, slots):
+            raise ValueError(f"it has {heads} heads with {memories} memories of {slots} slots")
+        value = ConvolutionConfig(back=0, peek=1) if self.convolution else TapsConfig()
+        heads = self._agreed("n_head", heads)
+        slots, memories = self._agreed("pmem_size", slots), self._agreed("pmem_count", memories)
+        return LanguageModelConfig(
+            vocabulary=self._agreed("vocab_size", vocabulary),
+            width=self._agreed("n_embd", width),
+            blocks=self._agreed("n_layer", len(blocks)),
+            sequence_mixer=ContextualMemoryConfig(heads=heads, value=value),
+            channel_mixer=PersistentMemoryConfig(heads=heads, slots=slots, memories=memories),
+            context=int(self._number("block_size")),
+            dropout=float(self._number("dropout", 0.0)),
+            bias=self._agreed("bias", self.theirs("norm.bias") in self.weights),
+            tied=self._agreed("weight_tying", *self._ties()),
+        )
+
+    def translate(self, model: LanguageModel) -> dict[str, Tensor]:
+        """The weights of `model`, each out of theirs in the one shape that fits. None may be left over."""
+        ours = {name: self._translate(name, tuple(empty.shape)) for name, empty in model.state_dict().items()}
+        if model.head is None:
+            self.weights.pop(self.theirs("head.weight"), None)  # the embedding again
+        if self.weights:
+            raise ValueError(f"it holds a weight that its layout does not have: {next(iter(self.weights))}")
+        # Copies: the loaded ones are views of the file, and safetensors wants memory that nobody shares.
+        return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in ours.items()}
+
+    def _translate(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        theirs, ending = self.theirs(name), name.split("_mixer.")[-1]
+        if ending in ("sharpness.theta", "combine.scale.theta", "key.decay.rate", "value.taps"):
+            numbers = self._take(theirs, (1, shape[0], 1, 1) if self.nano else shape[:1]).flatten()
+            return self._per_head(name, numbers)
+        if ending in ("keys", "values"):
+            memories, slots, heads, width = shape
+            if self.nano:
+                return self._take(theirs, (memories, 1, heads, slots, width))[:, 0].transpose(1, 2)
+            each = [self._take(f"{theirs}{i}", (1, heads, slots, width)) for i in range(memories)]
+            return torch.cat(each).transpose(1, 2)
+        if ending == "value.map.weight" and self.convolution:
+            return torch.cat(self._take(theirs, (shape[1], shape[1], 2)).unbind(dim=2))
+        if ending == "value.map.bias" and self.convolution:  # one of theirs for the sum of both taps
+            return F.pad(self._take(theirs, (shape[0] // 2,)), (0, shape[0] // 2))
+        if ending == "key.map.weight" and not self.nano and not self.fast:
+            return self._take(theirs, (*shape, 1))[..., 0]
+        if ending in ("norm.weight", "norm.bias") and not self.nano:  # the Library divides its logits by sqrt(width)
+            return self._take(theirs, shape) / shape[0] ** 0.5
+        return self._take(theirs, shape)
+
+    def _per_head(self, name: str, numbers: Tensor) -> Tensor:
+        """One number a head: exp(10 x), exp(20 x) or exp(-|10 x|) of the same x in both codes, but for the caps."""
+        if name.endswith("sharpness.theta"):
+            nano_cap = log(65535) * (2 if "sequence_mixer" in name else 1)
+            return numbers.clamp(max=(nano_cap if self.nano else 10) / 20)  # of log(beta)
+        if name.endswith("scale.theta") and (10 * numbers > Scale.LARGEST).any():
+            raise ValueError(f"{self.theirs(name)} is above {Scale.LARGEST / 10:.4g}, the largest that can be kept")
+        return torch.stack([numbers, 1 - numbers], dim=1) if name.endswith("value.taps") else numbers
+
+    def _take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        found = self._shape(name, len(shape))
+        if found != shape:
+            raise ValueError(f"{name} is {found}, where the other weights want {shape}")
+        return self.weights.pop(name)
+
+    def _shape(self, name: str, dimensions: int) -> tuple[int, ...]:
+        if name not in self.weights:
+            raise ValueError(f"it lacks the weight {name}")
+        shape = tuple(self.weights[name].shape)
+        if len(shape) != dimensions:
+            raise ValueError(f"{name} is {shape}, not of {dimensions} dimensions")
+        return shape
+
+    def _ties(self) -> tuple[bool, ...]:
+        """Whether the embedding may be the output matrix too, the likely answer first: equal ones may still be two."""
+        head = self.weights.get(self.theirs("head.weight"))
+        if head is None:
+            return (True,)
+        return (True, False) if torch.equal(head, self.weights[self.theirs("embedding.weight")]) else (False,)
+
+    def _agreed(self, name: str, *possible: Any) -> Any:
+        """What the weights say, unless model_args say otherwise; where the weights allow several, model_args decide."""
+        said = self.args.get(name)
+        if said is None:
+            return possible[0]
+        if not isinstance(said, int | float | str) or said not in possible:
+            raise ValueError(f"model_args say {name}={said!r}, the weights {' or '.join(map(repr, possible))}")
+        return possible[possible.index(said)]
+
+    def _number(self, name: str, default: float | None = None) -> int | float:
+        said = self.args.get(name, default)
+        if not isinstance(said, int | float):
+            raise ValueError(f"model_args must hold a number as {name}, not {said!r}")
+        return said
+
+
+def _plain_names(model: dict[Any, Any]) -> dict[str, Tensor]:
+    """The weights, their names without what torch.compile and DDP put before them."""
+    weights: dict[str, Tensor] = {}
+    for long, tensor in model.items():
+        name = re.sub(r"^((_orig_mod|module)\.)+", "", str(long))
+        if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided or tensor.is_meta:
+            raise ValueError(f"the weight {name} is not a dense tensor but {type(tensor).__name__}")
+        if name in weights:
+            raise ValueError(f"it holds the weight {name} twice")
+        weights[name] = tensor.detach()
+    return weights
+
+
+def _layout(weights: dict[str, Tensor]) -> dict[str, str]:
+    for layout, mark in MARKS:
+        if any(mark in name for name in weights):
+            return layout
+    if any(name.startswith("transformer.") for name in weights):
+        raise ValueError("it is a nanoGPT transformer, not a Memory Mosaic")
+    raise ValueError(f"unknown layout, with weights such as {', '.join(list(weights)[:3]) or 'none at all'}")
+
+
+def _trained(weights: dict[str, Tensor], buffers: tuple[str, ...]) -> dict[str, Tensor]:
+    """What was trained, each number once, in float32."""
+    trained = {name: tensor for name, tensor in weights.items() if not name.endswith(buffers)}
+    for name, tensor in trained.items():
+        if not tensor.is_floating_point():
+            raise ValueError(f"{name} holds {tensor.dtype}, not real numbers")
+        trained[name] = tensor.float()
+    for name in [name for name in trained if name.endswith(ALIAS[0])]:
+        other = name.replace(*ALIAS)
+        if other in trained and not torch.equal(trained.pop(name), trained[other]):
+            raise ValueError(f"{name} is not the same as {other}")
+    return trained

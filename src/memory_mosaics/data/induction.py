@@ -1,0 +1,131 @@
+"""The trigger-bigram task of Bietti et al. 2023 (arXiv 2306.00802): can a model complete what it has seen once?
+
+Text is a Markov chain of characters, except that in each sequence a few tokens are triggers: each is followed by an
+output of its own, always the same one in that sequence, and another one in the next.
+
+    triggers of this sequence:   q -> 7    e -> w
+
+    inputs      t  h  q  7  i  s  e  w  a  q  7  e  w  q
+    targets     h  q  7  i  s  e  w  a  q  7  e  w  q  7
+    counted     .  .  .  .  .  .  .  .  .  x  .  x  .  x        the trigger has been seen before: the output is known
+
+Outputs are uniform over the vocabulary, so no statistics of the language predict them: at the counted positions the
+answer stands in the context and nowhere else. Where a token is no trigger, the chain decides.
+
+Bietti et al. count unigrams and bigrams on tiny-Shakespeare. Here a random chain with the same vocabulary, a Zipf-like
+distribution of tokens and the same bigram entropy takes its place, so that the task needs no file.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from memory_mosaics.data.batches import Batch
+
+SHAKESPEARE_ENTROPY = 2.45  # nats per character given the one before, of tiny-Shakespeare
+
+
+class MarkovChain:
+    """A random language: P(next = j | now = i) ~ rank_j^-1.2 exp(spread g_ij), g normal, the ranks in random order.
+
+    `spread` is found by bisection so that the entropy of the next token given this one is `entropy` nats. `unigram` is
+    the stationary distribution, what counting tokens of a long text would give.
+    """
+
+    def __init__(self, vocabulary: int, *, entropy: float, seed: int = 0):
+        rng = np.random.default_rng(seed)
+        zipf = -1.2 * np.log1p(rng.permutation(vocabulary))  # log rank^-1.2: the noise flattens it to about 1/rank
+        noise = rng.standard_normal((vocabulary, vocabulary))
+        low, high = 0.0, 50.0
+        for spread in (low, high):
+            self._set(zipf + spread * noise)
+            if (self.entropy() < entropy) == (spread == low):
+                raise ValueError(
+                    f"no chain over {vocabulary} tokens has {entropy} nats of entropy; at most {self.entropy():.2f}"
+                    if spread == low
+                    else f"an entropy of {entropy} nats is too low for a random chain over {vocabulary} tokens"
+                )
+        for _ in range(50):
+            spread = (low + high) / 2
+            self._set(zipf + spread * noise)
+            low, high = (spread, high) if self.entropy() > entropy else (low, spread)
+
+    def _set(self, logits: np.ndarray) -> None:
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        self.bigram = weights / weights.sum(axis=1, keepdims=True)
+        self.unigram = _stationary(self.bigram)
+
+    def entropy(self) -> float:
+        """Of the next token given this one, in nats."""
+        logarithm = np.log(self.bigram, where=self.bigram > 0, out=np.zeros_like(self.bigram))
+        return float(-(self.unigram[:, None] * self.bigram * logarithm).sum())
+
+
+def _stationary(bigram: np.ndarray) -> np.ndarray:
+    """The distribution u with u = u P: the equations, with one of them replaced by sum(u) = 1."""
+    size = len(bigram)
+    equations = np.vstack([(bigram.T - np.eye(size))[:-1], np.ones(size)])
+    u = np.linalg.solve(equations, np.eye(size)[-1]).clip(min=0)
+    return u / u.sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class InductionTask:
+    """Sequences of `length` tokens with `triggers` triggers each, drawn by frequency or always the most frequent."""
+
+    vocabulary: int = 65
+    length: int = 256
+    triggers: int = 5
+    fixed_triggers: bool = False
+    entropy: float = SHAKESPEARE_ENTROPY
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.triggers <= self.vocabulary:
+            raise ValueError(f"{self.triggers} triggers do not fit a vocabulary of {self.vocabulary}")
+        if self.length < 1:
+            raise ValueError(f"length must be at least 1, not {self.length}")
+
+    @cached_property
+    def chain(self) -> MarkovChain:
+        """The language between the triggers: the same in all sequences, batches and seeds."""
+        return MarkovChain(self.vocabulary, entropy=self.entropy)
+
+    def batch(self, size: int, *, seed: int, step: int) -> Batch:
+        """The batch of a training step: the same numbers whenever and wherever (seed, step) is asked for."""
+        rng = np.random.default_rng([seed, step])
+        outputs = self._outputs(rng, size)
+        rows = np.arange(size)
+        tokens = np.empty((size, self.length + 1), dtype=np.int64)
+        counted = np.empty((size, self.length), dtype=bool)
+        seen = np.zeros((size, self.vocabulary), dtype=bool)
+        chance = rng.random((self.length + 1, size, 1))
+        first, cumulative = np.cumsum(self.chain.unigram), np.cumsum(self.chain.bigram, axis=1)
+        tokens[:, 0] = _draw(first, chance[0])
+        for t in range(self.length):
+            now = tokens[:, t]
+            output = outputs[rows, now]
+            tokens[:, t + 1] = np.where(output >= 0, output, _draw(cumulative[now], chance[t + 1]))
+            counted[:, t] = (output >= 0) & seen[rows, now]
+            seen[rows, now] = True
+        text = torch.from_numpy(tokens)
+        return Batch(text[:, :-1], text[:, 1:], torch.from_numpy(counted))
+
+    def _outputs(self, rng: np.random.Generator, size: int) -> np.ndarray:
+        """What follows each token of the vocabulary in each sequence, -1 where the chain decides: (size, vocabulary).
+
+        Sorting exponential times that run at speed `unigram` draws tokens by frequency without replacement.
+        """
+        order = np.argsort(rng.standard_exponential((size, self.vocabulary)) / self.chain.unigram, axis=1)
+        if self.fixed_triggers:
+            order = np.tile(np.argsort(-self.chain.unigram), (size, 1))
+        outputs = np.full((size, self.vocabulary), -1)
+        drawn = rng.integers(self.vocabulary, size=(size, self.triggers))
+        np.put_along_axis(outputs, order[:, : self.triggers], drawn, axis=1)
+        return outputs
+
+
+def _draw(cumulative: np.ndarray, chance: np.ndarray) -> np.ndarray:
+    """Tokens with the given cumulative distributions, from uniform numbers of shape (size, 1)."""
+    return (cumulative[..., :-1] <= chance).sum(axis=-1)

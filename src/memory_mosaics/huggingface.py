@@ -1,0 +1,256 @@
+"""The bridge to Hugging Face: one adapter for every architecture.
+
+Importing this module registers the Auto classes. From then on `AutoModelForCausalLM.from_pretrained(folder)` opens what
+`memory_mosaics.checkpoint.save` wrote, `memory_mosaics.checkpoint.load` opens what `save_pretrained` wrote, and
+`generate`, `pipeline` and `Trainer` work as with any other model.
+"""
+
+from collections.abc import Callable
+from dataclasses import field, replace
+from typing import Any, NoReturn, no_type_check
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, GenerationMixin
+from transformers.cache_utils import Cache
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_utils import PreTrainedModel
+from transformers.utils.generic import can_return_tuple
+
+from memory_mosaics.checkpoint import KEEP_IN_FLOAT32, MODEL_TYPE, PREFIX
+from memory_mosaics.config import to_plain
+from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, config_from_plain, map_state
+from memory_mosaics.presets import preset
+from memory_mosaics.shapes import Bool, Float, Int
+
+GAP = "a row has padding between its tokens, and its memory would take it for a token; pad at the left"
+AttentionMask = Int[Tensor, "B columns"] | Bool[Tensor, "B columns"]
+
+
+@no_type_check  # by jaxtyping, which does not see that the __init__ made by Hugging Face takes further keywords
+class MosaicConfig(PreTrainedConfig):
+    """The plain form of a LanguageModelConfig, `MosaicConfig(language_model=to_plain(preset("memory-mosaic-12")))`.
+
+    An unknown field or part is an error. The names that Hugging Face knows such sizes by are there to read.
+    """
+
+    model_type = MODEL_TYPE
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 - Hugging Face wants a list
+
+    language_model: dict[str, Any] = field(default_factory=lambda: to_plain(preset("memory-mosaic-tiny")))
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        misplaced = sorted(kwargs.keys() & LanguageModelConfig.__dataclass_fields__.keys())
+        if misplaced:
+            raise ValueError(f"{misplaced[0]!r} is a field of MosaicConfig.language_model, not of MosaicConfig itself")
+        self.language_model = to_plain(self.parts)
+        super().__post_init__(**kwargs)
+
+    @property
+    def parts(self) -> LanguageModelConfig:
+        """What the model is built from."""
+        return config_from_plain(self.language_model)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.language_model["vocabulary"]
+
+    @vocab_size.setter
+    def vocab_size(self, size: int) -> None:
+        self.language_model = to_plain(replace(self.parts, vocabulary=size))
+
+    @property
+    def hidden_size(self) -> int:
+        return self.language_model["width"]
+
+    @property
+    def num_hidden_layers(self) -> int:
+        return self.language_model["blocks"]
+
+    @property
+    def max_position_embeddings(self) -> int:
+        return self.language_model["context"]
+
+
+class MosaicCache(Cache):
+    """The whole state of a LanguageModel, with what must be known about the tokens it has read.
+
+    A state cannot be taken back to an earlier time: the averages of the keys do not remember it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+        self.reset()
+
+    def reset(self) -> None:
+        self.state: tuple | None = None
+        self.length = 0  # tokens read, padding among them
+        self.padded = False  # some row began with padding
+        self.ended = False  # some row ended with padding
+
+    def __len__(self) -> int:
+        return 1  # of layers; a cache without any would be false
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.length
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        return -1  # there is none
+
+    @property
+    def is_initialized(self) -> bool:
+        return self.state is not None
+
+    @property
+    def is_croppable(self) -> bool:
+        return False
+
+    def crop(self, tokens_to_remove: int) -> NoReturn:
+        raise ValueError("a MosaicCache cannot forget its last tokens; read the shorter text again without a cache")
+
+    def reorder_cache(self, beam_idx: Int[Tensor, " rows"]) -> None:
+        self._map(lambda tensor: tensor.index_select(0, beam_idx.to(tensor.device)))
+
+    def batch_select_indices(self, indices: Int[Tensor, " rows"]) -> None:
+        self.reorder_cache(indices)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._map(lambda tensor: tensor.repeat_interleave(repeats, dim=0))
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> None:
+        if self.state is not None:
+            self.state = map_state(function, self.state)
+
+    def advance(self, state: tuple, time: int) -> None:
+        self.state, self.length = state, self.length + time
+
+    def read_mask(self, attention_mask: AttentionMask | None, time: int) -> Bool[Tensor, "B T"] | None:
+        """Which of `time` new tokens are real; None where no row begins with padding, which is the fast path.
+
+        Padding at the end needs no mask, since no token before it sees it, but then nothing can follow.
+        """
+        if self.ended:
+            raise ValueError(GAP)
+        if attention_mask is None:
+            return None
+        if time > 1 or not self.length:  # one more token is a generated one, and real: no need to wait for the device
+            self._look(attention_mask, time)
+        return attention_mask[:, -time:] != 0 if self.padded else None
+
+    def _look(self, attention_mask: AttentionMask, time: int) -> None:
+        if attention_mask.ndim != 2 or attention_mask.shape[1] not in (time, self.length + time):
+            shape = tuple(attention_mask.shape)
+            raise ValueError(f"attention_mask has shape {shape}, but {self.length + time} tokens have been read")
+        real = attention_mask != 0
+        ended = (real[:, :-1] & ~real[:, 1:]).any(dim=1)
+        if bool((ended & real[:, -1]).any()):
+            raise ValueError(GAP)
+        self.ended = bool(ended.any())
+        self.padded = self.padded or not bool(real[:, 0].all())
+
+
+class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
+    """A LanguageModel with the interface of Hugging Face. It has no weights of its own."""
+
+    config: MosaicConfig
+    config_class = MosaicConfig
+    base_model_prefix = PREFIX[:-1]
+    supports_gradient_checkpointing = True
+    _is_stateful = True  # refuses assisted generation, which takes tokens back
+    _no_split_modules = ["Block"]  # noqa: RUF012
+    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    _keep_in_fp32_modules_strict = [rf"\.{name}$" for name in KEEP_IN_FLOAT32]  # noqa: RUF012
+
+    def __init__(self, config: MosaicConfig):
+        super().__init__(config)
+        self.language_model = LanguageModel(config.parts)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Int[Tensor, "B T"] | None = None,
+        attention_mask: AttentionMask | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Float[Tensor, "B T W"] | None = None,
+        labels: Int[Tensor, "B T"] | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Int[Tensor, " kept"] = 0,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """Logits, the loss where there are labels, and the cache: one that is given is always brought up to date."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give either input_ids or inputs_embeds")
+        if not isinstance(past_key_values, MosaicCache | None):
+            kind = type(past_key_values).__name__
+            raise ValueError(f"past_key_values must be a MosaicCache, not a {kind}; leave it out to begin a new one")
+        if attention_mask is None and _starts_again(kwargs.get("position_ids")):
+            raise ValueError(
+                "position_ids start again within a row, but packed documents would see each other; pad them"
+            )
+
+        x = self.language_model.embedding(input_ids) if inputs_embeds is None else inputs_embeds
+        cache = MosaicCache() if past_key_values is None else past_key_values
+        mask = cache.read_mask(attention_mask, x.shape[1])
+        features, state = self.language_model.features(x, cache.state, mask)
+
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.language_model.logits(features[:, kept])
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **kwargs)
+
+        output = CausalLMOutputWithPast(loss=loss, logits=logits)  # type: ignore[arg-type]
+        if use_cache is None:
+            use_cache = labels is None and not self.training
+        if use_cache or past_key_values is not None:
+            cache.advance(state, x.shape[1])
+            output.past_key_values = cache
+        return output
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False
+
+    def _prepare_cache_for_generation(
+        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
+        if generation_config.use_cache:
+            model_kwargs.setdefault("past_key_values", MosaicCache())
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.language_model.embedding
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:  # type: ignore[override]
+        self.language_model.embedding = value
+        self.language_model.config = replace(self.language_model.config, vocabulary=value.num_embeddings)
+
+    def get_output_embeddings(self) -> nn.Linear | None:
+        """The output matrix where it is a weight of its own; a tied one is the embedding."""
+        return self.language_model.head
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        self.language_model.head = new_embeddings
+
+    def init_weights(self) -> None:
+        """Nothing: a LanguageModel has initialised itself."""
+
+    @torch.no_grad()
+    def initialize_weights(self) -> None:
+        """After loading: weights that the checkpoint lacks take the values of a new model, the others stay."""
+        weights = self.language_model.named_parameters()
+        missing = {name: weight for name, weight in weights if not getattr(weight, "_is_hf_initialized", False)}
+        if missing:
+            new = LanguageModel(self.language_model.config).state_dict()
+            for name, weight in missing.items():
+                weight.copy_(new[name])
+
+
+def _starts_again(position_ids: Tensor | None) -> bool:
+    return position_ids is not None and bool((position_ids[..., 1:] < position_ids[..., :-1]).any())
+
+
+AutoConfig.register(MODEL_TYPE, MosaicConfig, exist_ok=True)
+AutoModelForCausalLM.register(MosaicConfig, MosaicForCausalLM, exist_ok=True)

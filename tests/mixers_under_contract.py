@@ -1,0 +1,25 @@
+"""Every mixer there is, at a size that tests in a moment. A new one adds its line here and nowhere else."""
+
+from memory_mosaics.extractors import ConvolutionConfig, LinearConfig, TapsConfig
+from memory_mosaics.memory import ContextualMemoryConfig, PersistentMemoryConfig
+from memory_mosaics.mixers.attention import Alibi, AttentionConfig, LearnedPositionsConfig, Rotary
+from memory_mosaics.mixers.mlp import MLPConfig
+
+WIDTH = 32
+
+MIXERS = {
+    "contextual memory": ContextualMemoryConfig(heads=4),
+    "contextual memory, linear values": ContextualMemoryConfig(heads=2, value=LinearConfig(peek=1)),
+    "contextual memory, peeking 3": ContextualMemoryConfig(heads=4, value=TapsConfig(back=1, peek=3)),
+    "contextual memory, convolutions": ContextualMemoryConfig(
+        heads=4, key=ConvolutionConfig(back=2), value=ConvolutionConfig(back=0, peek=1)
+    ),
+    "persistent memory": PersistentMemoryConfig(heads=4, slots=40),
+    "persistent memory, three a head": PersistentMemoryConfig(heads=4, slots=13, memories=3),
+    "attention": AttentionConfig(heads=4),
+    "attention, rotary": AttentionConfig(heads=4, position=Rotary()),
+    "attention, alibi": AttentionConfig(heads=4, position=Alibi()),
+    "attention, keys see the previous token": AttentionConfig(heads=4, key=ConvolutionConfig(norm=False)),
+    "learned positions": LearnedPositionsConfig(context=2048),
+    "mlp": MLPConfig(),
+}

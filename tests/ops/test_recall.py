@@ -1,0 +1,172 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from memory_mosaics.ops import recall as module
+from memory_mosaics.ops.recall import dot_product, gaussian, merge, recall, recall_with_lse, reference
+
+AWKWARD = [1, 2, 63, 130, 1000]
+
+
+def problem(time, pairs, *, batch=2, heads=3, width=8, value_width=8):
+    queries = torch.randn(batch, time, heads, width, requires_grad=True)
+    keys = torch.randn(batch, pairs, heads, width, requires_grad=True)
+    values = torch.randn(batch, pairs, heads, value_width, requires_grad=True)
+    sharpness = torch.linspace(0.3, 2.0, heads, requires_grad=True)
+    return queries, keys, values, sharpness
+
+
+def padding(batch, pairs):
+    """Row 0 is whole; every later row has one more third of padding at the left."""
+    missing = torch.arange(batch)[:, None] * max(pairs // 3, 1)
+    return torch.arange(pairs) >= missing
+
+
+def gradients(loss, inputs):
+    """Zero, not nothing, where the loss does not depend on an input."""
+    if not loss.requires_grad:
+        return [torch.zeros_like(x) for x in inputs]
+    found = torch.autograd.grad(loss, inputs, retain_graph=True, allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for g, x in zip(found, inputs, strict=True)]
+
+
+def check(inputs, *, tolerance=1e-4, **options):
+    """Values and gradients of both forms against the definition."""
+    slow, _ = reference(*inputs, **options)
+    weights = torch.randn_like(slow)
+    wanted = gradients((slow * weights).sum(), inputs)
+    for fast in (recall(*inputs, **options), recall_with_lse(*inputs, **options)[0]):
+        assert_close(fast, slow, rtol=tolerance, atol=tolerance)
+        assert_close(gradients((fast * weights).sum(), inputs), wanted, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("time", AWKWARD)
+@pytest.mark.parametrize("known", [0, 1, -2], ids=["contextual", "attention", "peek-3"])
+def test_causal_recall_is_the_definition(time, known):
+    check(problem(time, time), known=known)
+
+
+@pytest.mark.parametrize("time", [1, 2, 63, 130])
+def test_recall_with_pairs_from_earlier_is_the_definition(time):
+    check(problem(time, 40 + time), known=40)
+
+
+@pytest.mark.parametrize("time", [1, 2, 63, 130])
+@pytest.mark.parametrize("known", [0, 5, None])
+def test_padding_counts_for_nothing(time, known):
+    pairs = time + 5 if known else max(time, 3)
+    check(problem(time, pairs, batch=3), known=known, real=padding(3, pairs))
+
+
+@pytest.mark.parametrize("pairs", AWKWARD)
+def test_recall_over_fixed_pairs_is_the_definition(pairs):
+    check(problem(7, pairs))
+
+
+@pytest.mark.parametrize(("width", "value_width"), [(8, 3), (3, 8), (1, 1)])
+def test_keys_and_values_may_have_different_widths(width, value_width):
+    check(problem(20, 20, width=width, value_width=value_width), known=0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    time=st.integers(0, 20),
+    pairs=st.integers(0, 20),
+    known=st.none() | st.integers(-3, 20),
+    batch=st.integers(1, 3),
+    padded=st.booleans(),
+)
+def test_any_shape(time, pairs, known, batch, padded):
+    known = None if known is None else min(known, 1 + max(pairs - time, 0))
+    pairs = pairs if known is None else max(pairs, known + time)
+    inputs = problem(time, pairs, batch=batch)
+    options = {"known": known, "real": padding(batch, pairs) if padded else None}
+    slow, slow_lse = reference(*inputs, **options)
+    assert_close(recall(*inputs, **options), slow, rtol=1e-4, atol=1e-5)
+    answers, lse = recall_with_lse(*inputs, **options)
+    assert_close(answers, slow, rtol=1e-4, atol=1e-5)
+    assert_close(lse, slow_lse, rtol=1e-4, atol=1e-4)
+
+
+def test_blocks_of_queries_do_not_show(monkeypatch):
+    inputs = problem(50, 50)
+    whole = recall_with_lse(*inputs, known=0)
+    monkeypatch.setattr(module, "BLOCK", 7)
+    assert_close(recall_with_lse(*inputs, known=0), whole)
+    assert_close(recall(*inputs, known=0, real=padding(2, 50)), reference(*inputs, known=0, real=padding(2, 50))[0])
+
+
+def test_empty_memory_answers_zero_with_zero_gradients():
+    inputs = problem(4, 4)
+    nothing = torch.zeros(2, 4, dtype=torch.bool)
+    for answers in (recall(*inputs, known=0, real=nothing), recall_with_lse(*inputs, known=0, real=nothing)[0]):
+        assert_close(answers, torch.zeros_like(answers))
+        assert all((gradient == 0).all() for gradient in gradients(answers.sum(), inputs))
+
+
+def test_gradients_flow_through_the_log_sum_exp():
+    inputs = problem(30, 30)
+    real = padding(2, 30)
+    slow, fast = (form(*inputs, known=0, real=real)[1].clamp(min=-1e3) for form in (reference, recall_with_lse))
+    assert_close(gradients(fast.sum(), inputs[:2]), gradients(slow.sum(), inputs[:2]), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("cuts", [(0,), (13,), (0, 13, 13, 30), (30,)])
+def test_merged_memories_answer_as_one(cuts):
+    queries, keys, values, sharpness = problem(9, 30)
+    edges = [0, *cuts, 30]
+    parts = [
+        recall_with_lse(queries, keys[:, a:b], values[:, a:b], sharpness) for a, b in zip(edges, edges[1:], strict=False)
+    ]
+    assert_close(merge(*parts), reference(queries, keys, values, sharpness), rtol=1e-4, atol=1e-5)
+
+
+def test_merging_nothing_is_nothing():
+    queries, keys, values, sharpness = problem(4, 4)
+    empty = recall_with_lse(queries, keys[:, :0], values[:, :0], sharpness)
+    answers, lse = merge(empty, empty)
+    assert (answers == 0).all()
+    assert (lse == -torch.inf).all()
+
+
+@pytest.mark.parametrize("shape", [(3,), (10, 3), (2, 10, 3)])
+def test_sharpness_may_change_with_head_time_and_row(shape):
+    queries, keys, values, _ = problem(10, 10)
+    sharpness = torch.rand(shape) * 3
+    by_hand = queries * sharpness[..., None]
+    assert_close(recall(queries, keys, values, sharpness, known=0), reference(by_hand, keys, values, known=0)[0])
+
+
+def test_dropout_forgets_the_right_share_and_keeps_the_mean():
+    queries, keys, values, sharpness = problem(200, 200)
+    torch.manual_seed(1)
+    answers = torch.stack([recall(queries, keys, values, sharpness, known=0, dropout=0.3) for _ in range(200)])
+    whole = recall(queries, keys, values, sharpness, known=0)
+    assert (answers[0] - whole).abs().max() > 0.05
+    assert (answers.mean(dim=0) - whole)[:, 20:].abs().mean() < 0.03
+    alone = answers[:, :, 1]  # one stored pair: it is either forgotten or scaled by 1 / 0.7
+    assert 0.25 < (alone == 0).float().mean() < 0.35
+
+
+def test_dropout_draws_the_same_weights_again_in_the_backward_pass():
+    queries, keys, values, sharpness = problem(300, 300)
+    answers = recall(queries, keys, values, sharpness, known=0, dropout=0.5)
+    (gradient,) = torch.autograd.grad(answers.sum(), values)
+    assert_close((gradient * values).sum(), answers.sum(), rtol=1e-4, atol=1e-3)  # answers are linear in the values
+
+
+def test_gaussian_kernel_is_equation_2():
+    queries, keys = torch.randn(4, 5, 3) * 3 + 100, torch.randn(4, 6, 3) * 3 + 100
+    query, key = gaussian(queries.double(), keys.double(), 0.7)
+    weights = torch.softmax(query @ key.transpose(-1, -2), dim=-1)
+    distances = torch.cdist(queries.double(), keys.double())
+    assert_close(weights, torch.softmax(-0.7 * distances.square(), dim=-1))
+
+
+def test_on_unit_keys_equation_2_is_equation_3_with_twice_the_sharpness():
+    queries = torch.nn.functional.normalize(torch.randn(5, 3), dim=-1)
+    keys = torch.nn.functional.normalize(torch.randn(6, 3), dim=-1)
+    far, near = (torch.softmax(q @ k.T, -1) for q, k in (gaussian(queries, keys, 4.0), dot_product(queries, keys, 8.0)))
+    assert_close(far, near)

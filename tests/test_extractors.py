@@ -1,0 +1,86 @@
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from memory_mosaics.extractors import (
+    Convolution,
+    Decay,
+    LeakyAverage,
+    Linear,
+    Scale,
+    Taps,
+    identity,
+    normalise,
+)
+
+WIDTH, HEADS, HEAD = 6, 3, 4
+
+
+def mapped(extractor, x):
+    """W x, split into heads."""
+    return (x @ extractor.map.weight.T).view(*x.shape[:2], -1, HEAD)
+
+
+@pytest.mark.parametrize("peek", [0, 1, 3])
+def test_linear_reads_the_input_peek_steps_ahead(peek):
+    extractor, x = Linear(WIDTH, HEADS, head_width=HEAD, peek=peek), torch.randn(2, 8, WIDTH)
+    features, _ = extractor(x)
+    assert_close(features, mapped(extractor, x)[:, peek:])
+
+
+def test_leaky_average_is_equation_6():
+    extractor, x = LeakyAverage(WIDTH, HEADS, head_width=HEAD), torch.randn(2, 8, WIDTH)
+    raw, decay = mapped(extractor, x), extractor.decay()
+    keys, _ = extractor(x)
+    for t in range(8):
+        average = sum(decay[:, None] ** (t - s) * raw[:, s] for s in range(t + 1))
+        assert_close(keys[:, t], average / average.norm(dim=-1, keepdim=True))
+
+
+@pytest.mark.parametrize(("back", "peek"), [(0, 1), (0, 0), (2, 0), (1, 2)])
+@pytest.mark.parametrize("norm", [normalise, identity])
+def test_taps_and_convolution_are_their_sums(back, peek, norm):
+    x = torch.randn(2, 8, WIDTH)
+    extent = {"head_width": HEAD, "back": back, "peek": peek, "norm": norm}
+    taps, full = Taps(WIDTH, HEADS, **extent), Convolution(WIDTH, HEADS, **extent)
+    raw, split = mapped(taps, x), mapped(full, x).view(2, 8, back + 1 + peek, HEADS, HEAD)
+    for t in range(8 - peek):
+        offsets = [(j, t + j - back) for j in range(back + 1 + peek) if t + j - back >= 0]
+        assert_close(taps(x)[0][:, t], norm(sum(taps.taps[:, j, None] * raw[:, s] for j, s in offsets)))
+        assert_close(full(x)[0][:, t], norm(sum(split[:, s, j] for j, s in offsets)))
+    assert taps(x)[0].shape[1] == full(x)[0].shape[1] == 8 - peek
+
+
+def test_taps_start_as_a_random_split_of_one():
+    torch.manual_seed(0)
+    taps = Taps(WIDTH, 1000, head_width=1).taps
+    assert_close(taps.sum(dim=1), torch.ones(1000))
+    assert (taps >= 0).all()
+    assert 0.45 < taps[:, 0].mean() < 0.55
+    assert taps[:, 0].std() > 0.25  # uniform: 0.289
+
+
+def test_norms_are_one():
+    assert_close(normalise(torch.randn(5, 7) * 100).norm(dim=-1), torch.ones(5))
+    assert (normalise(torch.zeros(2, 3)) == 0).all()
+
+
+def test_scale_is_positive_bounded_and_settable():
+    scale = Scale(4, initial=math.e**2, speed=20.0)
+    assert_close(scale(), torch.full((4,), math.e**2))
+    wanted = torch.tensor([1e-3, 1.0, 7.0, 65535.0**2])
+    scale.set(wanted)
+    assert_close(scale(), wanted, rtol=1e-5, atol=0)
+    with torch.no_grad():
+        scale.theta.fill_(100.0)
+    assert scale().isfinite().all()
+
+
+def test_decay_starts_spread_and_stays_below_one():
+    decay = Decay(12)
+    assert_close(decay()[[0, -1]], torch.tensor([math.exp(-0.5), math.exp(-5)]))
+    with torch.no_grad():
+        decay.rate.normal_()
+    assert ((decay() > 0) & (decay() <= 1)).all()

@@ -1,0 +1,472 @@
+"""Hugging Face: what a model says there is what it says here, with a cache and without, alone and in a batch."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import Tensor
+from torch.testing import assert_close
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    DynamicCache,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainingArguments,
+    pipeline,
+    set_seed,
+)
+
+from memory_mosaics import LanguageModel, LanguageModelConfig, checkpoint, memory_mosaic, to_plain, transformer
+from memory_mosaics.huggingface import MosaicCache, MosaicConfig, MosaicForCausalLM
+from memory_mosaics.language_model import next_token_loss
+
+SIZE: dict[str, Any] = {"width": 16, "blocks": 2, "heads": 2, "vocabulary": 48, "context": 64}
+CONFIGS: dict[str, LanguageModelConfig] = {
+    "mosaic": memory_mosaic(slots=8, **SIZE),
+    "learned": transformer(position="learned", **SIZE),
+    "rotary": transformer(position="rotary", **SIZE),
+    "alibi": transformer(position="alibi", **SIZE),
+}
+SAVED: dict[str, LanguageModelConfig] = CONFIGS | {
+    "mosaic untied, biased": replace(CONFIGS["mosaic"], tied=False, bias=True),
+    "learned untied, biased": replace(CONFIGS["learned"], tied=False, bias=True),
+}
+every_architecture = pytest.mark.parametrize("name", CONFIGS)
+every_saved = pytest.mark.parametrize("name", SAVED)
+GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 8, "pad_token_id": 0}
+
+
+def huggingface_model(config: LanguageModelConfig) -> MosaicForCausalLM:
+    """A model with weights large enough that what it says depends on what it has read."""
+    model = MosaicForCausalLM(MosaicConfig(language_model=to_plain(config))).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.add_(torch.randn_like(weight) * (0.05 if weight.ndim == 1 else 1.0 if "blocks" in name else 0.4))
+    return model
+
+
+def tokens(*shape: int) -> Tensor:
+    return torch.randint(1, SIZE["vocabulary"], shape)
+
+
+def left_padded(rows: list[Tensor]) -> dict[str, Tensor]:
+    """One batch of rows of different lengths. The padding is not the token 0 only, lest that be what hides it."""
+    longest = max(len(row) for row in rows)
+    ids = torch.stack([torch.cat([tokens(longest - len(row)), row]) for row in rows])
+    mask = torch.stack([torch.arange(longest) >= longest - len(row) for row in rows])
+    return {"input_ids": ids, "attention_mask": mask.long()}
+
+
+def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    ours, theirs = one.state_dict(), other.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+# generate
+
+
+@every_architecture
+@pytest.mark.parametrize("beams", [1, 2, 4])
+def test_generation_is_the_same_with_and_without_a_cache(name: str, beams: int):
+    model, ids = huggingface_model(CONFIGS[name]), tokens(2, 7)
+    options = GREEDY | {"num_beams": beams, "no_repeat_ngram_size": 1}  # lest a model fall into saying one token
+    assert torch.equal(model.generate(ids, **options), model.generate(ids, use_cache=False, **options))
+
+
+@every_architecture
+def test_greedy_generation_takes_the_likeliest_token_of_the_language_model(name: str):
+    model, ids = huggingface_model(CONFIGS[name]), tokens(1, 5)
+    for _ in range(4):
+        logits, _ = model.language_model(ids)
+        ids = torch.cat([ids, logits[:, -1:].argmax(dim=-1)], dim=1)
+    assert torch.equal(model.generate(ids[:, :5], **GREEDY | {"max_new_tokens": 4}), ids)
+
+
+@every_architecture
+def test_sampling_with_a_seed_is_the_same_with_and_without_a_cache(name: str):
+    model, ids = huggingface_model(CONFIGS[name]), tokens(2, 7)
+    samples = []
+    for use_cache, seed in ((True, 1), (False, 1), (True, 2)):
+        set_seed(seed)
+        samples.append(model.generate(ids, **GREEDY | {"do_sample": True}, use_cache=use_cache))
+    assert torch.equal(samples[0], samples[1])
+    assert not torch.equal(samples[0], samples[2])
+
+
+@every_architecture
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_left_padded_row_is_continued_as_the_row_alone(name: str, beams: int):
+    model, rows = huggingface_model(CONFIGS[name]), [tokens(3), tokens(8), tokens(5)]
+    together = model.generate(**left_padded(rows), num_beams=beams, **GREEDY)[:, 8:]
+    uncached = model.generate(**left_padded(rows), num_beams=beams, use_cache=False, **GREEDY)[:, 8:]
+    alone = [model.generate(row[None], num_beams=beams, **GREEDY)[0, len(row) :] for row in rows]
+    assert torch.equal(together, torch.stack(alone))
+    assert torch.equal(uncached, torch.stack(alone))
+
+
+@every_architecture
+def test_generation_continues_from_a_returned_cache(name: str):
+    model, rows = huggingface_model(CONFIGS[name]), [tokens(3), tokens(6)]
+    batch = left_padded(rows)
+    first = model.generate(**batch, return_dict_in_generate=True, **GREEDY)
+    cache = first.past_key_values
+    assert cache.get_seq_length() == 6 + 8 - 1  # the last token has not been read yet
+
+    longer = torch.cat([first.sequences, tokens(2, 3)], dim=1)
+    mask = torch.nn.functional.pad(batch["attention_mask"], (0, 8 + 3), value=1)
+    again = model.generate(longer, attention_mask=mask, **GREEDY)
+    continued = model.generate(longer, attention_mask=mask, past_key_values=cache, **GREEDY)
+    assert torch.equal(continued, again)
+    assert cache.get_seq_length() == 6 + 8 + 3 + 8 - 1
+
+
+@every_architecture
+def test_a_prompt_may_be_read_in_chunks(name: str):
+    model = huggingface_model(CONFIGS[name])
+    batch = left_padded([tokens(3), tokens(9)])
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    whole = model(**batch).logits[:, -1]
+    for chunk in (1, 2, 4):
+        cache = None
+        for start in range(0, 9, chunk):
+            end = min(start + chunk, 9)
+            output = model(ids[:, start:end], attention_mask=mask[:, :end], past_key_values=cache, use_cache=True)
+            cache = output.past_key_values
+            assert cache.get_seq_length() == end
+        assert_close(output.logits[:, -1], whole)
+    assert torch.equal(model.generate(**batch, prefill_chunk_size=4, **GREEDY), model.generate(**batch, **GREEDY))
+
+
+def test_generation_from_embeddings_and_with_several_samples():
+    model, ids = huggingface_model(CONFIGS["mosaic"]), tokens(2, 6)
+    embedded = model.generate(inputs_embeds=model.get_input_embeddings()(ids), **GREEDY)
+    assert torch.equal(embedded, model.generate(ids, **GREEDY)[:, 6:])
+    assert model.generate(ids, num_return_sequences=3, **GREEDY | {"do_sample": True}).shape == (6, 6 + 8)
+
+
+def test_a_cache_is_selected_repeated_and_reset():
+    model, ids, next_ids = huggingface_model(CONFIGS["mosaic"]), tokens(3, 6), tokens(3, 1)
+    full = model(torch.cat([ids, next_ids], dim=1)).logits[:, -1:]
+
+    cache = model(ids).past_key_values
+    cache.batch_select_indices(torch.tensor([2, 0]))
+    cache.batch_repeat_interleave(2)
+    rows = torch.tensor([2, 2, 0, 0])
+    assert_close(model(next_ids[rows], past_key_values=cache).logits, full[rows])
+
+    cache.reset()
+    assert cache.get_seq_length() == 0
+    assert_close(model(next_ids, past_key_values=cache).logits, model(next_ids).logits)
+
+
+# forward
+
+
+@every_architecture
+def test_the_loss_is_that_of_the_next_token(name: str):
+    model, ids = huggingface_model(CONFIGS[name]), tokens(2, 9)
+    labels = ids.clone()
+    labels[0, :4] = -100
+    output = model(ids, labels=labels)
+    assert_close(output.loss, next_token_loss(model.language_model(ids)[0][:, :-1], labels[:, 1:]))
+    assert output.past_key_values is None
+    loss, logits = model(ids, labels=labels, return_dict=False)
+    assert torch.equal(loss, output.loss)
+    assert torch.equal(logits, output.logits)
+
+
+def test_only_the_logits_asked_for_are_computed():
+    model, ids = huggingface_model(CONFIGS["mosaic"]), tokens(2, 9)
+    logits = model(ids).logits
+    assert_close(model(ids, logits_to_keep=3).logits, logits[:, -3:])
+    assert_close(model(ids, logits_to_keep=torch.tensor([0, 5])).logits, logits[:, [0, 5]])
+
+
+def test_a_mask_is_passed_on_only_where_a_row_begins_with_padding(monkeypatch: pytest.MonkeyPatch):
+    model, ids = huggingface_model(CONFIGS["mosaic"]), tokens(2, 6)
+    masks, features = [], model.language_model.features
+
+    def spy(x: Tensor, state: Any, mask: Any) -> Any:
+        masks.append(mask)
+        return features(x, state, mask)
+
+    monkeypatch.setattr(model.language_model, "features", spy)
+    model.generate(ids, attention_mask=torch.ones_like(ids), **GREEDY)
+    right = torch.tensor([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]])
+    logits = model(ids, attention_mask=right).logits
+    assert all(mask is None for mask in masks)
+    assert_close(logits[0, :4], model(ids[:1, :4]).logits[0])
+
+    masks.clear()
+    model(ids, attention_mask=right.flip(1))
+    assert torch.equal(masks[0], right.flip(1).bool())
+
+
+@every_architecture
+def test_checkpointed_gradients_are_the_same(name: str):
+    model, ids = huggingface_model(CONFIGS[name]).train(), tokens(2, 9)
+    calls = []
+    model.language_model.blocks[0].register_forward_pre_hook(lambda *_: calls.append(1))
+    gradients = []
+    for enable in (False, True):
+        if enable:
+            model.gradient_checkpointing_enable()
+        model.zero_grad()
+        model(ids, labels=ids).loss.backward()
+        gradients.append({name: weight.grad.clone() for name, weight in model.named_parameters()})
+    assert len(calls) == 1 + 2  # computed again in the backward pass
+    assert_close(gradients[1], gradients[0])
+    model.gradient_checkpointing_disable()
+    assert not model.language_model.gradient_checkpointing
+
+
+# folders
+
+
+@every_saved
+def test_a_folder_of_ours_opens_there(name: str, tmp_path: Path):
+    ours = huggingface_model(SAVED[name]).language_model
+    folder = checkpoint.save(ours, tmp_path / "model")
+    theirs, report = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert type(theirs) is MosaicForCausalLM
+    assert not any(report.values()), report
+    assert same_weights(theirs.language_model, ours)
+    assert theirs.config.parts == SAVED[name]
+    assert theirs.generation_config.use_cache
+    ids = tokens(2, 5)
+    assert torch.equal(theirs(ids).logits, ours(ids)[0])
+
+
+@every_saved
+def test_a_folder_of_theirs_opens_here(name: str, tmp_path: Path):
+    theirs = huggingface_model(SAVED[name])
+    theirs.save_pretrained(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "generation_config.json", "model.safetensors"}
+    ours = checkpoint.load(tmp_path)
+    assert ours.config == SAVED[name]
+    assert same_weights(theirs.language_model, ours)
+    theirs.save_pretrained(tmp_path / "shards", max_shard_size="8KB")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
+    assert same_weights(theirs.language_model, checkpoint.load(tmp_path / "shards"))
+
+
+def test_a_new_model_begins_as_a_language_model_does():
+    torch.manual_seed(5)
+    theirs = AutoModelForCausalLM.from_config(MosaicConfig(language_model=to_plain(CONFIGS["mosaic"])))
+    torch.manual_seed(5)
+    assert same_weights(theirs.language_model, LanguageModel(CONFIGS["mosaic"]))
+
+
+def test_weights_that_a_checkpoint_lacks_are_initialised_and_the_others_kept(tmp_path: Path):
+    config = replace(CONFIGS["mosaic"], width=64)
+    model = huggingface_model(config)
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    block = "language_model.blocks.1.sequence_mixer."
+    lacking = {block + "combine.map.weight", block + "sharpness.theta", block + "key.decay.rate", block + "value.taps"}
+    kept = {name: weight for name, weight in weights.items() if name not in lacking}
+    save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
+
+    loaded = MosaicForCausalLM.from_pretrained(tmp_path).state_dict()
+    assert all(torch.equal(loaded[name], weight) for name, weight in kept.items())
+    new = LanguageModel(config).state_dict()
+    for name in (block + "sharpness.theta", block + "key.decay.rate"):
+        assert torch.equal(loaded[name], new[name.removeprefix("language_model.")])
+    assert_close(loaded[block + "value.taps"].sum(dim=1), torch.ones(2))
+    deviation = loaded[block + "combine.map.weight"].std().item()
+    assert deviation == pytest.approx(0.02 / (2 * config.blocks) ** 0.5, rel=0.1)
+
+
+@every_architecture
+def test_a_model_loads_in_bfloat16_with_its_scales_in_float32(name: str, tmp_path: Path):
+    model = huggingface_model(CONFIGS[name])
+    model.save_pretrained(tmp_path / "float32")
+    half = AutoModelForCausalLM.from_pretrained(tmp_path / "float32", dtype=torch.bfloat16)
+    for weight_name, weight in half.named_parameters():
+        scale = weight_name.rsplit(".", 1)[-1] in checkpoint.KEEP_IN_FLOAT32
+        assert weight.dtype == (torch.float32 if scale else torch.bfloat16), weight_name
+        assert not scale or torch.equal(weight, model.get_parameter(weight_name))
+    ids = tokens(2, 9)
+    logits = half(ids).logits
+    assert logits.dtype == torch.bfloat16
+    assert logits.isfinite().all()
+    assert half.generate(ids, num_beams=2, **GREEDY).shape == (2, 9 + 8)
+
+    half.save_pretrained(tmp_path / "bfloat16")
+    assert same_weights(AutoModelForCausalLM.from_pretrained(tmp_path / "bfloat16"), half)
+    assert same_weights(checkpoint.load(tmp_path / "bfloat16"), half.language_model)
+
+
+def test_a_model_loads_with_a_device_map(tmp_path: Path):
+    model, ids = huggingface_model(CONFIGS["mosaic"]), tokens(2, 5)
+    model.save_pretrained(tmp_path)
+    mapped = AutoModelForCausalLM.from_pretrained(tmp_path, device_map="cpu")
+    assert {weight.device.type for weight in mapped.parameters()} == {"cpu"}
+    assert torch.equal(mapped.generate(ids, **GREEDY), model.generate(ids, **GREEDY))
+
+
+@pytest.mark.parametrize("name", ["mosaic", "mosaic untied, biased"])
+@pytest.mark.parametrize("size", [53, 40])
+def test_the_vocabulary_can_be_resized(name: str, size: int, tmp_path: Path):
+    model, ids = huggingface_model(SAVED[name]), tokens(2, 5).clamp(max=39)
+    before = model(ids).logits.detach()
+    model.resize_token_embeddings(size)
+    assert model.config.vocab_size == model.language_model.config.vocabulary == size
+    after = model(ids).logits
+    assert after.shape[-1] == size
+    assert_close(after[..., :40], before[..., :40])
+    model(ids, labels=ids).loss.backward()
+
+    model.save_pretrained(tmp_path / "theirs")
+    checkpoint.save(model.language_model, tmp_path / "ours")
+    assert same_weights(checkpoint.load(tmp_path / "theirs"), checkpoint.load(tmp_path / "ours"))
+
+
+# pipeline and Trainer
+
+
+def word_tokenizer() -> PreTrainedTokenizerFast:
+    words = ["<pad>", "<end>", *(f"w{i}" for i in range(SIZE["vocabulary"] - 2))]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<end>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = {"pad_token": "<pad>", "eos_token": "<end>", "padding_side": "left"}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
+
+
+@pytest.mark.parametrize("name", ["mosaic", "learned"])
+def test_a_pipeline_writes_what_generate_writes(name: str, tmp_path: Path):
+    model, tokenizer = huggingface_model(CONFIGS[name]), word_tokenizer()
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    write = pipeline("text-generation", model=str(tmp_path), device="cpu")
+    prompts = ["w3 w9 w4", "w7", "w1 w2 w3 w4 w30"]
+    options = {"do_sample": False, "max_new_tokens": 6, "return_full_text": False}
+    alone = [write(prompt, **options)[0]["generated_text"] for prompt in prompts]
+    together = [texts[0]["generated_text"] for texts in write(prompts, batch_size=3, **options)]
+    assert together == alone
+    for prompt, text in zip(prompts, alone, strict=True):
+        ids = tokenizer(prompt, return_tensors="pt")
+        said = model.generate(**ids, **GREEDY | {"max_new_tokens": 6}, eos_token_id=1)[0, ids["input_ids"].shape[1] :]
+        assert text.split() == tokenizer.decode(said, skip_special_tokens=True).split()
+        assert text.strip()
+
+
+def test_the_trainer_resumes_exactly(tmp_path: Path):
+    config = replace(CONFIGS["mosaic"], dropout=0.1)
+    start = huggingface_model(config).state_dict()
+    data = [{"input_ids": row, "labels": row} for row in tokens(16, 9)]
+
+    def trainer(steps: int) -> Trainer:
+        model = MosaicForCausalLM(MosaicConfig(language_model=to_plain(config)))
+        model.load_state_dict(start)
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path),
+            max_steps=steps,
+            save_steps=2,
+            per_device_train_batch_size=2,
+            learning_rate=1e-2,
+            lr_scheduler_type="constant",
+            use_cpu=True,
+            report_to=[],
+            disable_tqdm=True,
+            logging_steps=1,
+        )
+        return Trainer(model=model, args=arguments, train_dataset=data)
+
+    undisturbed = trainer(4)
+    undisturbed.train()
+    assert not same_weights(AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint-2"), undisturbed.model)
+    resumed = trainer(4)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert same_weights(resumed.model, undisturbed.model)
+    losses = [[entry["loss"] for entry in run.state.log_history if "loss" in entry] for run in (undisturbed, resumed)]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 4
+    assert same_weights(checkpoint.load(tmp_path / "checkpoint-4"), resumed.model.language_model)
+
+
+# configuration
+
+
+def test_the_configuration_answers_to_the_names_of_hugging_face(tmp_path: Path):
+    config = MosaicConfig(language_model=to_plain(CONFIGS["learned"]))
+    names = {"vocab_size": 48, "hidden_size": 16, "num_hidden_layers": 2, "max_position_embeddings": 64}
+    assert {name: getattr(config, name) for name in names} == names
+    config.save_pretrained(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path).parts == CONFIGS["learned"]
+    assert AutoConfig.from_pretrained(tmp_path, vocab_size=50).parts == replace(CONFIGS["learned"], vocabulary=50)
+    assert MosaicConfig().to_diff_dict()["language_model"] == MosaicConfig().language_model
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"colour": 3}, "LanguageModelConfig has no field 'colour'"),
+        ({"width": "wide"}, "LanguageModelConfig.width wants int, not 'wide'"),
+        ({"blocks": 0}, "blocks must be at least 1, not 0"),
+        ({"sequence_mixer": {"part": "telepathy"}}, "LanguageModelConfig.sequence_mixer: no part 'telepathy'"),
+        ({"channel_mixer": {"part": "mlp", "colour": 3}}, "MLPConfig has no field 'colour'"),
+    ],
+)
+def test_a_wrong_configuration_is_refused_by_name(change: dict[str, Any], message: str, tmp_path: Path):
+    plain = to_plain(CONFIGS["mosaic"]) | change
+    with pytest.raises(ValueError, match=message):
+        MosaicConfig(language_model=plain)
+    huggingface_model(CONFIGS["mosaic"]).save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"language_model": plain}))
+    with pytest.raises(ValueError, match=message):
+        AutoModelForCausalLM.from_pretrained(tmp_path)
+
+
+def test_a_field_in_the_wrong_place_is_refused():
+    with pytest.raises(ValueError, match=r"'width' is a field of MosaicConfig\.language_model"):
+        MosaicConfig(width=64)
+
+
+# what cannot be done says so
+
+
+def test_a_cache_cannot_forget():
+    model = huggingface_model(CONFIGS["mosaic"])
+    with pytest.raises(ValueError, match="cannot forget its last tokens"):
+        model(tokens(1, 5)).past_key_values.crop(-1)
+
+
+@every_architecture
+def test_assisted_generation_is_refused(name: str):
+    model, ids = huggingface_model(CONFIGS[name]), tokens(1, 5)
+    with pytest.raises(ValueError, match="not supported with stateful models"):
+        model.generate(ids, assistant_model=huggingface_model(CONFIGS[name]), **GREEDY)
+    with pytest.raises(ValueError, match="not supported with stateful models"):
+        model.generate(ids, prompt_lookup_num_tokens=2, **GREEDY)
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_padding_between_the_tokens_of_a_row_is_refused(use_cache: bool):
+    model, ids = huggingface_model(CONFIGS["mosaic"]), tokens(2, 5)
+    mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+    with pytest.raises(ValueError, match="padding between its tokens"):
+        model.generate(ids, attention_mask=mask, use_cache=use_cache, **GREEDY)
+
+
+def test_inputs_that_make_no_sense_are_refused():
+    model, ids = huggingface_model(CONFIGS["mosaic"]), tokens(2, 6)
+    with pytest.raises(ValueError, match="either input_ids or inputs_embeds"):
+        model()
+    with pytest.raises(ValueError, match="must be a MosaicCache, not a DynamicCache"):
+        model(ids, past_key_values=DynamicCache())
+    with pytest.raises(ValueError, match=r"attention_mask has shape \(2, 3\), but 6 tokens"):
+        model(ids, attention_mask=torch.ones(2, 3, dtype=torch.long))
+    with pytest.raises(ValueError, match="packed documents"):
+        model(ids, position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]))
+    assert model(ids, position_ids=torch.arange(6)[None]).logits.isfinite().all()
+    with pytest.raises(ValueError, match="72 tokens are more than the 64 learned positions"):
+        huggingface_model(CONFIGS["learned"])(tokens(1, 72))
+    assert MosaicCache().get_max_length() == -1

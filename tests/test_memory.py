@@ -1,0 +1,195 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from memory_mosaics.extractors import Linear, Scale
+from memory_mosaics.memory import (
+    AssociativeMemory,
+    Combine,
+    ContextualMemory,
+    ContextualMemoryConfig,
+    PersistentMemoryConfig,
+)
+from memory_mosaics.ops.recall import dot_product, gaussian
+
+seeds = st.integers(0, 2**31)
+counts = st.integers(1, 12)
+kernels = pytest.mark.parametrize("kernel", [gaussian, dot_product])
+
+
+def sample(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@kernels
+@settings(max_examples=25, deadline=None)
+@given(seed=seeds, pairs=counts)
+def test_the_order_of_storing_does_not_matter(kernel, seed, pairs):
+    keys, values, query = sample(seed, pairs, 3), sample(seed + 1, pairs, 2), sample(seed + 2, 4, 3)
+    one, other = AssociativeMemory(2.0, kernel=kernel), AssociativeMemory(2.0, kernel=kernel)
+    order = torch.randperm(pairs)
+    one.store(keys, values)
+    for i in order:  # and neither does storing one by one
+        other.store(keys[i : i + 1], values[i : i + 1])
+    assert len(one) == len(other) == pairs
+    assert_close(one.retrieve(query), other.retrieve(query), rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=seeds, copies=counts)
+def test_duplicate_keys_average(seed, copies):
+    key, values = sample(seed, 1, 3), sample(seed + 1, copies, 2)
+    memory = AssociativeMemory(5.0)
+    memory.store(key.expand(copies, -1), values)
+    assert_close(memory.retrieve(key), values.mean(dim=0, keepdim=True), rtol=1e-4, atol=1e-5)
+
+
+@kernels
+def test_an_empty_memory_answers_zero(kernel):
+    memory = AssociativeMemory(1.0, kernel=kernel)
+    assert len(memory) == 0
+    assert (memory.retrieve(torch.randn(2, 5, 3)) == 0).all()
+    memory.store(torch.empty(2, 0, 3), torch.empty(2, 0, 7))
+    assert memory.retrieve(torch.randn(2, 5, 3)).shape == (2, 5, 7)
+    assert (memory.retrieve(torch.randn(2, 5, 3)) == 0).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=seeds, pairs=counts)
+def test_both_forms_agree_on_unit_keys(seed, pairs):
+    keys = torch.nn.functional.normalize(sample(seed, pairs, 3), dim=-1)
+    query = torch.nn.functional.normalize(sample(seed + 1, 4, 3), dim=-1)
+    distance, product = AssociativeMemory(3.0), AssociativeMemory(6.0, kernel=dot_product)
+    for memory in (distance, product):
+        memory.store(keys, sample(seed + 2, pairs, 2))
+    assert_close(distance.retrieve(query), product.retrieve(query), rtol=1e-4, atol=1e-4)
+
+
+def test_batch_dimensions_are_separate_memories():
+    keys, values, query = torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 6), torch.randn(2, 3, 7, 4)
+    together = AssociativeMemory(1.5)
+    together.store(keys, values)
+    answers = together.retrieve(query)
+    assert answers.shape == (2, 3, 7, 6)
+    for i in range(2):
+        for j in range(3):
+            alone = AssociativeMemory(1.5)
+            alone.store(keys[i, j], values[i, j])
+            assert_close(alone.retrieve(query[i, j]), answers[i, j])
+
+
+def test_a_sharp_memory_returns_what_was_stored():
+    keys, values = torch.randn(20, 4), torch.randn(20, 3)
+    memory = AssociativeMemory(1e4)
+    memory.store(keys, values)
+    assert_close(memory.retrieve(keys), values)
+
+
+def test_retrieval_is_equation_2():
+    keys, values, query = torch.randn(6, 3) * 4, torch.randn(6, 2), torch.randn(3) * 4
+    memory = AssociativeMemory(0.3)
+    memory.store(keys, values)
+    weights = torch.tensor([math.exp(-0.3 * float((query - k).square().sum())) for k in keys])
+    assert_close(memory.retrieve(query[None])[0], (weights[:, None] * values).sum(0) / weights.sum())
+
+
+def test_the_answer_converges_to_the_conditional_expectation():
+    """V = sin(3K) + noise, K uniform: the mean error falls as n grows with beta = sqrt(n), the footnote's bandwidth."""
+    generator = torch.Generator().manual_seed(0)
+    query = torch.linspace(-0.9, 0.9, 101)[:, None]
+    errors = []
+    for pairs in (100, 1_000, 10_000, 100_000):
+        memory = AssociativeMemory(math.sqrt)
+        keys = torch.rand(8, pairs, 1, generator=generator) * 2 - 1  # eight samples, averaged below
+        memory.store(keys, torch.sin(3 * keys) + 0.5 * torch.randn(keys.shape, generator=generator))
+        errors.append(float((memory.retrieve(query.expand(8, -1, -1)) - torch.sin(3 * query)).abs().mean()))
+    assert all(later < 0.8 * earlier for earlier, later in zip(errors, errors[1:], strict=False)), errors
+    assert errors[-1] < 0.03, errors
+
+
+def test_storing_the_wrong_shape_names_both():
+    memory = AssociativeMemory(1.0)
+    with pytest.raises(ValueError, match=r"\(3, 2\).*\(4, 2\)"):
+        memory.store(torch.zeros(3, 2), torch.zeros(4, 2))
+    memory.store(torch.zeros(3, 2), torch.zeros(3, 2))
+    with pytest.raises(ValueError, match=r"keys \(1, 5\).*stored keys \(3, 2\)"):
+        memory.store(torch.zeros(1, 5), torch.zeros(1, 2))
+
+
+def test_gradients_flow_to_what_was_stored():
+    keys, values = torch.randn(5, 3, requires_grad=True), torch.randn(5, 2, requires_grad=True)
+    memory = AssociativeMemory(1.0)
+    memory.store(keys, values)
+    memory.retrieve(torch.randn(4, 3)).sum().backward()
+    assert keys.grad is not None
+    assert values.grad is not None
+    assert keys.grad.abs().sum() > 0
+
+
+def test_a_contextual_memory_is_an_associative_memory_that_stores_as_it_reads():
+    """Figure 1, step by step: answer k_T, then see x_{T+1}, then store (k_T, v_T)."""
+    layer = ContextualMemoryConfig(heads=2).build(8).eval()
+    x = torch.randn(1, 9, 8)
+    keys, _ = layer.key(x)
+    values, _ = layer.value(x)  # one fewer: the last waits for its future
+    assert values.shape[1] == keys.shape[1] - 1
+    answers = torch.zeros(1, 9, 2, 4)
+    for head in range(2):
+        memory = AssociativeMemory(float(layer.sharpness()[head]), kernel=dot_product)
+        for t in range(9):
+            answers[0, t, head] = memory.retrieve(keys[0, t : t + 1, head])[0]
+            if t < 8:
+                memory.store(keys[0, t : t + 1, head], values[0, t : t + 1, head])
+    assert_close(layer(x)[0], layer.combine(answers), rtol=1e-5, atol=1e-5)
+
+
+def test_a_persistent_memory_is_an_associative_memory_of_trained_pairs():
+    layer = PersistentMemoryConfig(heads=2, slots=7, memories=3).build(8).eval()
+    x = torch.randn(2, 5, 8)
+    keys, _ = layer.key(x)
+    answers = torch.zeros(2, 5, 2, 4)
+    for head in range(2):
+        for stored_keys, stored_values in zip(layer.keys, layer.values, strict=True):
+            memory = AssociativeMemory(float(layer.sharpness()[head]), kernel=dot_product)
+            memory.store(stored_keys[:, head], stored_values[:, head])
+            answers[:, :, head] += memory.retrieve(keys[:, :, head].reshape(-1, 4)).view(2, 5, 4) / 3
+    assert_close(layer(x)[0], layer.combine(answers), rtol=1e-5, atol=1e-5)
+
+
+def test_a_unit_takes_any_parts():
+    """As in the three moons: linear keys and values, a fixed sharpness."""
+    layer = ContextualMemory(
+        key=Linear(6, 3, head_width=2),
+        value=Linear(6, 3, head_width=2, peek=1),
+        sharpness=lambda: 50.0,
+        combine=Combine(6, 3, head_width=2),
+    )
+    y, _ = layer(torch.randn(2, 10, 6))
+    assert y.shape == (2, 10, 6)
+    assert (y[:, 0] == 0).all()
+
+
+def test_a_value_must_predict_and_a_key_must_not():
+    parts = {"sharpness": Scale(1, initial=1.0), "combine": Combine(4, 1, head_width=4)}
+    now, ahead = Linear(4, 1, head_width=4), Linear(4, 1, head_width=4, peek=1)
+    with pytest.raises(ValueError, match="at least 1 step ahead"):
+        ContextualMemory(key=now, value=now, **parts)
+    with pytest.raises(ValueError, match="peek 1"):
+        ContextualMemory(key=ahead, value=ahead, **parts)
+
+
+def test_a_width_that_does_not_split_is_named():
+    with pytest.raises(ValueError, match="width 10 does not split into 4 heads"):
+        ContextualMemoryConfig(heads=4).build(10)
+
+
+def test_a_saved_state_holds_only_itself(tmp_path):
+    """A state is not a view into what was read: its file has the size of its numbers."""
+    layer = ContextualMemoryConfig(heads=2).build(8)
+    _, state = layer(torch.randn(1, 5000, 8))
+    torch.save(state[:2], tmp_path / "small")
+    assert (tmp_path / "small").stat().st_size < 4000

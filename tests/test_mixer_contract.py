@@ -1,0 +1,189 @@
+"""The contract of every mixer: y, state = mixer(x, state=None, mask=None)."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from mixers_under_contract import MIXERS, WIDTH
+from torch.testing import assert_close
+
+from memory_mosaics.config import from_plain, to_plain
+from memory_mosaics.language_model import map_state
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(params=MIXERS, ids=[name.replace(" ", "-") for name in MIXERS])
+def config(request):
+    return MIXERS[request.param]
+
+
+@pytest.fixture(params=[False, True], ids=["", "bias"])
+def mixer(request, config):
+    mixer = config.build(WIDTH, bias=request.param).eval()
+    for name, parameter in mixer.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter)
+    return mixer
+
+
+def stream(mixer, x, size, mask=None):
+    """`size` tokens at a time."""
+    state, steps = None, []
+    masks = [None] * len(x.split(size, dim=1)) if mask is None else mask.split(size, dim=1)
+    for x_t, mask_t in zip(x.split(size, dim=1), masks, strict=True):
+        y, state = mixer(x_t, state, mask_t)
+        steps.append(y)
+    return torch.cat(steps, dim=1), state
+
+
+def test_the_future_does_not_leak(mixer):
+    x = torch.randn(2, 12, WIDTH)
+    changed = torch.cat([x[:, :7], torch.randn(2, 5, WIDTH)], dim=1)
+    assert_close(mixer(changed)[0][:, :7], mixer(x)[0][:, :7])
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_a_stream_equals_all_at_once(mixer, size):
+    x = torch.randn(2, 13, WIDTH)
+    y, state = mixer(x)
+    streamed, end = stream(mixer, x, size)
+    assert_close(streamed, y, rtol=1e-5, atol=1e-5)
+    assert_close(end, state, rtol=1e-5, atol=1e-5)
+
+
+def test_2000_tokens_streamed_equal_2000_at_once(config):
+    mixer = config.build(WIDTH).eval()
+    x = torch.randn(1, 2000, WIDTH)
+    with torch.no_grad():
+        assert_close(stream(mixer, x, 1)[0], mixer(x)[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [1, 4, 17])
+def test_a_left_padded_row_equals_the_row_alone(mixer, size):
+    rows = [torch.randn(1, n, WIDTH) for n in (17, 9, 1)]
+    x = torch.cat([torch.cat([torch.randn(1, 17 - row.shape[1], WIDTH), row], dim=1) for row in rows])
+    mask = torch.arange(17) >= torch.tensor([[0], [8], [16]])
+    y, state = stream(mixer, x, size, mask)
+    more, next_x = [], torch.randn(3, 1, WIDTH)
+    for i, row in enumerate(rows):
+        alone, alone_state = mixer(row)
+        assert_close(y[i : i + 1, -row.shape[1] :], alone, rtol=1e-5, atol=1e-5)
+        more.append(mixer(next_x[i : i + 1], alone_state)[0])
+    assert_close(mixer(next_x, state)[0], torch.cat(more), rtol=1e-5, atol=1e-5)
+
+
+def test_right_padding_changes_nothing_before_it(mixer):
+    x = torch.randn(2, 9, WIDTH)
+    mask = torch.arange(9) < torch.tensor([[9], [6]])
+    assert_close(mixer(x, None, mask)[0][1, :6], mixer(x[1:, :6])[0][0])
+
+
+def test_a_state_is_tensors_with_the_batch_first(mixer):
+    x = torch.randn(3, 6, WIDTH)
+    _, state = mixer(x)
+    assert all(tensor.shape[0] == 3 for tensor in state)
+    order = torch.tensor([2, 0, 0])
+    picked = map_state(lambda tensor: tensor.index_select(0, order), state)
+    next_x = torch.randn(3, 1, WIDTH)
+    assert_close(mixer(next_x[order], picked)[0], mixer(next_x, state)[0][order])
+
+
+def test_states_and_weights_survive_a_file(mixer, config, tmp_path):
+    x = torch.randn(2, 5, WIDTH)
+    y, state = mixer(x)
+    torch.save((mixer.state_dict(), map_state(torch.detach, state)), tmp_path / "file")
+    weights, loaded_state = torch.load(tmp_path / "file", weights_only=True)
+    other = config.build(WIDTH, bias="bias" in str(list(weights))).eval()
+    other.load_state_dict(weights)
+    assert_close(other(x)[0], y)
+    assert_close(other(x, loaded_state)[0], mixer(x, state)[0])
+
+
+def test_the_plain_form_of_a_configuration_reads_back(config):
+    plain = json.loads(json.dumps(to_plain(config)))
+    name = plain.pop("part")
+    assert from_plain(type(config), plain) == config
+    assert name
+
+
+def test_bfloat16_is_finite_and_near(mixer):
+    x = torch.randn(2, 30, WIDTH)
+    exact = mixer(x)[0]
+    y, state = mixer.bfloat16()(x.bfloat16())
+    assert y.dtype == torch.bfloat16
+    assert y.isfinite().all()
+    assert all(tensor.isfinite().all() for tensor in state)
+    assert (y.float() - exact).abs().mean() < 0.03 * exact.abs().mean() + 0.01
+
+
+def test_autocast_is_near(config):
+    mixer = config.build(WIDTH).eval()
+    x = torch.randn(2, 30, WIDTH)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = mixer(x)[0]
+    exact = mixer(x)[0]
+    assert (y.float() - exact).abs().mean() < 0.03 * exact.abs().mean() + 0.01
+
+
+def test_gradients_reach_every_parameter(mixer):
+    mixer(torch.randn(2, 10, WIDTH))[0].square().sum().backward()
+    for name, parameter in mixer.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.abs().sum() > 0 or "keys.bias" in name, name
+
+
+def test_an_empty_call_changes_nothing(mixer):
+    x = torch.randn(2, 6, WIDTH)
+    _, state = mixer(x)
+    y, same = mixer(x[:, :0], state)
+    assert y.shape == (2, 0, WIDTH)
+    assert_close(same, state)
+
+
+def test_dropout_is_for_training_only(config):
+    x = torch.randn(2, 40, WIDTH)
+    mixer = config.build(WIDTH, dropout=0.5)
+    plain = config.build(WIDTH)
+    plain.load_state_dict(mixer.state_dict())
+    assert_close(mixer.eval()(x)[0], plain(x)[0])
+    first, second = mixer.train()(x)[0], mixer(x)[0]
+    if isinstance(getattr(mixer, "dropout", None), float):
+        assert not torch.allclose(first, second)
+    assert first.isfinite().all()
+
+
+@pytest.mark.slow
+def test_compiled_gives_the_same_numbers():
+    """In a process of its own: the shape checks that tests switch on are not there for the compiler to trace."""
+    environment = os.environ | {"PYTHONPATH": str(HERE), "TORCH_LOGS": "", "OMP_NUM_THREADS": "2"}
+    run = subprocess.run(
+        [sys.executable, str(HERE / "check_compiled.py")], env=environment, capture_output=True, text=True, timeout=900
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.split("\n")[-2] == f"{len(MIXERS)} mixers agree", run.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dropout", [0.0, 0.1], ids=["", "dropout"])
+@pytest.mark.parametrize("name", ["contextual memory", "persistent memory", "attention", "attention, alibi"])
+def test_training_memory_grows_linearly_with_time(name, dropout):
+    """Peak memory of a forward and backward pass in a fresh process, beyond what a short sequence takes."""
+    peaks = {}
+    for time in (2048, 4096):
+        run = subprocess.run(
+            [sys.executable, str(HERE / "measure_peak_memory.py"), name, str(time), str(dropout)],
+            env=os.environ | {"PYTHONPATH": str(HERE)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        peaks[time] = float(run.stdout)
+    square = 4 * 4 * 4096**2 / 2**20  # MiB of a T x T tensor for the four heads in float32
+    assert peaks[4096] < square, peaks
+    assert peaks[4096] < 2.7 * max(peaks[2048], 8), peaks
