@@ -139,7 +139,7 @@ def test_a_contextual_memory_is_an_associative_memory_that_stores_as_it_reads():
     assert values.shape[1] == keys.shape[1] - 1
     answers = torch.zeros(1, 9, 2, 4)
     for head in range(2):
-        memory = AssociativeMemory(float(layer.sharpness()[head]), kernel=dot_product)
+        memory = AssociativeMemory(float(layer.sharpness()[head].detach()), kernel=dot_product)
         for t in range(9):
             answers[0, t, head] = memory.retrieve(keys[0, t : t + 1, head])[0]
             if t < 8:
@@ -154,7 +154,7 @@ def test_a_persistent_memory_is_an_associative_memory_of_trained_pairs():
     answers = torch.zeros(2, 5, 2, 4)
     for head in range(2):
         for stored_keys, stored_values in zip(layer.keys, layer.values, strict=True):
-            memory = AssociativeMemory(float(layer.sharpness()[head]), kernel=dot_product)
+            memory = AssociativeMemory(float(layer.sharpness()[head].detach()), kernel=dot_product)
             memory.store(stored_keys[:, head], stored_values[:, head])
             answers[:, :, head] += memory.retrieve(keys[:, :, head].reshape(-1, 4)).view(2, 5, 4) / 3
     assert_close(layer(x)[0], layer.combine(answers), rtol=1e-5, atol=1e-5)

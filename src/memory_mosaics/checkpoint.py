@@ -123,7 +123,7 @@ def _read_weights(folder: Path, device: str) -> dict[str, Tensor]:
         return weights
     except FileNotFoundError:
         raise CheckpointError(f"{folder} is not a whole checkpoint: it has no {file.name}") from None
-    except (SafetensorError, OSError, ValueError, KeyError, AttributeError) as error:
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{file} is damaged or not a safetensors file: {one_line(error)}") from error
 
 

@@ -6,7 +6,7 @@ registered parts can be read back, so a configuration file can name nothing that
 
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 PARTS: dict[str, type] = {}
@@ -34,20 +34,19 @@ def to_plain(config: Any) -> Any:
     return plain | {field.name: to_plain(getattr(config, field.name)) for field in fields(config)}
 
 
-def from_plain(cls: type[T], plain: Mapping[str, Any]) -> T:
+def from_plain(cls: type[T], plain: Any) -> T:
     """Build `cls` from its plain form; an unknown field, part or type is an error that names it."""
     if not isinstance(plain, Mapping):
         raise ValueError(f"{cls.__name__} wants a mapping of its fields, not {plain!r}")
-    known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-    unknown = sorted(set(plain) - known)
-    if unknown:
-        raise ValueError(f"{cls.__name__} has no field {unknown[0]!r}; it has {', '.join(sorted(known))}")
+    known = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
+    for name in plain:
+        if name not in known:
+            raise ValueError(f"{cls.__name__} has no field {name!r}; it has {', '.join(known)}")
+    for name, field in known.items():
+        if name not in plain and field.default is MISSING:
+            raise ValueError(f"{cls.__name__} wants a value for {name!r}")
     hints = get_type_hints(cls)
-    values = {name: _value(f"{cls.__name__}.{name}", hints[name], value) for name, value in plain.items()}
-    try:
-        return cls(**values)
-    except TypeError as error:  # a required field is missing
-        raise ValueError(f"{cls.__name__}: {error}".replace(f"{cls.__name__}.__init__() ", "")) from None
+    return cls(**{name: _value(f"{cls.__name__}.{name}", hints[name], value) for name, value in plain.items()})
 
 
 def _value(where: str, hint: Any, value: Any) -> Any:

@@ -83,7 +83,7 @@ def read_reference(source: Path) -> LanguageModel:
         with torch.device("meta"):
             model = LanguageModel(reference.config())
         model.load_state_dict(reference.translate(model), assign=True)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise CheckpointError(f"{source} cannot be converted: {one_line(error)}") from error
     return model.requires_grad_(True).eval()
 
@@ -104,10 +104,11 @@ def _unpickle(source: Path) -> Any:
             return torch.load(source, weights_only=True, map_location="cpu", mmap=zipped)
     except pickle.UnpicklingError as error:
         found = re.search(r"GLOBAL (\S+)", str(error))
-        what = f"holds code or objects ({found[1]})" if found else "is damaged or holds more than tensors"
+        what = f"holds code or objects ({found[1]})" if found else "is damaged or a pickle that may hold code"
         raise CheckpointError(f"{source} {what}; nothing in it was run") from error
     except Exception as error:  # on arbitrary bytes the readers raise anything at all
-        raise CheckpointError(f"{source} is damaged or not a torch.save file: {one_line(error)}") from error
+        reason = one_line(error).split(". ")[0]  # torch goes on with advice, some of it dangerous
+        raise CheckpointError(f"{source} is damaged or not a torch.save file: {reason}") from error
 
 
 class _Reference:
@@ -234,10 +235,12 @@ class _Reference:
         return possible[possible.index(said)]
 
     def _number(self, name: str, default: float | None = None) -> int | float:
-        said = self.args.get(name, default)
-        if not isinstance(said, int | float):
-            raise ValueError(f"model_args must hold a number as {name}, not {said!r}")
-        return said
+        said = self.args.get(name)
+        if said is None and default is not None:
+            return default
+        if isinstance(said, int | float):
+            return said
+        raise ValueError(f"model_args must hold a number as {name}, not {said!r}")
 
 
 def _plain_names(model: dict[Any, Any]) -> dict[str, Tensor]:
@@ -246,7 +249,7 @@ def _plain_names(model: dict[Any, Any]) -> dict[str, Tensor]:
     for long, tensor in model.items():
         name = re.sub(r"^((_orig_mod|module)\.)+", "", str(long))
         if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided or tensor.is_meta:
-            raise ValueError(f"the weight {name} is not a dense tensor but {type(tensor).__name__}")
+            raise ValueError(f"the weight {name} is not a dense tensor")
         if name in weights:
             raise ValueError(f"it holds the weight {name} twice")
         weights[name] = tensor.detach()

@@ -5,7 +5,7 @@ class UserError(ValueError):
     """What was asked for cannot be done, and the message says why. Never a defect of the program."""
 
 
-def one_line(error: BaseException, limit: int = 300) -> str:
+def one_line(error: BaseException, limit: int = 500) -> str:
     """The message of any error, on one line."""
     message = " ".join(str(error).split()) or type(error).__name__
     return message if len(message) <= limit else message[: limit - 3] + "..."

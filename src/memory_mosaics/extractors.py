@@ -9,6 +9,7 @@ Values may depend on the next `peek` inputs, so T inputs complete the features o
 returns, with one tensor of state that holds what the features still to come need.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -37,7 +38,7 @@ class Scale(nn.Module):
     of matrices: under Adam at step size 1e-3, a step changes it by up to speed / 10 per cent.
     """
 
-    LARGEST = 2 * 11.0903  # log(65535^2): the widest range found in published checkpoints
+    LARGEST = 2 * math.log(65535)  # the widest range found in published checkpoints
 
     def __init__(self, heads: int, *, initial: float, speed: float = 10.0):
         super().__init__()

@@ -53,8 +53,8 @@ class AssociativeMemory:
     def __len__(self) -> int:
         return 0 if self.keys is None else self.keys.shape[-2]
 
-    def store(self, keys: Float[Tensor, "*B N D"], values: Float[Tensor, "*B N V"]) -> None:
-        """Add pairs. Leading dimensions are separate memories that store side by side."""
+    def store(self, keys: Float[Tensor, "... D"], values: Float[Tensor, "... V"]) -> None:
+        """Add pairs, keys (..., N, D) with values (..., N, V); leading dimensions are separate memories side by side."""
         if keys.shape[:-1] != values.shape[:-1]:
             raise ValueError(f"keys {tuple(keys.shape)} and values {tuple(values.shape)} are not as many pairs")
         if self.keys is None or self.values is None:

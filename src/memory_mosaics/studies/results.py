@@ -1,0 +1,64 @@
+"""results.json: what every study leaves behind, and what a reader needs to trust it."""
+
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from memory_mosaics import __version__
+from memory_mosaics.errors import UserError, one_line
+
+
+def prepare(out: Path) -> None:
+    """Make the folder of a study and make sure that it can be written to, before hours are spent."""
+    probe = out / f".{os.getpid()}.part"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(f"cannot write to {out}: {one_line(error)}; name another folder with --out") from error
+
+
+def surroundings() -> dict[str, Any]:
+    """Versions and hardware, in words."""
+    versions = {
+        "memory-mosaics": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }
+    hardware = f"CPU ({platform.machine()}), {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    return {"versions": versions, "hardware": hardware}
+
+
+def write(file: Path, results: dict[str, Any]) -> None:
+    """Write a JSON file whole or not at all: aside, flushed to the disk, renamed. Curves stay one point a line."""
+    aside = file.with_name(f".{file.name}.{os.getpid()}.part")
+    try:
+        with aside.open("w", encoding="utf-8") as stream:
+            stream.write(_text(results) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        aside.replace(file)
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {one_line(error)}") from error
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _text(plain: Any, indent: str = "") -> str:
+    """Indented JSON in which a list of numbers is one line."""
+    inner = indent + "  "
+    if isinstance(plain, dict) and plain:
+        items = [f"{inner}{json.dumps(key)}: {_text(value, inner)}" for key, value in plain.items()]
+    elif isinstance(plain, list) and any(isinstance(value, dict | list) for value in plain):
+        items = [inner + _text(value, inner) for value in plain]
+    else:
+        return json.dumps(plain, allow_nan=False)
+    open_, close = "{}" if isinstance(plain, dict) else "[]"
+    return f"{open_}\n" + ",\n".join(items) + f"\n{indent}{close}"

@@ -1,0 +1,143 @@
+"""The transformer baseline against independent definitions."""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from memory_mosaics.extractors import LinearConfig
+from memory_mosaics.language_model import LanguageModel, LanguageModelConfig
+from memory_mosaics.mixers.attention import (
+    Alibi,
+    AttentionConfig,
+    LearnedPositions,
+    LearnedPositionsConfig,
+    Rotary,
+    alibi_slopes,
+)
+from memory_mosaics.mixers.mlp import MLPConfig
+
+
+GPT2_MAPS = ("ln_1", "ln_2", "attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+
+
+def gpt2_pair():
+    """transformers' GPT-2 with random weights, and ours with the same."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 64, "vocab_size": 101, "bos_token_id": 0, "eos_token_id": 0}
+    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.normal_(std=0.3 / math.sqrt(max(1, parameter.dim())))
+    ours = LanguageModel(
+        LanguageModelConfig(
+            vocabulary=101,
+            width=48,
+            blocks=3,
+            bias=True,
+            positions=LearnedPositionsConfig(context=64),
+            sequence_mixer=AttentionConfig(heads=4),
+            channel_mixer=MLPConfig(),
+        )
+    ).eval()
+    source = theirs.transformer.state_dict()
+    weights = {
+        "embedding.weight": source["wte.weight"],
+        "positions.table.weight": source["wpe.weight"],
+        "norm.weight": source["ln_f.weight"],
+        "norm.bias": source["ln_f.bias"],
+    }
+    for i in range(3):
+        for kind in ("weight", "bias"):
+            get = {name: source[f"h.{i}.{name}.{kind}"].t() for name in GPT2_MAPS}  # its maps are stored transposed
+            query, key, value = get["attn.c_attn"].chunk(3, dim=0)
+            for name, tensor in {
+                "sequence_norm": get["ln_1"],
+                "sequence_mixer.query": query,
+                "sequence_mixer.key.map": key,
+                "sequence_mixer.value": value,
+                "sequence_mixer.combine": get["attn.c_proj"],
+                "channel_norm": get["ln_2"],
+                "channel_mixer.expand": get["mlp.c_fc"],
+                "channel_mixer.combine": get["mlp.c_proj"],
+            }.items():
+                weights[f"blocks.{i}.{name}.{kind}"] = tensor
+    ours.load_state_dict(weights)
+    return ours, theirs
+
+
+def test_our_gpt2_is_gpt2():
+    ours, theirs = gpt2_pair()
+    tokens = torch.randint(0, 101, (2, 50))
+    logits = ours(tokens)[0]
+    assert_close(logits, theirs(tokens).logits, rtol=1e-5, atol=1e-5)
+    assert logits.std() > 0.1
+
+
+def attend(mixer, x, bias=None, turn=lambda z: z):
+    """Attention from its formula, with dense masks and in float64."""
+    heads = mixer.heads
+    x = x.double()
+    q, k, v = (
+        (x @ w.double().T).unflatten(-1, (heads, -1)).transpose(1, 2)
+        for w in (mixer.query.weight, mixer.key.map.weight, mixer.value.weight)
+    )
+    scores = turn(q) @ turn(k).transpose(-1, -2) / math.sqrt(q.shape[-1])
+    scores = scores if bias is None else scores + bias
+    scores = scores.masked_fill(torch.ones(x.shape[1], x.shape[1]).triu(1).bool(), -torch.inf)
+    y = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+    return (y @ mixer.combine.weight.double().T).float()
+
+
+def test_rotary_is_a_rotation_of_complex_pairs():
+    mixer, x = AttentionConfig(heads=4, position=Rotary()).build(32), torch.randn(2, 37, 32)
+
+    def turn(z):
+        D, T = z.shape[-1], z.shape[-2]
+        speed = 10000.0 ** (-2 * torch.arange(D // 2).double() / D)
+        angle = torch.arange(T).double()[:, None] * speed
+        turned = torch.complex(z[..., : D // 2], z[..., D // 2 :]) * torch.polar(torch.ones_like(angle), angle)
+        return torch.cat([turned.real, turned.imag], dim=-1)
+
+    assert_close(mixer(x)[0], attend(mixer, x, turn=turn), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("heads", [4, 12])
+def test_alibi_is_a_penalty_on_distance(heads):
+    mixer, x = AttentionConfig(heads=heads, position=Alibi()).build(48), torch.randn(2, 37, 48)
+    t = torch.arange(37).double()
+    bias = -alibi_slopes(heads).double()[:, None, None] * (t[:, None] - t)
+    assert_close(mixer(x)[0], attend(mixer, x, bias=bias), rtol=1e-5, atol=1e-5)
+
+
+def test_alibi_keeps_far_positions_apart_in_bfloat16():
+    """At 4000 tokens a bias held in one bfloat16 would be off by several units of score."""
+    mixer, x = AttentionConfig(heads=4, position=Alibi()).build(32), torch.randn(1, 4000, 32)
+    near = mixer(x)[0][:, -50:]
+    rough = mixer.bfloat16()(x.bfloat16())[0][:, -50:]
+    assert (rough.float() - near).abs().mean() < 0.02 * near.abs().mean() + 2e-3
+
+
+def test_official_slopes():
+    assert_close(alibi_slopes(8), torch.tensor([2.0**-h for h in range(1, 9)]))
+    twelve = [*(2.0**-h for h in range(1, 9)), 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]
+    assert_close(alibi_slopes(12), torch.tensor(twelve))
+
+
+def test_plain_attention_is_its_formula():
+    mixer, x = AttentionConfig(heads=4, key=LinearConfig()).build(32), torch.randn(2, 37, 32)
+    assert_close(mixer(x)[0], attend(mixer, x), rtol=1e-5, atol=1e-5)
+
+
+def test_rotary_needs_pairs():
+    with pytest.raises(ValueError, match="3 wide"):
+        AttentionConfig(heads=2, position=Rotary()).build(6)(torch.randn(1, 4, 6))
+
+
+@pytest.mark.parametrize("prompt", [0, 5])
+def test_positions_beyond_the_table_are_named(prompt):
+    positions = LearnedPositions(4, context=8)
+    state = positions(torch.zeros(1, prompt, 4))[1] if prompt else None
+    with pytest.raises(ValueError, match="9 tokens are more than the 8 learned positions"):
+        positions(torch.zeros(1, 9 - prompt, 4), state)

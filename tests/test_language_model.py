@@ -1,0 +1,172 @@
+import pytest
+import torch
+from torch.testing import assert_close
+
+from memory_mosaics.language_model import (
+    LanguageModel,
+    LanguageModelConfig,
+    map_state,
+    next_token_loss,
+    parameter_count,
+)
+from memory_mosaics.memory import ContextualMemoryConfig, PersistentMemoryConfig
+from memory_mosaics.mixers.attention import AttentionConfig
+from memory_mosaics.presets import DEPTHS, PRESETS, memory_mosaic, preset, transformer
+
+SMALL = {"width": 32, "blocks": 2, "heads": 4, "vocabulary": 50, "context": 64}
+MODELS = {
+    "memory mosaic": memory_mosaic(**SMALL),
+    "learned": transformer(**SMALL),
+    "rotary": transformer(position="rotary", **SMALL),
+    "alibi": transformer(position="alibi", **SMALL),
+    "none": transformer(position="none", **SMALL),
+    "one mixer only": LanguageModelConfig(
+        vocabulary=50, width=32, blocks=1, sequence_mixer=ContextualMemoryConfig(heads=4), tied=False, bias=True
+    ),
+}
+models = pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
+
+
+@models
+def test_a_stream_equals_all_at_once(config):
+    model = LanguageModel(config).eval()
+    tokens = torch.randint(0, 50, (2, 30))
+    whole, _ = model(tokens)
+    state, logits = None, []
+    for chunk in tokens.split([1, 1, 5, 1, 20, 2], dim=1):
+        y, state = model(chunk, state)
+        logits.append(y)
+    assert_close(torch.cat(logits, dim=1), whole, rtol=1e-4, atol=1e-5)
+
+
+@models
+def test_a_left_padded_row_equals_the_row_alone(config):
+    model = LanguageModel(config).eval()
+    tokens = torch.randint(0, 50, (2, 12))
+    mask = torch.arange(12) >= torch.tensor([[0], [5]])
+    assert_close(model(tokens, None, mask)[0][1, 5:], model(tokens[1:, 5:])[0][0], rtol=1e-4, atol=1e-5)
+
+
+@models
+def test_gradient_checkpointing_changes_no_gradient(config):
+    model = LanguageModel(config)
+    tokens = torch.randint(0, 50, (2, 20))
+    gradients = []
+    for model.gradient_checkpointing in (False, True):
+        model.zero_grad()
+        next_token_loss(model(tokens)[0][:, :-1], tokens[:, 1:]).backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    assert_close(*gradients)
+
+
+@models
+def test_every_parameter_is_trained(config):
+    model = LanguageModel(config)
+    tokens = torch.randint(0, 50, (2, 20))
+    next_token_loss(model(tokens)[0][:, :-1], tokens[:, 1:]).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+
+
+def test_it_learns_to_repeat():
+    """A hundred steps: random tokens, then the same again. One block of memories suffices."""
+    torch.manual_seed(0)
+    model = LanguageModel(memory_mosaic(width=64, blocks=1, heads=4, vocabulary=32, context=32))
+    optimiser = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    for _ in range(150):
+        half = torch.randint(0, 32, (32, 16))
+        tokens = torch.cat([half, half], dim=1)
+        loss = next_token_loss(model(tokens)[0][:, 16:-1], tokens[:, 17:])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert loss < 0.6, loss  # ln 32 = 3.5 without memory
+
+
+def test_the_loss_is_the_cross_entropy_of_what_counts():
+    logits, targets = torch.randn(2, 3, 5), torch.tensor([[0, -100, 4], [1, 2, -100]])
+    by_hand = [-logits[b, t].log_softmax(-1)[targets[b, t]] for b in range(2) for t in range(3) if targets[b, t] >= 0]
+    assert_close(next_token_loss(logits, targets), torch.stack(by_hand).mean())
+
+
+def test_a_fresh_model_knows_nothing():
+    """Its loss is that of a uniform guess: no part starts with an opinion."""
+    for name in ("memory-mosaic-tiny", "transformer-tiny"):
+        model = LanguageModel(preset(name))
+        tokens = torch.randint(0, 2048, (4, 65))
+        loss = next_token_loss(model(tokens[:, :-1])[0], tokens[:, 1:])
+        assert abs(float(loss.detach()) - torch.log(torch.tensor(2048.0))) < 0.2, name
+
+
+def count(config):
+    with torch.device("meta"):
+        return parameter_count(LanguageModel(config))
+
+
+@pytest.mark.parametrize("depth", [*DEPTHS, "tiny"])
+def test_twins_have_the_same_size(depth):
+    mosaic, twin = count(preset(f"memory-mosaic-{depth}")), count(preset(f"transformer-{depth}"))
+    assert abs(mosaic["total"] / twin["total"] - 1) < 0.01
+    assert sum(value for name, value in mosaic.items() if name != "total") == mosaic["total"]
+
+
+def test_the_papers_model():
+    config = preset("memory-mosaic-12", vocabulary=50304)
+    assert (config.width, config.blocks, config.tied, config.bias) == (768, 12, True, False)
+    assert config.sequence_mixer == ContextualMemoryConfig(heads=12)
+    assert config.channel_mixer == PersistentMemoryConfig(heads=12, slots=2688)
+    parts = count(config)
+    per_head = 12 * (3 + 1 + 1)  # decay, two taps | sharpness, scale
+    assert parts["sequence mixers"] == 12 * (3 * 768**2 + per_head)
+    assert parts["channel mixers"] == 12 * (9 * 768**2 + 12 * 3)
+    assert parts["embedding"] == 50304 * 768
+
+
+def test_every_preset_builds():
+    for name in PRESETS:
+        assert count(preset(name))["total"] > 0
+
+
+def test_initial_deviations():
+    model = LanguageModel(preset("memory-mosaic-tiny"))
+    block = model.blocks[0]
+    assert block.sequence_mixer.key.map.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    assert block.sequence_mixer.combine.map.weight.std().item() == pytest.approx(0.02 / 8**0.5, rel=0.05)
+    assert block.channel_mixer.keys.std().item() == pytest.approx(32**-0.5, rel=0.05)
+    assert model.embedding.weight.std().item() == pytest.approx(0.02, rel=0.05)
+
+
+def test_states_map():
+    doubled = map_state(lambda x: 2 * x, (torch.ones(1), (torch.ones(2), ())))
+    assert_close(doubled[1][0], torch.full((2,), 2.0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"blocks": 0}, "blocks must be at least 1, not 0"),
+        ({"dropout": 1.5}, "dropout must be in"),
+        ({"vocabulary": -1}, "vocabulary"),
+    ],
+)
+def test_a_wrong_size_is_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        LanguageModelConfig(
+            **{"vocabulary": 5, "width": 8, "blocks": 1, "sequence_mixer": AttentionConfig(heads=1)} | changes
+        )
+
+
+def test_an_unknown_preset_or_position_is_named():
+    with pytest.raises(ValueError, match=r"no preset 'gpt-9'.*memory-mosaic-12"):
+        preset("gpt-9")
+    with pytest.raises(ValueError, match=r"no position code 'polar'.*rotary"):
+        transformer(position="polar")
+
+
+def test_dropout_touches_training_only():
+    model = LanguageModel(memory_mosaic(**SMALL, dropout=0.3))
+    tokens = torch.randint(0, 50, (2, 20))
+    assert not torch.allclose(model(tokens)[0], model(tokens)[0])
+    model.eval()
+    assert_close(model(tokens)[0], model(tokens)[0])

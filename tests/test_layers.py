@@ -1,0 +1,81 @@
+"""The shape of the house: what may import what, and what importing the package costs."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "src" / "memory_mosaics"
+
+# The way of the data: a module imports only what stands before it.
+ORDER = [
+    "shapes",
+    "errors",
+    "config",
+    "data",
+    "ops",
+    "extractors",
+    "memory",
+    "mixers",
+    "language_model",
+    "presets",
+    "checkpoint",
+    "huggingface",
+    "convert",
+    "figures",
+    "studies",
+    "__init__",
+    "cli",
+]
+
+
+def layer(module: str) -> int:
+    return ORDER.index(module)
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_upwards(path):
+    own = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "memory_mosaics":
+            imported = (node.module or "").split(".")[1:2] or ["__init__"]
+            assert imported[0] == own or layer(imported[0]) < layer(own), f"{own} imports {node.module}"
+        assert not (isinstance(node, ast.ImportFrom) and node.level), "imports name the whole path"
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_stay_small(path):
+    assert len(path.read_text().splitlines()) <= 300, "split it: a file has one subject"
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"{statement}\nimport sys, json\nprint(json.dumps(sorted(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(run.stdout))
+
+
+def test_importing_the_package_needs_torch_and_numpy_only():
+    """Whatever else is loaded, torch alone loads too. Shape annotations are there where jaxtyping is."""
+    ours = modules_after("import memory_mosaics") - modules_after("import torch, numpy")
+    packages = {name.split(".")[0] for name in ours} - sys.stdlib_module_names
+    assert packages <= {"memory_mosaics", "numpy", "jaxtyping", "wadler_lindig", "typing_extensions"}, packages
+
+
+def test_shapes_are_optional():
+    block = "import sys; sys.modules['jaxtyping'] = None\n"
+    assert "memory_mosaics" in modules_after(block + "import memory_mosaics")
+
+
+@pytest.mark.parametrize("heavy", ["transformers", "matplotlib", "jsonargparse", "safetensors"])
+def test_heavy_libraries_load_where_they_are_used(heavy):
+    assert heavy not in modules_after("import memory_mosaics")
+
+
+def test_every_public_name_is_there():
+    import memory_mosaics
+
+    for name in memory_mosaics.__all__:
+        assert hasattr(memory_mosaics, name), name
