@@ -18,7 +18,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import can_return_tuple
 
-from memory_mosaics.checkpoint import KEEP_IN_FLOAT32, MODEL_TYPE, PREFIX
+from memory_mosaics.checkpoint import KEEP_IN_FLOAT32, MODEL_TYPE
 from memory_mosaics.config import to_plain
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, config_from_plain, map_state
 from memory_mosaics.presets import preset
@@ -151,11 +151,10 @@ class MosaicCache(Cache):
 
 
 class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
-    """A LanguageModel with the interface of Hugging Face. It has no weights of its own."""
+    """A LanguageModel with the interface of Hugging Face. All weights are its `language_model`'s."""
 
     config: MosaicConfig
     config_class = MosaicConfig
-    base_model_prefix = PREFIX[:-1]
     supports_gradient_checkpointing = True
     _is_stateful = True  # refuses assisted generation, which takes tokens back
     _no_split_modules = ["Block"]  # noqa: RUF012
