@@ -23,7 +23,7 @@ test: setup
 
 # On a machine with a CUDA device and its own torch.
 test-gpu:
-	$(PYTHON) -m pytest -m gpu -p no:cacheprovider
+	$(PYTHON) -m pytest -o addopts= -m gpu tests/test_gpu.py
 
 # The Hugging Face adapter against the newest transformers 5.x, in an environment of its own.
 NEWEST := .venv-newest
@@ -37,7 +37,7 @@ test-newest:
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: setup
 	$(BIN)/ruff format .

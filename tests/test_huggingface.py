@@ -434,9 +434,13 @@ def test_a_field_in_the_wrong_place_is_refused():
 
 
 def test_a_cache_cannot_forget():
-    model = huggingface_model(CONFIGS["mosaic"])
+    cache = huggingface_model(CONFIGS["mosaic"])(tokens(1, 5)).past_key_values
+    assert not cache.is_croppable
     with pytest.raises(ValueError, match="cannot forget its last tokens"):
-        model(tokens(1, 5)).past_key_values.crop(-1)
+        cache.crop(-1)
+    assert cache.is_initialized
+    assert not MosaicCache().is_initialized
+    assert MosaicCache(), "an empty cache is still a cache where code asks `if past_key_values`"
 
 
 @every_architecture

@@ -71,7 +71,7 @@ def load(
     check_weights(weights, {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}, folder)
     if dtype is not None:
         weights = {
-            name: tensor.to(torch.float32 if name.endswith(KEEP_IN_FLOAT32) else dtype)
+            name: tensor.to(torch.float32 if name.rsplit(".", 1)[-1] in KEEP_IN_FLOAT32 else dtype)
             for name, tensor in weights.items()
         }
     model.load_state_dict(weights, assign=True)

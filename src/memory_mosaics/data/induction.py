@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from memory_mosaics.data.batches import Batch
+from memory_mosaics.errors import UserError
 
 SHAKESPEARE_ENTROPY = 2.45  # nats per character given the one before, of tiny-Shakespeare
 
@@ -38,15 +39,10 @@ class MarkovChain:
         rng = np.random.default_rng(seed)
         zipf = -1.2 * np.log1p(rng.permutation(vocabulary))  # log rank^-1.2: the noise flattens it to about 1/rank
         noise = rng.standard_normal((vocabulary, vocabulary))
+        self._set(zipf + 0 * noise)
+        if not 0 < entropy < self.entropy():
+            raise UserError(f"entropy must be in (0, {self.entropy():.2f}) for {vocabulary} tokens, not {entropy}")
         low, high = 0.0, 50.0
-        for spread in (low, high):
-            self._set(zipf + spread * noise)
-            if (self.entropy() < entropy) == (spread == low):
-                raise ValueError(
-                    f"no chain over {vocabulary} tokens has {entropy} nats of entropy; at most {self.entropy():.2f}"
-                    if spread == low
-                    else f"an entropy of {entropy} nats is too low for a random chain over {vocabulary} tokens"
-                )
         for _ in range(50):
             spread = (low + high) / 2
             self._set(zipf + spread * noise)
@@ -83,9 +79,9 @@ class InductionTask:
 
     def __post_init__(self) -> None:
         if not 0 <= self.triggers <= self.vocabulary:
-            raise ValueError(f"{self.triggers} triggers do not fit a vocabulary of {self.vocabulary}")
+            raise UserError(f"{self.triggers} triggers do not fit a vocabulary of {self.vocabulary}")
         if self.length < 1:
-            raise ValueError(f"length must be at least 1, not {self.length}")
+            raise UserError(f"length must be at least 1, not {self.length}")
 
     @cached_property
     def chain(self) -> MarkovChain:

@@ -1,1 +1,1 @@
-"""The paper's experiments as functions. A study trains, measures and writes results.json; figures.py draws from that."""
+"""The paper's experiments as functions. A study trains, measures and writes results.json; figures.py draws from it."""

@@ -1,0 +1,82 @@
+import importlib.util
+
+import pytest
+
+from memory_mosaics import figures
+from memory_mosaics.errors import UserError
+
+LABELS = {
+    "memory": "contextual memory, 1 block",
+    "transformer-1": "transformer, 1 block",
+    "transformer-1-shifted": "transformer, 1 block, shifted keys",
+    "transformer-2": "transformer, 2 blocks",
+}
+
+
+def results(**accuracy: float | None):
+    """What a study of induction writes, with these final accuracies; None where it was stopped."""
+    models = {}
+    for name, final in accuracy.items():
+        name = name.replace("_", "-")
+        models[name] = {
+            "label": LABELS[name],
+            "blocks": 1,
+            "parameters": 66_000,
+            "curve": [[0, 4.2, 0.01], [1, 4.0, 0.02]],
+        }
+        if final is not None:
+            models[name]["curve"].append([100, 2.0, final])
+            models[name]["final"] = {"accuracy": final}
+    rules = {"token-memory": {"final": {"accuracy": 1.0}}, "bigram": {"final": {"accuracy": 0.04}}}
+    return {"models": models, "rules": rules}
+
+
+WHOLE = {"memory": 1.0, "transformer_1": 0.6, "transformer_1_shifted": 1.0, "transformer_2": 0.98}
+
+
+def image(file):
+    from matplotlib.image import imread
+
+    return imread(file)
+
+
+def test_a_figure_is_a_picture_readable_in_a_readme(tmp_path):
+    figures.induction(results(**WHOLE), tmp_path / "induction.png")
+    assert (tmp_path / "induction.png").read_bytes().startswith(b"\x89PNG")
+    pixels = image(tmp_path / "induction.png")
+    assert 1700 <= pixels.shape[1] <= 2000
+    assert (pixels[:4, :4, :3] == 1).all()  # white paper
+    assert pixels[..., :3].std() > 0.05
+    assert [file.name for file in tmp_path.iterdir()] == ["induction.png"]
+
+
+def test_a_figure_shows_the_numbers(tmp_path):
+    figures.induction(results(**WHOLE), tmp_path / "one.png")
+    figures.induction(results(**WHOLE | {"transformer_1": 0.3}), tmp_path / "other.png")
+    assert (image(tmp_path / "one.png") != image(tmp_path / "other.png")).any()
+
+
+def test_an_interrupted_study_is_drawn_too(tmp_path):
+    figures.induction(results(memory=1.0, transformer_1=None), tmp_path / "some.png")
+    figures.induction(results(), tmp_path / "none.png")
+    assert image(tmp_path / "some.png").std() > image(tmp_path / "none.png").std() > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [({}, True), ({"memory": 0.5}, False), ({"transformer_1": 0.9}, False), ({"transformer_2": None}, False)],
+)
+def test_the_title_claims_the_finding_only_where_it_is_found(change, found):
+    title = figures._induction_title(results(**WHOLE | change)["models"])
+    assert ("solves" in title) == found
+
+
+def test_missing_matplotlib_names_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install 'memory-mosaics\[plot\]'"):
+        figures.induction(results(**WHOLE), tmp_path / "induction.png")
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"cannot write .*missing"):
+        figures.induction(results(**WHOLE), tmp_path / "missing" / "induction.png")
