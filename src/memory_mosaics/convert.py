@@ -160,7 +160,7 @@ class _Reference:
             channel_mixer=PersistentMemoryConfig(heads=heads, slots=slots, memories=memories),
             context=int(self._number("block_size")),
             dropout=float(self._number("dropout", 0.0)),
-            bias=self._agreed("bias", self.theirs("norm.bias") in self.weights),
+            bias=any(name.endswith(".bias") for name in self.weights),
             tied=self._agreed("weight_tying", *self._ties()),
         )
 
@@ -176,6 +176,8 @@ class _Reference:
 
     def _translate(self, name: str, shape: tuple[int, ...]) -> Tensor:
         theirs, ending = self.theirs(name), name.split("_mixer.")[-1]
+        if ending.endswith(".bias") and theirs not in self.weights:
+            return torch.zeros(shape)  # which of their maps have a bias differs from version to version
         if ending in ("sharpness.theta", "combine.scale.theta", "key.decay.rate", "value.taps"):
             numbers = self._take(theirs, (1, shape[0], 1, 1) if self.nano else shape[:1]).flatten()
             return self._per_head(name, numbers)
