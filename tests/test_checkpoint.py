@@ -40,6 +40,10 @@ def test_loading_in_bfloat16_keeps_scales_in_float32(folder):
     assert model(torch.randint(0, 30, (1, 9)))[0].isfinite().all()
 
 
+def test_all_files_may_be_read_by_the_same_people(folder):
+    assert len({file.stat().st_mode for file in folder.iterdir()}) == 1
+
+
 def test_several_weight_files_are_one_model(folder):
     weights = load_file(folder / "model.safetensors")
     names = sorted(weights)

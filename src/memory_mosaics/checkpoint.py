@@ -43,6 +43,7 @@ def save(model: LanguageModel, folder: str | os.PathLike[str]) -> Path:
         config = {"model_type": MODEL_TYPE, "architectures": [ARCHITECTURE], "dtype": dtype}
         _write_json(aside / "config.json", config | {PREFIX[:-1]: to_plain(model.config)})
         _write_json(aside / "generation_config.json", {"use_cache": True})
+        shutil.copymode(aside / "config.json", aside / "model.safetensors")  # safetensors lets only the owner read
         for file in (*aside.iterdir(), aside):
             _flush(file)
         if folder.exists():

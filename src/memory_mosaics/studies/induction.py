@@ -12,9 +12,11 @@ the keys and answers with the value stored beside it, the token that came next. 
 and values are of the same token. It needs a first block, or shifted keys, to put a token and its successor together.
 
 Blocks have no channel mixer, since the claim is about the sequence mixers. Initial values, optimiser and step size are
-those of Bietti et al. 2023: the recipe under which the two-block transformer is known to learn.
+those of Bietti et al. 2023, the recipe under which the two-block transformer is known to learn; to it the step size
+adds a warm-up and a decay.
 """
 
+import sys
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, replace
@@ -39,9 +41,9 @@ from memory_mosaics.ops.recall import recall
 from memory_mosaics.shapes import Float
 from memory_mosaics.studies import results as files
 
-TASK = InductionTask(
-    fixed_triggers=True
-)  # with random triggers, not even the best predictor reaches 0.99: see docs/LOG.md
+# The triggers are the five most frequent tokens. With random ones a model must also guess, from one occurrence, whether
+# a token is a trigger at all, and even the best guess is at times wrong.
+TASK = InductionTask(fixed_triggers=True)
 HEADS = 4
 HELD_OUT = 128  # sequences, of a step that no training reaches
 POINTS = 30  # of the curve of each model, ever further apart
@@ -165,7 +167,8 @@ def train(
     record["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     measures = measure(answers(model, held_out), held_out)
     record["curve"].append([0, measures["loss"], measures["accuracy"]])
-    progress = tqdm(batches, desc=record["label"], total=steps, unit="step", disable=None)
+    often = 0.2 if sys.stderr.isatty() else 30  # seconds between two lines of progress
+    progress = tqdm(batches, desc=record["label"], total=steps, unit="step", mininterval=often)
     for step, batch in enumerate(progress, start=1):
         loss = next_token_loss(model(batch.inputs)[0], batch.targets)
         optimiser.zero_grad()
