@@ -1,8 +1,9 @@
 """torch.compile(fullgraph=True) of every mixer: values, gradients, a step from a state, a padded call."""
 
 import torch
-from mixers_under_contract import MIXERS, WIDTH
 from torch.testing import assert_close
+
+from mixers_under_contract import MIXERS, WIDTH
 
 
 def numbers(mixer, x, state, mask):

@@ -1,13 +1,13 @@
-"""MiB that one training step of a block of `name` takes at its peak, beyond a step on 64 tokens: argv name time dropout."""
+"""Peak MiB of a training step of one block, beyond a step on 64 tokens. Arguments: mixer, time, dropout."""
 
 import sys
 from pathlib import Path
 
 import torch
-from mixers_under_contract import MIXERS, WIDTH
 
 from memory_mosaics.language_model import Block, LanguageModelConfig
 from memory_mosaics.mixers.mlp import MLPConfig
+from mixers_under_contract import MIXERS, WIDTH
 
 
 def peak() -> float:

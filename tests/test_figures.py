@@ -50,10 +50,25 @@ def test_a_figure_is_a_picture_readable_in_a_readme(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["induction.png"]
 
 
-def test_a_figure_shows_the_numbers(tmp_path):
-    figures.induction(results(**WHOLE), tmp_path / "one.png")
-    figures.induction(results(**WHOLE | {"transformer_1": 0.3}), tmp_path / "other.png")
-    assert (image(tmp_path / "one.png") != image(tmp_path / "other.png")).any()
+def test_bars_are_as_long_as_the_accuracy(tmp_path):
+    """Seen from the pixels: the colour of a model, on the right side of the figure."""
+    grey = [int(figures.GREY[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    areas = []
+    for accuracy in (0.3, 0.6):
+        figures.induction(results(**WHOLE | {"transformer_1": accuracy}), tmp_path / "induction.png")
+        pixels = image(tmp_path / "induction.png")
+        right = pixels[:, int(0.63 * pixels.shape[1]) :, :3]
+        areas.append((abs(right - grey).max(axis=-1) < 0.01).sum())
+    assert areas[1] / areas[0] == pytest.approx(2, abs=0.25)
+
+
+def test_curves_follow_the_results(tmp_path):
+    whole = results(**WHOLE)
+    figures.induction(whole, tmp_path / "one.png")
+    whole["models"]["memory"]["curve"][1][2] = 0.9
+    figures.induction(whole, tmp_path / "other.png")
+    left, right = (image(tmp_path / name)[:, :1000] for name in ("one.png", "other.png"))
+    assert (left != right).any()
 
 
 def test_an_interrupted_study_is_drawn_too(tmp_path):

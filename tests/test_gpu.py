@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from mixers_under_contract import MIXERS, WIDTH
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
 from memory_mosaics.language_model import LanguageModel, next_token_loss
 from memory_mosaics.ops.leaky_average import leaky_average, reference
 from memory_mosaics.presets import memory_mosaic, transformer
+from mixers_under_contract import MIXERS, WIDTH
 
 pytestmark = [
     pytest.mark.gpu,

@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -107,7 +108,7 @@ def test_the_answer_converges_to_the_conditional_expectation():
         keys = torch.rand(8, pairs, 1, generator=generator) * 2 - 1  # eight samples, averaged below
         memory.store(keys, torch.sin(3 * keys) + 0.5 * torch.randn(keys.shape, generator=generator))
         errors.append(float((memory.retrieve(query.expand(8, -1, -1)) - torch.sin(3 * query)).abs().mean()))
-    assert all(later < 0.8 * earlier for earlier, later in zip(errors, errors[1:], strict=False)), errors
+    assert all(later < 0.8 * earlier for earlier, later in pairwise(errors)), errors
     assert errors[-1] < 0.03, errors
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from mixers_under_contract import MIXERS, WIDTH
 from torch.testing import assert_close
 
 from memory_mosaics.config import from_plain, to_plain
 from memory_mosaics.language_model import map_state
+from mixers_under_contract import MIXERS, WIDTH
 
 HERE = Path(__file__).parent
 

@@ -4,7 +4,7 @@ Flags come from the signatures and their help from the docstrings. A user's mist
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,6 +12,7 @@ from jsonargparse import ArgumentParser, auto_cli
 
 from memory_mosaics import __version__
 from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.studies import induction
 
 
 def info(model: str) -> None:
@@ -53,7 +54,7 @@ def convert(source: Path, out: Path) -> None:
     print(f"written: {convert_checkpoint(source, out)}")
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"info": info, "convert": convert}
+COMMANDS: dict[str, Any] = {"info": info, "convert": convert, "induction": induction.run}
 
 
 class Parser(ArgumentParser):
@@ -69,14 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     options: dict[str, Any] = {"prog": "mosaics", "parser_class": Parser, "version": __version__}
     try:
-        auto_cli(COMMANDS, args=arguments, **options)
+        results = auto_cli(COMMANDS, args=arguments, **options)
     except UserError as error:
         print(f"mosaics: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("mosaics: interrupted", file=sys.stderr)
         return 130
-    return 0
+    return 130 if isinstance(results, dict) and results.get("interrupted") else 0
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def _learning(axes: "Axes", models: dict[str, Any], colours: dict[str, str], rul
         axes.plot(*zip(*points, strict=True), color=colours[name], linewidth=2.6 if name == "memory" else 2.0)
     last = max((record["curve"][-1][0] for record in models.values() if record["curve"]), default=1)
     for name, x, note in (
-        ("token-memory", 0.01, "what followed this token earlier"),
+        ("token-memory", 0.01, "what followed earlier"),
         ("bigram", 0.99, "bigrams alone"),
     ):
         level = rules[name]["final"]["accuracy"]

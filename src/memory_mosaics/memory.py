@@ -54,7 +54,7 @@ class AssociativeMemory:
         return 0 if self.keys is None else self.keys.shape[-2]
 
     def store(self, keys: Float[Tensor, "... D"], values: Float[Tensor, "... V"]) -> None:
-        """Add pairs, keys (..., N, D) with values (..., N, V); leading dimensions are separate memories side by side."""
+        """Add pairs, keys (..., N, D) with values (..., N, V). Leading dimensions are memories side by side."""
         if keys.shape[:-1] != values.shape[:-1]:
             raise ValueError(f"keys {tuple(keys.shape)} and values {tuple(values.shape)} are not as many pairs")
         if self.keys is None or self.values is None:
@@ -98,7 +98,7 @@ def remember(
     """The keys, values and marks of what is real that were stored earlier, followed by the new ones."""
     real = torch.ones(keys.shape[:2], dtype=torch.bool, device=keys.device) if mask is None else mask
     if stored is None:
-        # A compiled graph must not return views of its own tensors: torch 2.13 restores their shapes wrongly from its cache.
+        # A compiled graph must not return views of its own: torch 2.13 restores their shapes wrongly from its cache.
         return (keys.clone(), values.clone(), real) if torch.compiler.is_compiling() else (keys, values, real)
     old_keys, old_values, old_real = stored
     return torch.cat([old_keys, keys], 1), torch.cat([old_values, values], 1), torch.cat([old_real, real], 1)

@@ -18,14 +18,21 @@ from memory_mosaics.mixers.attention import (
 )
 from memory_mosaics.mixers.mlp import MLPConfig
 
-
 GPT2_MAPS = ("ln_1", "ln_2", "attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
 
 
 def gpt2_pair():
     """transformers' GPT-2 with random weights, and ours with the same."""
     transformers = pytest.importorskip("transformers")
-    sizes = {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 64, "vocab_size": 101, "bos_token_id": 0, "eos_token_id": 0}
+    sizes = {
+        "n_embd": 48,
+        "n_layer": 3,
+        "n_head": 4,
+        "n_positions": 64,
+        "vocab_size": 101,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
     theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).eval()
     with torch.no_grad():
         for parameter in theirs.parameters():

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -117,9 +119,7 @@ def test_gradients_flow_through_the_log_sum_exp():
 def test_merged_memories_answer_as_one(cuts):
     queries, keys, values, sharpness = problem(9, 30)
     edges = [0, *cuts, 30]
-    parts = [
-        recall_with_lse(queries, keys[:, a:b], values[:, a:b], sharpness) for a, b in zip(edges, edges[1:], strict=False)
-    ]
+    parts = [recall_with_lse(queries, keys[:, a:b], values[:, a:b], sharpness) for a, b in pairwise(edges)]
     assert_close(merge(*parts), reference(queries, keys, values, sharpness), rtol=1e-4, atol=1e-5)
 
 

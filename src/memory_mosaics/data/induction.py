@@ -69,7 +69,16 @@ def _stationary(bigram: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class InductionTask:
-    """Sequences of `length` tokens with `triggers` triggers each, drawn by frequency or always the most frequent."""
+    """What the sequences are like.
+
+    Args:
+        vocabulary: Number of tokens.
+        length: Tokens in a sequence.
+        triggers: Triggers in a sequence, drawn by frequency without replacement.
+        fixed_triggers: Take the most frequent tokens as triggers of all sequences instead.
+        entropy: Nats of the next token given this one, where no trigger decides.
+
+    """
 
     vocabulary: int = 65
     length: int = 256

@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ from memory_mosaics.studies import results as files
 TASK = InductionTask(fixed_triggers=True)
 HEADS = 4
 HELD_OUT = 128  # sequences, of a step that no training reaches
-POINTS = 30  # of the curve of each model, ever further apart
+POINTS = 28  # of the curve of each model, ever further apart
 LABELS = {
     "memory": "contextual memory, 1 block",
     "transformer-1": "transformer, 1 block",
@@ -60,7 +61,7 @@ RULES = {
 
 
 def run(
-    out: Path,
+    out: Path = Path("runs/induction"),
     *,
     task: InductionTask = TASK,
     steps: int = 600,
@@ -84,14 +85,7 @@ def run(
 
     """
     settings = {"steps": steps, "batch_size": batch_size, "width": width, "step_size": step_size, "seed": seed}
-    for name in ("steps", "batch_size", "step_size"):
-        if settings[name] <= 0:
-            raise UserError(f"{name} must be more than 0, not {settings[name]}")
-    held_out = task.batch(HELD_OUT, seed=seed, step=2**40)
-    if not (held_out.counted & (held_out.inputs != held_out.targets)).any():
-        raise UserError(
-            f"no trigger of this task occurs twice; raise triggers ({task.triggers}) or length ({task.length})"
-        )
+    held_out = check(settings, task)
     figures.check()
     files.prepare(out)
     results = {"study": "induction", "interrupted": False, "settings": settings | {"heads": HEADS} | asdict(task)}
@@ -110,6 +104,20 @@ def run(
     stopped = "Stopped early; what was finished is kept. " if results["interrupted"] else ""
     print(f"{table(results)}\n{stopped}Results: {out / 'results.json'}. Figure: {out / 'induction.png'}.")
     return results
+
+
+def check(settings: dict[str, Any], task: InductionTask) -> Batch:
+    """The held-out sequences, once everything that is asked for makes sense."""
+    for name, value in settings.items():
+        if value < 0 or (value == 0 and name != "seed"):
+            raise UserError(f"{name} must be {'0 or more' if name == 'seed' else 'more than 0'}, not {value}")
+    if settings["width"] % HEADS:
+        raise UserError(f"width {settings['width']} does not split into {HEADS} heads; choose a multiple of {HEADS}")
+    held_out = task.batch(HELD_OUT, seed=settings["seed"], step=2**40)
+    if not (held_out.counted & (held_out.inputs != held_out.targets)).any():
+        sizes = f"triggers ({task.triggers}) or length ({task.length})"
+        raise UserError(f"no trigger of this task occurs twice; raise {sizes}")
+    return held_out
 
 
 def models(task: InductionTask, *, width: int) -> dict[str, LanguageModelConfig]:
@@ -168,18 +176,21 @@ def train(
     measures = measure(answers(model, held_out), held_out)
     record["curve"].append([0, measures["loss"], measures["accuracy"]])
     often = 0.2 if sys.stderr.isatty() else 30  # seconds between two lines of progress
-    progress = tqdm(batches, desc=record["label"], total=steps, unit="step", mininterval=often)
-    for step, batch in enumerate(progress, start=1):
-        loss = next_token_loss(model(batch.inputs)[0], batch.targets)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        schedule.step()
-        if step in points:
-            measures = measure(answers(model, held_out), held_out)
-            record["curve"].append([step, measures["loss"], measures["accuracy"]])
-        speed = step * batch.inputs.numel() / (time.perf_counter() - start)
-        progress.set_postfix_str(f"loss {loss:.3f}, accuracy {measures['accuracy']:.3f}, {speed:,.0f} tokens/s", False)
+    with tqdm(batches, desc=record["label"], total=steps, unit="step", mininterval=often) as progress:
+        for step, batch in enumerate(progress, start=1):
+            loss = next_token_loss(model(batch.inputs)[0], batch.targets)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            schedule.step()
+            if step in points:
+                measures = measure(answers(model, held_out), held_out)
+                record["curve"].append([step, measures["loss"], measures["accuracy"]])
+            if not isfinite(measures["loss"]):
+                raise UserError(f"the loss of {record['label']} overflows; lower step_size, now {step_size}")
+            speed = step * batch.inputs.numel() / (time.perf_counter() - start)
+            news = f"loss {loss:.3f}, accuracy {measures['accuracy']:.3f}, {speed:,.0f} tokens/s"
+            progress.set_postfix_str(news, refresh=False)
     record |= {"final": measures, "seconds": round(time.perf_counter() - start, 1)}
 
 
