@@ -18,8 +18,9 @@ $(READY): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/mosaics induction --out runs/induction
 
+# One thread for each of the two workers: threads of two processes that wait for each other are many times slower.
 test: setup
-	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered --cov-fail-under=90
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered --cov-fail-under=90
 
 # On a machine with a CUDA device and its own torch.
 test-gpu:
@@ -32,7 +33,7 @@ test-newest:
 	grep -v -E '^(transformers|tokenizers|huggingface|accelerate|tqdm)' constraints.txt > $(NEWEST)/constraints.txt
 	$(NEWEST)/bin/pip install --quiet --constraint $(NEWEST)/constraints.txt torch
 	$(NEWEST)/bin/pip install --quiet --upgrade --constraint $(NEWEST)/constraints.txt --editable '.[dev]'
-	$(NEWEST)/bin/pytest -n 2 tests/test_huggingface.py
+	OMP_NUM_THREADS=1 $(NEWEST)/bin/pytest -n 2 tests/test_huggingface.py
 
 lint: setup
 	$(BIN)/ruff format --check .

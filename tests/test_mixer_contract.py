@@ -161,7 +161,7 @@ def test_dropout_is_for_training_only(config):
 @pytest.mark.slow
 def test_compiled_gives_the_same_numbers():
     """In a process of its own: the shape checks that tests switch on are not there for the compiler to trace."""
-    environment = os.environ | {"PYTHONPATH": str(HERE), "TORCH_LOGS": "", "OMP_NUM_THREADS": "2"}
+    environment = os.environ | {"PYTHONPATH": str(HERE)}
     run = subprocess.run(
         [sys.executable, str(HERE / "check_compiled.py")], env=environment, capture_output=True, text=True, timeout=900
     )
@@ -175,15 +175,16 @@ def test_compiled_gives_the_same_numbers():
 def test_training_memory_grows_linearly_with_time(name, dropout):
     """Peak memory of a forward and backward pass in a fresh process, beyond what a short sequence takes."""
     peaks = {}
+    every_tensor_to_the_system = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed does not linger in the process
     for time in (2048, 4096):
         run = subprocess.run(
             [sys.executable, str(HERE / "measure_peak_memory.py"), name, str(time), str(dropout)],
-            env=os.environ | {"PYTHONPATH": str(HERE)},
+            env=os.environ | {"PYTHONPATH": str(HERE)} | every_tensor_to_the_system,
             capture_output=True,
             text=True,
             check=True,
         )
         peaks[time] = float(run.stdout)
-    square = 4 * 4 * 4096**2 / 2**20  # MiB of a T x T tensor for the four heads in float32
+    square = 4 * 4096**2 / 2**20  # MiB of one T x T tensor of one head in float32
     assert peaks[4096] < square, peaks
-    assert peaks[4096] < 2.7 * max(peaks[2048], 8), peaks
+    assert peaks[4096] < 2.3 * peaks[2048], peaks

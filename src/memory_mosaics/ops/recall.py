@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from memory_mosaics.shapes import Bool, Float
 
-BLOCK = 256  # queries at a time where a mask, dropout on the CPU, or the log-sum-exp is asked for
+BLOCK = 128  # queries at a time where a mask, dropout on the CPU, or the log-sum-exp is asked for
 EMPTY = -1e30  # a score that no pair can have; finite, so that an empty memory has gradients too
 
 Sharpness = float | Float[Tensor, "..."]
@@ -185,19 +185,22 @@ def _in_blocks(
 ) -> list[Answer]:
     """`answer(queries, keys, values, visible)` for each block, where visible is (B or 1, 1, block, N).
 
-    Only one block's weights are alive at a time: the backward pass computes them again.
+    Only one block's mask and weights are alive at a time: the backward pass computes them again.
     """
+
+    def answer_from(start: int, queries: Tensor, keys: Tensor, values: Tensor) -> Answer:
+        i = torch.arange(keys.shape[1], device=keys.device)
+        t = torch.arange(start, start + queries.shape[1], device=keys.device)[:, None]
+        visible = (i < known + t if known is not None else i >= 0 * t)[None, None]
+        return answer(queries, keys, values, visible if real is None else visible & real[:, None, None])
+
     answers = []
-    i = torch.arange(keys.shape[1], device=keys.device)
     for start in range(0, queries.shape[1], BLOCK):
         block = queries[:, start : start + BLOCK]
-        t = torch.arange(start, start + block.shape[1], device=keys.device)
-        visible = (i >= 0).expand(len(t), -1) if known is None else i < known + t[:, None]
-        visible = visible[None, None] if real is None else visible & real[:, None, None]
         if torch.is_grad_enabled():
-            answers.append(checkpoint(answer, block, keys, values, visible, use_reentrant=False))
+            answers.append(checkpoint(answer_from, start, block, keys, values, use_reentrant=False))
         else:
-            answers.append(answer(block, keys, values, visible))
+            answers.append(answer_from(start, block, keys, values))
     return answers
 
 
