@@ -1,8 +1,15 @@
-"""torch.compile(fullgraph=True) of every mixer: values, gradients, a step from a state, a padded call."""
+"""torch.compile(fullgraph=True) of mixers named as arguments, then of whole models, against their eager selves.
+
+Values and gradients, at lengths that change, from a state, with padding.
+"""
+
+import sys
 
 import torch
 from torch.testing import assert_close
 
+from memory_mosaics.language_model import LanguageModel, next_token_loss
+from memory_mosaics.presets import memory_mosaic, transformer
 from mixers_under_contract import MIXERS, WIDTH
 
 
@@ -12,9 +19,7 @@ def numbers(mixer, x, state, mask):
     return y, new_state, [g for g in gradients if g is not None]
 
 
-for name, config in MIXERS.items():
-    torch.manual_seed(0)
-    torch.compiler.reset()
+def check_mixer(config):
     mixer = config.build(WIDTH)
     compiled = torch.compile(mixer, fullgraph=True)
     x, mask = torch.randn(2, 40, WIDTH), torch.arange(40) >= torch.tensor([[0], [9]])
@@ -22,5 +27,27 @@ for name, config in MIXERS.items():
     state = tuple(tensor.detach() for tensor in state)
     for inputs in ((x, None, None), (x, None, mask), (x[:, :1], state, None)):
         assert_close(numbers(compiled, *inputs), numbers(mixer, *inputs), rtol=1e-4, atol=1e-4)
+
+
+def check_model(config):
+    model = LanguageModel(config)
+
+    def loss_of(tokens):
+        return next_token_loss(model(tokens[:, :-1])[0], tokens[:, 1:])
+
+    compiled = torch.compile(loss_of, fullgraph=True)
+    for length in (41, 49, 100, 22):
+        tokens = torch.randint(0, 50, (2, length))
+        found, wanted = (torch.autograd.grad(f(tokens), list(model.parameters())) for f in (compiled, loss_of))
+        assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+for name in sys.argv[1:]:
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    check_mixer(MIXERS[name])
     print(name, flush=True)
-print(f"{len(MIXERS)} mixers agree")
+for build in (memory_mosaic, transformer):
+    torch.compiler.reset()
+    check_model(build(width=32, blocks=2, heads=4, vocabulary=50, context=128))
+print(f"{len(sys.argv) - 1} mixers and the language models agree")

@@ -1,13 +1,14 @@
 import json
 import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
-from memory_mosaics import checkpoint
 from memory_mosaics.checkpoint import CheckpointError, load, save
 from memory_mosaics.cli import main
 from memory_mosaics.language_model import LanguageModel
@@ -65,14 +66,56 @@ def test_an_existing_folder_is_left_alone(folder):
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
 
-def test_a_save_that_fails_leaves_nothing(tmp_path, monkeypatch):
-    def full(path):
-        raise OSError(28, "No space left on device")
+def test_an_index_left_over_from_an_earlier_save_does_not_matter(folder):
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"x": "gone.safetensors"}}')
+    load(folder)
 
-    monkeypatch.setattr(checkpoint, "_flush", full)
-    with pytest.raises(CheckpointError, match="No space left"):
-        save(LanguageModel(memory_mosaic(**SMALL)), tmp_path / "model")
+
+def test_a_disk_that_fills_leaves_nothing(tmp_path):
+    """In a process that may write files of 8 kB only."""
+    code = """
+import resource, signal, sys
+from memory_mosaics import LanguageModel, memory_mosaic, save
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
+try:
+    save(LanguageModel(memory_mosaic(width=16, blocks=2, heads=2, vocabulary=30)), sys.argv[1])
+except ValueError as error:
+    print(type(error).__name__, error)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "deep" / "model")], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.startswith("CheckpointError cannot write")
+    assert "File too large" in run.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("where", ["whole", "block"])
+def test_a_compiled_model_is_saved_as_itself(where, tmp_path):
+    model = LanguageModel(memory_mosaic(**SMALL))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    if where == "block":
+        model.blocks[0] = torch.compile(model.blocks[0])
+    loaded = load(save(torch.compile(model) if where == "whole" else model, tmp_path / "model"))
+    assert_close(loaded.state_dict(), before)
+
+
+def test_what_could_not_be_read_back_is_not_written(tmp_path):
+    model = LanguageModel(memory_mosaic(**SMALL))
+    model.extra = torch.nn.Linear(2, 2)
+    with pytest.raises(CheckpointError, match=r"cannot write .*does not have: extra\.weight"):
+        save(model, tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [".", "link", "ünïcode and space"])
+def test_any_empty_or_new_folder_will_do(name, tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    monkeypatch.chdir(tmp_path / "empty" if name == "." else tmp_path)
+    save(LanguageModel(memory_mosaic(**SMALL)), name)
+    load(tmp_path / "empty" if name == "." else tmp_path / name)
 
 
 class Evil:
@@ -90,6 +133,11 @@ def edit_config(folder, **changes):
 def resave(folder, **changes):
     weights = load_file(folder / "model.safetensors") | changes
     save_file({name: tensor for name, tensor in weights.items() if tensor is not None}, folder / "model.safetensors")
+
+
+def only_index(folder, text):
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(text)
 
 
 EMBEDDING = "language_model.embedding.weight"
@@ -111,8 +159,19 @@ DAMAGE = {
     "a pickle": (lambda f: (f / "model.safetensors").write_bytes(pickle.dumps(Evil())), "damaged or not a safeten"),
     "a weight missing": (lambda f: resave(f, **{EMBEDDING: None}), "lacks the weight embedding.weight"),
     "a weight too many": (lambda f: resave(f, extra=torch.zeros(1)), "does not have: extra"),
-    "index is not JSON": (lambda f: (f / "model.safetensors.index.json").write_text("x"), "index.json is damaged"),
-    "index is a list": (lambda f: (f / "model.safetensors.index.json").write_text("[]"), "index.json is damaged"),
+    "index is not JSON": (lambda f: only_index(f, "x"), "index.json is damaged"),
+    "index is a list": (lambda f: only_index(f, "[]"), "index.json is damaged"),
+    "index without end": (lambda f: only_index(f, "[" * 100_000), "index.json is damaged"),
+    "config without end": (lambda f: (f / "config.json").write_text("[" * 100_000), "config.json cannot be read"),
+    "a width without end": (lambda f: edit_config(f, width=10**18), "config.json"),
+    "whole numbers": (lambda f: resave(f, **{EMBEDDING: torch.zeros(30, 16, dtype=torch.int)}), "holds torch.int32"),
+    "a name without prefix": (lambda f: resave(f, **{"norm.weight": torch.ones(16)}), "does not have: norm.weight"),
+    "a key that peeks": (
+        lambda f: edit_config(
+            f, sequence_mixer={"part": "attention", "heads": 2, "key": {"part": "linear", "peek": 1}}
+        ),
+        "a key cannot wait",
+    ),
 }
 
 

@@ -12,7 +12,8 @@ def test_help_says_what_it_does(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])
     assert stop.value.code == 0
-    assert (COMMANDS[command].__doc__ or "").split()[0] in capsys.readouterr().out
+    first_line = (COMMANDS[command].__doc__ or "").splitlines()[0]
+    assert first_line in " ".join(capsys.readouterr().out.split())
 
 
 def test_no_command_shows_the_help(capsys):
@@ -57,6 +58,22 @@ def test_an_unknown_model_is_one_line_and_exit_code_2(capsys):
 def test_info_counts(capsys):
     assert main(["info", "memory-mosaic-12"]) == 0
     assert "123,552,384" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["info", "x" * 5000], ["convert", "y" * 300, "z"]])
+def test_a_name_that_no_file_can_have(arguments, capsys):
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("reader", "code", "said"), [("| head -1", 0, ""), ("> /dev/full", 2, "No space left")])
+def test_a_reader_that_stops_or_a_full_disk(reader, code, said):
+    command = f"set -o pipefail; {sys.executable} -m memory_mosaics.cli info memory-mosaic-tiny {reader}"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert run.returncode == code
+    assert said in run.stderr
+    assert "Traceback" not in run.stderr
+    assert run.stderr.count("\n") <= 1
 
 
 def test_ctrl_c_is_quiet(monkeypatch, capsys):

@@ -164,9 +164,28 @@ def test_an_unknown_preset_or_position_is_named():
         transformer(position="polar")
 
 
+def test_an_unknown_argument_of_a_preset_is_named():
+    with pytest.raises(ValueError, match=r"preset 'memory-mosaic-12': .*'wdith'"):
+        preset("memory-mosaic-12", wdith=3)
+
+
 def test_dropout_touches_training_only():
     model = LanguageModel(memory_mosaic(**SMALL, dropout=0.3))
     tokens = torch.randint(0, 50, (2, 20))
     assert not torch.allclose(model(tokens)[0], model(tokens)[0])
     model.eval()
     assert_close(model(tokens)[0], model(tokens)[0])
+
+
+@pytest.mark.parametrize("mask", [torch.ones(2, 20), torch.ones(1, 20, dtype=torch.bool)])
+def test_a_mask_of_another_kind_or_shape_is_refused(mask):
+    model = LanguageModel(memory_mosaic(**SMALL))
+    with pytest.raises(ValueError, match=r"mask must be \(2, 20\) bool, not"):
+        model(torch.randint(0, 50, (2, 20)), None, mask)
+
+
+def test_a_model_has_a_shape_without_having_numbers():
+    """As tools that plan memory do it: everything on the meta device."""
+    with torch.device("meta"):
+        logits, _ = LanguageModel(memory_mosaic(**SMALL))(torch.zeros(2, 70, dtype=torch.long))
+    assert logits.shape == (2, 70, 50)

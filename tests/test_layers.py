@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1] / "src" / "memory_mosaics"
 
 # The way of the data: a module imports only what stands before it.
 ORDER = [
+    "version",
     "shapes",
     "errors",
     "config",
@@ -44,6 +45,9 @@ def test_imports_point_upwards(path):
             imported = (node.module or "").split(".")[1:2] or ["__init__"]
             assert imported[0] == own or layer(imported[0]) < layer(own), f"{own} imports {node.module}"
         assert not (isinstance(node, ast.ImportFrom) and node.level), "imports name the whole path"
+        for name in node.names if isinstance(node, ast.Import) else ():
+            parts = name.name.split(".")
+            assert parts[0] != "memory_mosaics" or layer((parts[1:2] or ["__init__"])[0]) < layer(own), name.name
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))

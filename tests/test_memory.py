@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from memory_mosaics.extractors import Linear, Scale
+from memory_mosaics.extractors import Linear, LinearConfig, Scale, TapsConfig
 from memory_mosaics.memory import (
     AssociativeMemory,
     Combine,
@@ -15,6 +15,7 @@ from memory_mosaics.memory import (
     ContextualMemoryConfig,
     PersistentMemoryConfig,
 )
+from memory_mosaics.mixers.attention import AttentionConfig
 from memory_mosaics.ops.recall import dot_product, gaussian
 
 seeds = st.integers(0, 2**31)
@@ -121,6 +122,47 @@ def test_storing_the_wrong_shape_names_both():
         memory.store(torch.zeros(1, 5), torch.zeros(1, 2))
 
 
+def test_retrieving_with_the_wrong_shape_names_both():
+    memory = AssociativeMemory(1.0)
+    memory.store(torch.zeros(5, 3), torch.zeros(5, 2))
+    with pytest.raises(ValueError, match=r"keys \(2, 1\).*stored keys \(5, 3\)"):
+        memory.retrieve(torch.zeros(2, 1))
+    with pytest.raises(ValueError, match="not pairs of vectors"):
+        AssociativeMemory(1.0).store(torch.zeros(3), torch.zeros(3))
+
+
+def test_the_memory_keeps_what_it_was_given():
+    keys, values = torch.randn(5, 3), torch.randn(5, 2)
+    memory = AssociativeMemory(1.0)
+    memory.store(keys, values)
+    before = memory.retrieve(keys)
+    values.zero_()
+    keys.zero_()
+    assert_close(memory.retrieve(torch.zeros(1, 3)), memory.retrieve(torch.zeros(1, 3)))
+    assert memory.values is not None
+    assert (memory.values != 0).any()
+    assert before.abs().sum() > 0
+
+
+def test_far_keys_are_told_apart():
+    """Distances between large keys are small differences of large numbers."""
+    keys, values = torch.rand(5000, 2) * 100, torch.randn(5000, 1)
+    query = torch.rand(20, 2) * 100
+    memory = AssociativeMemory(100.0)
+    memory.store(keys, values)
+    weights = (-100 * (query[:, None].double() - keys.double()).square().sum(-1)).softmax(-1)
+    assert_close(memory.retrieve(query), (weights @ values.double()).float(), rtol=1e-5, atol=1e-5)
+
+
+def test_sharpness_can_be_trained():
+    sharpness = torch.tensor(2.0, requires_grad=True)
+    memory = AssociativeMemory(sharpness)
+    memory.store(torch.randn(5, 3), torch.randn(5, 2))
+    memory.retrieve(torch.randn(4, 3)).sum().backward()
+    assert sharpness.grad is not None
+    assert sharpness.grad != 0
+
+
 def test_gradients_flow_to_what_was_stored():
     keys, values = torch.randn(5, 3, requires_grad=True), torch.randn(5, 2, requires_grad=True)
     memory = AssociativeMemory(1.0)
@@ -166,7 +208,7 @@ def test_a_unit_takes_any_parts():
     layer = ContextualMemory(
         key=Linear(6, 3, head_width=2),
         value=Linear(6, 3, head_width=2, peek=1),
-        sharpness=lambda: 50.0,
+        sharpness=50.0,
         combine=Combine(6, 3, head_width=2),
     )
     y, _ = layer(torch.randn(2, 10, 6))
@@ -181,6 +223,12 @@ def test_a_value_must_predict_and_a_key_must_not():
         ContextualMemory(key=now, value=now, **parts)
     with pytest.raises(ValueError, match="peek 1"):
         ContextualMemory(key=ahead, value=ahead, **parts)
+    for config in (
+        AttentionConfig(heads=1, key=LinearConfig(peek=1)),
+        PersistentMemoryConfig(heads=1, slots=2, key=TapsConfig()),
+    ):
+        with pytest.raises(ValueError, match="a key cannot wait"):
+            config.build(4)
 
 
 def test_a_width_that_does_not_split_is_named():

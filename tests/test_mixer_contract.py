@@ -11,7 +11,7 @@ import torch
 from torch.testing import assert_close
 
 from memory_mosaics.config import from_plain, to_plain
-from memory_mosaics.language_model import map_state
+from memory_mosaics.language_model import LanguageModelConfig, map_state
 from mixers_under_contract import MIXERS, WIDTH
 
 HERE = Path(__file__).parent
@@ -105,29 +105,42 @@ def test_states_and_weights_survive_a_file(mixer, config, tmp_path):
 
 
 def test_the_plain_form_of_a_configuration_reads_back(config):
-    plain = json.loads(json.dumps(to_plain(config)))
-    name = plain.pop("part")
-    assert from_plain(type(config), plain) == config
-    assert name
+    whole = LanguageModelConfig(vocabulary=5, width=WIDTH, blocks=1, sequence_mixer=config)
+    assert from_plain(LanguageModelConfig, json.loads(json.dumps(to_plain(whole)))) == whole
+
+
+def loud(mixer):
+    """Weights that make the answers large beside what is added to them, so that a relative error means something."""
+    for module in mixer.modules():
+        if isinstance(module, torch.nn.Linear | torch.nn.Embedding):
+            torch.nn.init.normal_(module.weight, std=1.0 if isinstance(module, torch.nn.Embedding) else WIDTH**-0.5)
+    return mixer
 
 
 def test_bfloat16_is_finite_and_near(mixer):
     x = torch.randn(2, 30, WIDTH)
-    exact = mixer(x)[0]
+    exact = loud(mixer)(x)[0]
     y, state = mixer.bfloat16()(x.bfloat16())
     assert y.dtype == torch.bfloat16
     assert y.isfinite().all()
     assert all(tensor.isfinite().all() for tensor in state)
-    assert (y.float() - exact).abs().mean() < 0.03 * exact.abs().mean() + 0.01
+    assert (y.float() - exact).abs().mean() < 0.03 * exact.abs().mean()
 
 
 def test_autocast_is_near(config):
-    mixer = config.build(WIDTH).eval()
+    mixer = loud(config.build(WIDTH)).eval()
     x = torch.randn(2, 30, WIDTH)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = mixer(x)[0]
     exact = mixer(x)[0]
-    assert (y.float() - exact).abs().mean() < 0.03 * exact.abs().mean() + 0.01
+    assert (y.float() - exact).abs().mean() < 0.03 * exact.abs().mean()
+
+
+def test_half_precision_is_finite_however_sharp(mixer):
+    if hasattr(mixer, "sharpness"):
+        mixer.sharpness.set(torch.full_like(mixer.sharpness.theta, 2e5))
+    x = torch.randn(2, 30, WIDTH)
+    assert not mixer.half()(x.half())[0].isnan().any()
 
 
 def test_gradients_reach_every_parameter(mixer):
@@ -135,7 +148,8 @@ def test_gradients_reach_every_parameter(mixer):
     for name, parameter in mixer.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
-        assert parameter.grad.abs().sum() > 0 or "keys.bias" in name, name
+        cancels = "key.map.bias" in name and hasattr(mixer, "query")  # one score more for all keys changes no weight
+        assert parameter.grad.abs().sum() > 1e-3 or cancels, name
 
 
 def test_an_empty_call_changes_nothing(mixer):
@@ -144,6 +158,19 @@ def test_an_empty_call_changes_nothing(mixer):
     y, same = mixer(x[:, :0], state)
     assert y.shape == (2, 0, WIDTH)
     assert_close(same, state)
+
+
+def test_no_rows_give_no_rows(mixer):
+    y, state = mixer(torch.randn(0, 6, WIDTH))
+    assert y.shape == (0, 6, WIDTH)
+    assert mixer(torch.randn(0, 1, WIDTH), state)[0].shape == (0, 1, WIDTH)
+
+
+def test_double_precision_is_kept(mixer):
+    mixer, x = mixer.double(), torch.randn(2, 9, WIDTH, dtype=torch.float64)
+    y = mixer(x)[0]
+    assert y.dtype == torch.float64
+    assert_close(stream(mixer, x, 2)[0], y, rtol=1e-6, atol=1e-6)
 
 
 def test_dropout_is_for_training_only(config):
@@ -159,14 +186,19 @@ def test_dropout_is_for_training_only(config):
 
 
 @pytest.mark.slow
-def test_compiled_gives_the_same_numbers():
+def test_compiled_gives_the_same_numbers(tmp_path):
     """In a process of its own: the shape checks that tests switch on are not there for the compiler to trace."""
-    environment = os.environ | {"PYTHONPATH": str(HERE)}
-    run = subprocess.run(
-        [sys.executable, str(HERE / "check_compiled.py")], env=environment, capture_output=True, text=True, timeout=900
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stdout.split("\n")[-2] == f"{len(MIXERS)} mixers agree", run.stdout
+    environment = os.environ | {"PYTHONPATH": str(HERE), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    for names in (list(MIXERS), ["contextual memory", "attention"]):  # then two again, from the compiler's cache
+        run = subprocess.run(
+            [sys.executable, str(HERE / "check_compiled.py"), *names],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
+        assert run.returncode == 0, run.stdout + run.stderr
+        assert run.stdout.splitlines()[-1] == f"{len(names)} mixers and the language models agree", run.stdout
 
 
 @pytest.mark.slow

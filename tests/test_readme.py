@@ -21,6 +21,12 @@ def test_python_blocks_run(code, tmp_path):
     assert run.stdout
 
 
+def test_the_memory_of_the_readme_answers_what_it_says():
+    (code,) = [block for block in BLOCKS if "AssociativeMemory" in block]
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert abs(float(run.stdout) - 1) < 0.3
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):

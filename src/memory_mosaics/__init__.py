@@ -3,14 +3,18 @@
 Importing the package needs torch and numpy only. Hugging Face support is in `memory_mosaics.huggingface`.
 """
 
-from memory_mosaics.config import to_plain
+from memory_mosaics.checkpoint import load, save
+from memory_mosaics.config import ExtractorConfig, MixerConfig, part, to_plain
 from memory_mosaics.extractors import (
     Convolution,
     ConvolutionConfig,
+    Decay,
+    Extractor,
     LeakyAverage,
     LeakyAverageConfig,
     Linear,
     LinearConfig,
+    Scale,
     Taps,
     TapsConfig,
     normalise,
@@ -20,11 +24,13 @@ from memory_mosaics.language_model import (
     LanguageModel,
     LanguageModelConfig,
     config_from_plain,
+    map_state,
     next_token_loss,
     parameter_count,
 )
 from memory_mosaics.memory import (
     AssociativeMemory,
+    Combine,
     ContextualMemory,
     ContextualMemoryConfig,
     PersistentMemory,
@@ -35,8 +41,7 @@ from memory_mosaics.mixers.mlp import MLP, MLPConfig
 from memory_mosaics.ops.leaky_average import leaky_average
 from memory_mosaics.ops.recall import dot_product, gaussian, merge, recall, recall_with_lse
 from memory_mosaics.presets import PRESETS, memory_mosaic, preset, transformer
-
-__version__ = "0.1.0"
+from memory_mosaics.version import __version__
 
 __all__ = [
     "MLP",
@@ -46,10 +51,14 @@ __all__ = [
     "Attention",
     "AttentionConfig",
     "Block",
+    "Combine",
     "ContextualMemory",
     "ContextualMemoryConfig",
     "Convolution",
     "ConvolutionConfig",
+    "Decay",
+    "Extractor",
+    "ExtractorConfig",
     "LanguageModel",
     "LanguageModelConfig",
     "LeakyAverage",
@@ -58,23 +67,30 @@ __all__ = [
     "Linear",
     "LinearConfig",
     "MLPConfig",
+    "MixerConfig",
     "PersistentMemory",
     "PersistentMemoryConfig",
     "Rotary",
+    "Scale",
     "Taps",
     "TapsConfig",
+    "__version__",
     "config_from_plain",
     "dot_product",
     "gaussian",
     "leaky_average",
+    "load",
+    "map_state",
     "memory_mosaic",
     "merge",
     "next_token_loss",
     "normalise",
     "parameter_count",
+    "part",
     "preset",
     "recall",
     "recall_with_lse",
+    "save",
     "to_plain",
     "transformer",
 ]

@@ -6,12 +6,14 @@
 
 import json
 import os
+import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from memory_mosaics.config import from_plain, to_plain
 from memory_mosaics.errors import UserError, one_line
@@ -20,6 +22,8 @@ from memory_mosaics.language_model import LanguageModel, LanguageModelConfig
 MODEL_TYPE = "memory_mosaic"
 ARCHITECTURE = "MosaicForCausalLM"
 PREFIX = "language_model."  # of the weights, and the name of our part of config.json
+WRAPPERS = r"(^|\.)(?:_orig_mod\.|module\.)+"  # put into names by torch.compile and DDP
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 KEEP_IN_FLOAT32 = ("theta", "rate", "taps")  # scales, decays and mixing coefficients: few, and sensitive
 
 
@@ -27,33 +31,46 @@ class CheckpointError(UserError):
     """A checkpoint that cannot be read or written."""
 
 
-def save(model: LanguageModel, folder: str | os.PathLike[str]) -> Path:
-    """Write a checkpoint folder, whole or not at all. A folder that holds something already is left alone."""
+def save(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
+    """Write a checkpoint folder, whole or not at all. A folder that holds something already is left alone.
+
+    The LanguageModel may be compiled, as a whole or in parts. What could not be read back is refused before writing.
+    """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CheckpointError(f"{folder} exists already; name a new folder, or remove that one first")
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    folder, target = Path(folder), Path(folder).resolve()
+    weights = {re.sub(WRAPPERS, r"\1", name): tensor.detach() for name, tensor in model.state_dict().items()}
     try:
-        aside.mkdir(parents=True)
-        weights = {PREFIX + name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
-        save_file(weights, aside / "model.safetensors", metadata={"format": "pt"})
-        dtype = str(model.embedding.weight.dtype).removeprefix("torch.")
-        config = {"model_type": MODEL_TYPE, "architectures": [ARCHITECTURE], "dtype": dtype}
-        _write_json(aside / "config.json", config | {PREFIX[:-1]: to_plain(model.config)})
-        _write_json(aside / "generation_config.json", {"use_cache": True})
-        shutil.copymode(aside / "config.json", aside / "model.safetensors")  # safetensors lets only the owner read
-        for file in (*aside.iterdir(), aside):
-            _flush(file)
-        if folder.exists():
-            folder.rmdir()  # empty, as checked above
-        aside.rename(folder)
-        _flush(folder.parent)
-    except OSError as error:
+        plain = json.loads(json.dumps(to_plain(model.config)))
+        check_weights(weights, _shapes(from_plain(LanguageModelConfig, plain)), "the model to save")
+    except (TypeError, ValueError) as error:
         raise CheckpointError(f"cannot write {folder}: {one_line(error)}") from error
-    finally:
+    aside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    made = [parent for parent in target.parents if not parent.exists()]
+    try:
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise FileExistsError("it exists already; name a new folder, or remove that one first")
+        aside.mkdir(parents=True)
+        file = aside / "model.safetensors"
+        save_file({PREFIX + name: tensor.contiguous() for name, tensor in weights.items()}, file, {"format": "pt"})
+        dtype = str(weights["embedding.weight"].dtype).removeprefix("torch.")
+        config = {"model_type": MODEL_TYPE, "architectures": [ARCHITECTURE], "dtype": dtype, PREFIX[:-1]: plain}
+        _write_json(aside / "config.json", config)
+        _write_json(aside / "generation_config.json", {"use_cache": True})
+        shutil.copymode(aside / "config.json", file)  # safetensors lets only the owner read
+        for path in (*aside.iterdir(), aside):
+            _flush(path)
+        if target.exists():
+            target.rmdir()  # empty, as checked above
+        aside.rename(target)
+        _flush(target.parent)
+    except (OSError, SafetensorError, RuntimeError) as error:
         shutil.rmtree(aside, ignore_errors=True)
+        for parent in made:
+            with suppress(OSError):
+                parent.rmdir()
+        raise CheckpointError(f"cannot write {folder}: {one_line(error)}") from error
     return folder
 
 
@@ -63,18 +80,17 @@ def load(
     """Read a checkpoint folder. With `dtype` the matrices are converted; scales and decays stay in float32."""
     folder = Path(folder)
     config = read_config(folder)
-    try:
-        with torch.device("meta"):
-            model = LanguageModel(config)
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{folder / 'config.json'}: {one_line(error)}") from error
-    weights = {name.removeprefix(PREFIX): tensor for name, tensor in _read_weights(folder, str(device)).items()}
-    check_weights(weights, {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}, folder)
+    weights = _read_weights(folder, str(device))
+    for name in weights:
+        if not name.startswith(PREFIX):
+            raise CheckpointError(f"{folder} holds a weight that the model does not have: {name}")
+    weights = {name.removeprefix(PREFIX): tensor for name, tensor in weights.items()}
+    check_weights(weights, _shapes(config), folder)
     if dtype is not None:
-        weights = {
-            name: tensor.to(torch.float32 if name.rsplit(".", 1)[-1] in KEEP_IN_FLOAT32 else dtype)
-            for name, tensor in weights.items()
-        }
+        for name, tensor in weights.items():
+            weights[name] = tensor.to(torch.float32 if name.rsplit(".", 1)[-1] in KEEP_IN_FLOAT32 else dtype)
+    with torch.device("meta"):
+        model = LanguageModel(config)
     model.load_state_dict(weights, assign=True)
     return model.requires_grad_(True).eval()
 
@@ -86,15 +102,22 @@ def read_config(folder: Path) -> LanguageModelConfig:
         plain = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{folder} is not a checkpoint folder: it has no config.json") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} cannot be read: {one_line(error)}") from error
     kind = plain.get("model_type") if isinstance(plain, dict) else None
     if kind != MODEL_TYPE:
         raise CheckpointError(f"{file} describes a {kind or 'nameless'} model, not a {MODEL_TYPE}")
     try:
-        return from_plain(LanguageModelConfig, plain.get(PREFIX[:-1], {}))
-    except ValueError as error:
+        config = from_plain(LanguageModelConfig, plain.get(PREFIX[:-1], {}))
+        _shapes(config)  # parts that do not fit together are found here
+        return config
+    except (ValueError, RuntimeError) as error:  # torch raises the latter for a model too large for any machine
         raise CheckpointError(f"{file}: {one_line(error)}") from error
+
+
+def _shapes(config: LanguageModelConfig) -> dict[str, tuple[int, ...]]:
+    with torch.device("meta"):
+        return {name: tuple(tensor.shape) for name, tensor in LanguageModel(config).state_dict().items()}
 
 
 def check_weights(weights: dict[str, Tensor], shapes: dict[str, tuple[int, ...]], where: Any) -> None:
@@ -104,6 +127,8 @@ def check_weights(weights: dict[str, Tensor], shapes: dict[str, tuple[int, ...]]
             raise CheckpointError(f"{where} lacks the weight {name} {shape}")
         if tuple(weights[name].shape) != shape:
             raise CheckpointError(f"{where}: {name} is {tuple(weights[name].shape)}, the configuration wants {shape}")
+        if weights[name].dtype not in FLOATS:
+            raise CheckpointError(f"{where}: {name} holds {weights[name].dtype}, not floating-point numbers")
     for name in weights:
         if name not in shapes:
             raise CheckpointError(f"{where} holds a weight that the model does not have: {name}")
@@ -113,18 +138,21 @@ def _read_weights(folder: Path, device: str) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    index = folder / "model.safetensors.index.json"  # large models come in several files
-    file = index
+    file = folder / "model.safetensors"
     try:
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.exists() else []
+        names = [file.name]
+        index = folder / "model.safetensors.index.json"  # large models come in several files
+        if not file.exists() and index.exists():
+            file = index
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
         weights: dict[str, Tensor] = {}
-        for name in names or ["model.safetensors"]:
+        for name in names:
             file = folder / Path(name).name
             weights |= load_file(file, device=device)
         return weights
     except FileNotFoundError:
         raise CheckpointError(f"{folder} is not a whole checkpoint: it has no {file.name}") from None
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{file} is damaged or not a safetensors file: {one_line(error)}") from error
 
 

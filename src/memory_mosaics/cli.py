@@ -3,6 +3,7 @@
 Flags come from the signatures and their help from the docstrings. A user's mistake ends in one line and exit code 2.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, auto_cli
 
-from memory_mosaics import __version__
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.studies import induction
+from memory_mosaics.version import __version__
 
 
 def info(model: str) -> None:
@@ -71,7 +72,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options: dict[str, Any] = {"prog": "mosaics", "parser_class": Parser, "version": __version__}
     try:
         results = auto_cli(COMMANDS, args=arguments, **options)
-    except UserError as error:
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, `head` say, has what it wants
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (UserError, OSError) as error:
         print(f"mosaics: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

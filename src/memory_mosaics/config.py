@@ -5,33 +5,66 @@ registered parts can be read back, so a configuration file can name nothing that
 """
 
 import types
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from torch import nn
 
 PARTS: dict[str, type] = {}
 
 T = TypeVar("T")
 
 
+class ExtractorConfig(ABC):
+    """Names what turns inputs into keys or values, and builds it."""
+
+    @abstractmethod
+    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Any: ...
+
+
+class MixerConfig(ABC):
+    """Names a mixer, and builds it."""
+
+    @abstractmethod
+    def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> nn.Module: ...
+
+
 def part(name: str) -> Callable[[type[T]], type[T]]:
-    """Register a configuration dataclass under `name`."""
+    """Register a configuration dataclass under `name`. Defining the same class again replaces it."""
 
     def register(cls: type[T]) -> type[T]:
-        if PARTS.setdefault(name, cls).__qualname__ != cls.__qualname__:
-            raise ValueError(f"part {name!r} is already {PARTS[name].__qualname__}")
+        known = PARTS.setdefault(name, cls)
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(f"part {name!r} is already {known.__module__}.{known.__qualname__}")
+        PARTS[name] = cls
         return cls
 
     return register
 
 
-def to_plain(config: Any) -> Any:
-    """Dictionaries, numbers and strings only; the inverse of `from_plain`."""
-    if not is_dataclass(config):
-        return config
-    name = next((name for name, cls in PARTS.items() if cls is type(config)), None)
-    plain = {"part": name} if name else {}
-    return plain | {field.name: to_plain(getattr(config, field.name)) for field in fields(config)}
+def at_least(config: Any, **smallest: int) -> None:
+    """Refuse numbers below the smallest that makes sense, naming the field and both."""
+    for name, bound in smallest.items():
+        if getattr(config, name) < bound:
+            raise ValueError(f"{name} must be at least {bound}, not {getattr(config, name)}")
+
+
+def to_plain(config: Any) -> dict[str, Any]:
+    """Dictionaries, lists, numbers and strings only; the inverse of `from_plain`."""
+    return {field.name: _plain(getattr(config, field.name)) for field in fields(config)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if not is_dataclass(value):
+        return value
+    name = next((name for name, cls in PARTS.items() if cls is type(value)), None)
+    if name is None:
+        raise ValueError(f"{type(value).__name__} has no name to be saved under; register it with @part")
+    return {"part": name} | to_plain(value)
 
 
 def from_plain(cls: type[T], plain: Any) -> T:
@@ -43,29 +76,42 @@ def from_plain(cls: type[T], plain: Any) -> T:
         if name not in known:
             raise ValueError(f"{cls.__name__} has no field {name!r}; it has {', '.join(known)}")
     for name, field in known.items():
-        if name not in plain and field.default is MISSING:
+        if name not in plain and field.default is MISSING and field.default_factory is MISSING:
             raise ValueError(f"{cls.__name__} wants a value for {name!r}")
     hints = get_type_hints(cls)
     return cls(**{name: _value(f"{cls.__name__}.{name}", hints[name], value) for name, value in plain.items()})
 
 
 def _value(where: str, hint: Any, value: Any) -> Any:
-    if isinstance(value, Mapping):
-        name = value.get("part")
-        if name not in PARTS:
-            raise ValueError(f"{where}: no part {name!r}; there are {', '.join(sorted(PARTS))}")
-        return from_plain(PARTS[name], {key: item for key, item in value.items() if key != "part"})
+    """The value that the plain form `value` stands for, if the annotation `hint` allows it."""
     allowed = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    kinds = tuple(kind for kind in allowed if not is_protocol(kind) and not is_dataclass(kind))
-    if float in kinds and type(value) is int:
-        return float(value)
-    if type(value) not in kinds:
-        names = [
-            "a part" if kind not in kinds else "null" if kind is types.NoneType else kind.__name__ for kind in allowed
-        ]
-        raise ValueError(f"{where} wants {' or '.join(dict.fromkeys(names))}, not {value!r}")
-    return value
+    if isinstance(value, Mapping):
+        value = _part(where, value)
+    for kind in allowed:
+        if get_origin(kind) is tuple and isinstance(value, list):
+            return tuple(value)
+        if get_origin(kind) is Literal and value in get_args(kind):
+            return value
+        if kind is float and type(value) is int:
+            return float(value)
+        if isinstance(kind, type) and isinstance(value, kind) and not (type(value) is bool and kind is not bool):
+            return value
+    raise ValueError(f"{where} wants {' or '.join(map(_name, allowed))}, not {_name(type(value), value)}")
 
 
-def is_protocol(kind: Any) -> bool:
-    return getattr(kind, "_is_protocol", False)
+def _part(where: str, plain: Mapping[str, Any]) -> Any:
+    name = plain.get("part")
+    if not isinstance(name, str) or name not in PARTS:
+        raise ValueError(f"{where}: no part {name!r}; there are {', '.join(sorted(PARTS))}")
+    return from_plain(PARTS[name], {key: item for key, item in plain.items() if key != "part"})
+
+
+def _name(kind: Any, value: Any = None) -> str:
+    """What a person calls a type, or a value of it."""
+    if is_dataclass(kind):
+        return f"the part {next((name for name, cls in PARTS.items() if cls is kind), kind)!r}"
+    if kind in (ExtractorConfig, MixerConfig):
+        return "an extractor" if kind is ExtractorConfig else "a mixer"
+    if value is not None:
+        return repr(value)
+    return "null" if kind is types.NoneType else getattr(kind, "__name__", str(kind))

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memory_mosaics.config import part
+from memory_mosaics.config import ExtractorConfig, at_least, part
 from memory_mosaics.ops.leaky_average import leaky_average
 from memory_mosaics.shapes import Bool, Float
 
@@ -38,7 +38,7 @@ class Scale(nn.Module):
     of matrices: under Adam at step size 1e-3, a step changes it by up to speed / 10 per cent.
     """
 
-    LARGEST = 2 * math.log(65535)  # the widest range found in published checkpoints
+    LARGEST = 2 * math.log(65535)  # the cap that the authors' nanoMosaics puts on beta
 
     def __init__(self, heads: int, *, initial: float, speed: float = 10.0):
         super().__init__()
@@ -80,6 +80,13 @@ class Extractor(Protocol):
     peek: int
 
     def __call__(self, x: Tensor, state: Tensor | None = None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
+
+
+def no_peeking(key: Extractor) -> Extractor:
+    """The key, if it is one: what is compared now cannot depend on inputs still to come."""
+    if key.peek != 0:
+        raise ValueError(f"a key cannot wait for inputs that have not come; got peek {key.peek}")
+    return key
 
 
 def heads_of(x: Float[Tensor, "B T W"], heads: int, mask: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B T H D"]:
@@ -201,19 +208,15 @@ def _keep(window: Float[Tensor, "B N H D"], steps: int) -> Float[Tensor, "B K H 
     return window[:, max(window.shape[1] - steps, 0) :].clone()  # not a view: the rest of the window may go
 
 
-@runtime_checkable
-class ExtractorConfig(Protocol):
-    """Names an extractor and builds it."""
-
-    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Extractor: ...
-
-
 @part("linear")
 @dataclass(frozen=True, kw_only=True)
-class LinearConfig:
+class LinearConfig(ExtractorConfig):
     """W x_{T+peek}."""
 
     peek: int = 0
+
+    def __post_init__(self) -> None:
+        at_least(self, peek=0)
 
     def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Linear:
         return Linear(width, heads, head_width=head_width, peek=self.peek, bias=bias)
@@ -221,7 +224,7 @@ class LinearConfig:
 
 @part("leaky_average")
 @dataclass(frozen=True, kw_only=True)
-class LeakyAverageConfig:
+class LeakyAverageConfig(ExtractorConfig):
     """Norm of the leaky average of W x."""
 
     def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> LeakyAverage:
@@ -230,12 +233,15 @@ class LeakyAverageConfig:
 
 @part("taps")
 @dataclass(frozen=True, kw_only=True)
-class TapsConfig:
+class TapsConfig(ExtractorConfig):
     """Norm of the sum of c_j W x_{T+j}, j from -back to peek."""
 
     back: int = 0
     peek: int = 1
     norm: bool = True
+
+    def __post_init__(self) -> None:
+        at_least(self, back=0, peek=0)
 
     def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Taps:
         norm = normalise if self.norm else identity
@@ -244,12 +250,15 @@ class TapsConfig:
 
 @part("convolution")
 @dataclass(frozen=True, kw_only=True)
-class ConvolutionConfig:
+class ConvolutionConfig(ExtractorConfig):
     """Norm of the sum of W_j x_{T+j}, j from -back to peek."""
 
     back: int = 1
     peek: int = 0
     norm: bool = True
+
+    def __post_init__(self) -> None:
+        at_least(self, back=0, peek=0)
 
     def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Convolution:
         norm = normalise if self.norm else identity

@@ -39,11 +39,14 @@ class MosaicConfig(PreTrainedConfig):
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 - Hugging Face wants a list
 
     language_model: dict[str, Any] = field(default_factory=lambda: to_plain(preset("memory-mosaic-tiny")))
+    use_cache: bool = True
 
     def __post_init__(self, **kwargs: Any) -> None:
         misplaced = sorted(kwargs.keys() & LanguageModelConfig.__dataclass_fields__.keys())
         if misplaced:
             raise ValueError(f"{misplaced[0]!r} is a field of MosaicConfig.language_model, not of MosaicConfig itself")
+        if isinstance(self.language_model, LanguageModelConfig):
+            self.language_model = to_plain(self.language_model)
         self.language_model = to_plain(self.parts)
         super().__post_init__(**kwargs)
 
@@ -156,6 +159,7 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
     config: MosaicConfig
     config_class = MosaicConfig
     supports_gradient_checkpointing = True
+    _supports_sdpa = True  # and nothing else: which kernel runs is for `recall` to choose
     _is_stateful = True  # refuses assisted generation, which takes tokens back
     _no_split_modules = ["Block"]  # noqa: RUF012
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
@@ -184,7 +188,7 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
         if not isinstance(past_key_values, MosaicCache | None):
             kind = type(past_key_values).__name__
             raise ValueError(f"past_key_values must be a MosaicCache, not a {kind}; leave it out to begin a new one")
-        if attention_mask is None and _starts_again(kwargs.get("position_ids")):
+        if (attention_mask is None or bool(attention_mask.all())) and _starts_again(kwargs.get("position_ids")):
             raise ValueError(
                 "position_ids start again within a row, but packed documents would see each other; pad them"
             )
@@ -202,7 +206,7 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
 
         output = CausalLMOutputWithPast(loss=loss, logits=logits)  # type: ignore[arg-type]
         if use_cache is None:
-            use_cache = labels is None and not self.training
+            use_cache = self.config.use_cache and labels is None and not self.training
         if use_cache or past_key_values is not None:
             cache.advance(state, x.shape[1])
             output.past_key_values = cache

@@ -7,23 +7,17 @@ differs. The model obeys the contract of its parts: `logits, state = model(token
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from memory_mosaics.config import from_plain
+from memory_mosaics.config import MixerConfig, at_least, from_plain
 from memory_mosaics.extractors import Decay, Scale, Taps
 from memory_mosaics.memory import PersistentMemory, State
 from memory_mosaics.shapes import Bool, Float, Int
-
-
-@runtime_checkable
-class MixerConfig(Protocol):
-    """Names a mixer and builds it."""
-
-    def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> nn.Module: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +36,7 @@ class LanguageModelConfig:
     tied: bool = True  # the embedding is the output matrix too
 
     def __post_init__(self) -> None:
-        for name in ("vocabulary", "width", "blocks", "context"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        at_least(self, vocabulary=1, width=1, blocks=1, context=1)
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), not {self.dropout}")
 
@@ -94,15 +86,17 @@ class LanguageModel(nn.Module):
         initialise(self)
 
     def forward(
-        self, tokens: Int[Tensor, "B T"], state: tuple | None = None, mask: Bool[Tensor, "B T"] | None = None
+        self, tokens: Int[Tensor, "B T"], state: tuple | None = None, mask: Tensor | None = None
     ) -> tuple[Float[Tensor, "B T vocabulary"], tuple]:
         features, state = self.features(self.embedding(tokens), state, mask)
         return self.logits(features), state
 
     def features(
-        self, x: Float[Tensor, "B T W"], state: tuple | None = None, mask: Bool[Tensor, "B T"] | None = None
+        self, x: Float[Tensor, "B T W"], state: tuple | None = None, mask: Tensor | None = None
     ) -> tuple[Float[Tensor, "B T W"], tuple]:
         """From embeddings to what the output matrix reads."""
+        if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[:2]):
+            raise ValueError(f"mask must be {tuple(x.shape[:2])} bool, not {tuple(mask.shape)} {mask.dtype}")
         position_state, *block_states = state or (None,) * (1 + len(self.blocks))
         if self.positions is not None:
             x, position_state = self.positions(x, position_state, mask)

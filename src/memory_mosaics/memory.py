@@ -21,19 +21,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memory_mosaics.config import part
-from memory_mosaics.extractors import (
-    Extractor,
-    ExtractorConfig,
-    LeakyAverageConfig,
-    Scale,
-    TapsConfig,
-)
+from memory_mosaics.config import ExtractorConfig, MixerConfig, at_least, part
+from memory_mosaics.extractors import Extractor, LeakyAverageConfig, Scale, TapsConfig, no_peeking
 from memory_mosaics.ops.recall import gaussian, recall
 from memory_mosaics.shapes import Bool, Float
 
 State = tuple[Tensor, ...]
-Kernel = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
+Kernel = Callable[[Tensor, Tensor, float | Tensor], tuple[Tensor, Tensor]]
 
 
 class AssociativeMemory:
@@ -44,7 +38,7 @@ class AssociativeMemory:
     number or a function of the number of stored pairs; `math.sqrt` is the choice of the paper's footnote.
     """
 
-    def __init__(self, sharpness: float | Callable[[int], float], *, kernel: Kernel = gaussian):
+    def __init__(self, sharpness: float | Tensor | Callable[[int], float | Tensor], *, kernel: Kernel = gaussian):
         self.sharpness = sharpness
         self.kernel = kernel
         self.keys: Tensor | None = None
@@ -55,27 +49,45 @@ class AssociativeMemory:
 
     def store(self, keys: Float[Tensor, "... D"], values: Float[Tensor, "... V"]) -> None:
         """Add pairs, keys (..., N, D) with values (..., N, V). Leading dimensions are memories side by side."""
-        if keys.shape[:-1] != values.shape[:-1]:
-            raise ValueError(f"keys {tuple(keys.shape)} and values {tuple(values.shape)} are not as many pairs")
+        if keys.ndim < 2 or keys.shape[:-1] != values.shape[:-1]:
+            raise ValueError(f"keys {tuple(keys.shape)} and values {tuple(values.shape)} are not pairs of vectors")
         if self.keys is None or self.values is None:
-            self.keys, self.values = keys, values
+            self.keys, self.values = keys.clone(), values.clone()  # what the caller does next to his is his affair
             return
-        for name, new, old in (("keys", keys, self.keys), ("values", values, self.values)):
-            if new.shape[:-2] != old.shape[:-2] or new.shape[-1] != old.shape[-1]:
-                raise ValueError(f"{name} {tuple(new.shape)} do not go with the stored {name} {tuple(old.shape)}")
+        _same_memories("keys", keys, self.keys)
+        _same_memories("values", values, self.values)
         self.keys = torch.cat([self.keys, keys], dim=-2)
         self.values = torch.cat([self.values, values], dim=-2)
 
-    def retrieve(self, keys: Float[Tensor, "*B T D"]) -> Float[Tensor, "*B T V"]:
-        """The estimate of E(V | K = key) for each key; zero while the memory is empty."""
+    def retrieve(self, keys: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
+        """The estimate of E(V | K = key) for each key (..., T, D); zero while the memory is empty."""
         if self.keys is None or self.values is None:
             return torch.zeros_like(keys)
+        _same_memories("keys", keys, self.keys)
         if len(self) == 0:
             return keys.new_zeros(*keys.shape[:-1], self.values.shape[-1])
         sharpness = self.sharpness(len(self)) if callable(self.sharpness) else self.sharpness
-        queries, stored = self.kernel(keys, self.keys, float(sharpness))
-        one_head = (x.reshape(-1, x.shape[-2], 1, x.shape[-1]) for x in (queries, stored, self.values))
-        return recall(*one_head).reshape(*keys.shape[:-1], self.values.shape[-1])
+        # Distances between far keys are small differences of large numbers: twice the precision where there is any.
+        exact = torch.float32 if keys.device.type == "mps" else torch.float64
+        queries, stored = self.kernel(keys.to(exact), self.keys.to(exact), sharpness)
+        one_head = (x.reshape(-1, x.shape[-2], 1, x.shape[-1]) for x in (queries, stored, self.values.to(exact)))
+        return recall(*one_head).reshape(*keys.shape[:-1], self.values.shape[-1]).to(keys.dtype)
+
+
+def _same_memories(name: str, new: Tensor, stored: Tensor) -> None:
+    if new.ndim < 2 or new.shape[:-2] != stored.shape[:-2] or new.shape[-1] != stored.shape[-1]:
+        raise ValueError(f"{name} {tuple(new.shape)} do not go with the stored {name} {tuple(stored.shape)}")
+
+
+class Fixed(nn.Module):
+    """A sharpness that is not trained."""
+
+    def __init__(self, sharpness: float):
+        super().__init__()
+        self.sharpness = float(sharpness)
+
+    def forward(self) -> float:
+        return self.sharpness
 
 
 class Combine(nn.Module):
@@ -94,14 +106,20 @@ class Combine(nn.Module):
 
 def remember(
     stored: State | None, keys: Tensor, values: Tensor, mask: Tensor | None
-) -> tuple[Float[Tensor, "B N H D"], Float[Tensor, "B M H V"], Bool[Tensor, "B N"]]:
-    """The keys, values and marks of what is real that were stored earlier, followed by the new ones."""
-    real = torch.ones(keys.shape[:2], dtype=torch.bool, device=keys.device) if mask is None else mask
+) -> tuple[Float[Tensor, "B N H D"], Float[Tensor, "B M H V"], Bool[Tensor, "B _"]]:
+    """What was stored earlier (keys, values, which are real), followed by the new.
+
+    While no padding has come, all are real and their marks are left out: a tensor of no columns.
+    """
     if stored is None:
+        real = keys.new_ones(len(keys), 0, dtype=torch.bool) if mask is None else mask
         # A compiled graph must not return views of its own: torch 2.13 restores their shapes wrongly from its cache.
         return (keys.clone(), values.clone(), real) if torch.compiler.is_compiling() else (keys, values, real)
-    old_keys, old_values, old_real = stored
-    return torch.cat([old_keys, keys], 1), torch.cat([old_values, values], 1), torch.cat([old_real, real], 1)
+    old_keys, old_values, real = stored
+    if mask is not None or real.shape[1] > 0:
+        old_real = real if real.shape[1] > 0 else real.new_ones(old_keys.shape[:2])
+        real = torch.cat([old_real, real.new_ones(keys.shape[:2]) if mask is None else mask], dim=1)
+    return torch.cat([old_keys, keys], dim=1), torch.cat([old_values, values], dim=1), real
 
 
 class ContextualMemory(nn.Module):
@@ -109,7 +127,7 @@ class ContextualMemory(nn.Module):
 
     At time T each memory answers its key k_T from the pairs stored before (equation 7); the pair (k_T, v_T) is stored
     once the `value.peek` inputs that v_T depends on have come. State: the extractors' own, the keys of all times so
-    far, the values completed so far, and which of them are real.
+    far, the values completed so far, and which of them are real (no columns: all).
     """
 
     def __init__(
@@ -117,17 +135,15 @@ class ContextualMemory(nn.Module):
         *,
         key: Extractor,
         value: Extractor,
-        sharpness: Callable[[], float | Tensor],
+        sharpness: float | Callable[[], float | Tensor],
         combine: nn.Module,
         dropout: float = 0.0,
     ):
         super().__init__()
         if value.peek < 1:
             raise ValueError(f"a value must peek at least 1 step ahead, or it is no prediction; got {value.peek}")
-        if key.peek != 0:
-            raise ValueError(f"a key cannot wait for inputs that have not come; got peek {key.peek}")
-        self.key, self.value, self.sharpness, self.combine = key, value, sharpness, combine
-        self.dropout = dropout
+        self.key, self.value, self.combine = no_peeking(key), value, combine
+        self.sharpness, self.dropout = sharpness if callable(sharpness) else Fixed(sharpness), dropout
 
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
@@ -143,7 +159,7 @@ class ContextualMemory(nn.Module):
             values,
             self.sharpness(),
             known=earlier + 1 - self.value.peek,
-            real=real[:, :pairs] if state or mask is not None else None,
+            real=real[:, :pairs] if real.shape[1] > 0 else None,
             dropout=self.dropout if self.training else 0.0,
         )
         return self.combine(answers), (key_state, value_state, keys, values, real)
@@ -162,13 +178,14 @@ class PersistentMemory(nn.Module):
         key: Extractor,
         slots: int,
         head_shape: tuple[int, int],
-        sharpness: Callable[[], float | Tensor],
+        sharpness: float | Callable[[], float | Tensor],
         combine: nn.Module,
         memories: int = 1,
         dropout: float = 0.0,
     ):
         super().__init__()
-        self.key, self.sharpness, self.combine = key, sharpness, combine
+        self.key, self.combine = no_peeking(key), combine
+        self.sharpness = sharpness if callable(sharpness) else Fixed(sharpness)
         self.keys = nn.Parameter(torch.empty(memories, slots, *head_shape))
         self.values = nn.Parameter(torch.empty(memories, slots, *head_shape))
         self.dropout = dropout
@@ -209,12 +226,15 @@ def learned_sharpness(heads: int) -> Scale:
 
 @part("contextual_memory")
 @dataclass(frozen=True, kw_only=True)
-class ContextualMemoryConfig:
+class ContextualMemoryConfig(MixerConfig):
     """Contextual memories as in the paper's language models, or with other extractors."""
 
     heads: int
     key: ExtractorConfig = LeakyAverageConfig()
     value: ExtractorConfig = TapsConfig()
+
+    def __post_init__(self) -> None:
+        at_least(self, heads=1)
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> ContextualMemory:
         shape = {"head_width": head_width(width, self.heads), "bias": bias}
@@ -229,13 +249,16 @@ class ContextualMemoryConfig:
 
 @part("persistent_memory")
 @dataclass(frozen=True, kw_only=True)
-class PersistentMemoryConfig:
+class PersistentMemoryConfig(MixerConfig):
     """Persistent memories of `slots` pairs each, `memories` of them a head."""
 
     heads: int
     slots: int
     memories: int = 1
     key: ExtractorConfig = LeakyAverageConfig()
+
+    def __post_init__(self) -> None:
+        at_least(self, heads=1, slots=1, memories=1)
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> PersistentMemory:
         shape = {"head_width": head_width(width, self.heads), "bias": bias}

@@ -6,7 +6,8 @@
 from collections.abc import Callable
 from functools import partial
 
-from memory_mosaics.language_model import LanguageModelConfig, MixerConfig
+from memory_mosaics.config import MixerConfig
+from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.memory import ContextualMemoryConfig, PersistentMemoryConfig
 from memory_mosaics.mixers.attention import Alibi, AttentionConfig, LearnedPositionsConfig, Rotary
 from memory_mosaics.mixers.mlp import MLPConfig
@@ -80,4 +81,7 @@ def preset(name: str, **changes: object) -> LanguageModelConfig:
     """The named configuration, with some of its arguments changed: `preset("memory-mosaic-12", vocabulary=50304)`."""
     if name not in PRESETS:
         raise ValueError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
-    return PRESETS[name](**changes)
+    try:
+        return PRESETS[name](**changes)
+    except TypeError as error:
+        raise ValueError(f"preset {name!r}: {error}") from None

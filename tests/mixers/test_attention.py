@@ -148,3 +148,11 @@ def test_positions_beyond_the_table_are_named(prompt):
     state = positions(torch.zeros(1, prompt, 4))[1] if prompt else None
     with pytest.raises(ValueError, match="9 tokens are more than the 8 learned positions"):
         positions(torch.zeros(1, 9 - prompt, 4), state)
+
+
+def test_padding_takes_no_position():
+    positions = LearnedPositions(4, context=8)
+    mask = torch.arange(12) >= torch.tensor([[4], [9]])
+    y, (total,) = positions(torch.zeros(2, 12, 4), None, mask)
+    assert total.tolist() == [8, 3]
+    assert_close(y[0, 4:], positions.table.weight)

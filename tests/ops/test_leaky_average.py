@@ -77,3 +77,8 @@ def test_autocast_does_not_reach_the_average():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         means, _ = leaky_average(x, decay)
     assert_close(means, reference(x, decay)[0], rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_are_those_of_small_differences():
+    x, decay, mean = (tensor.detach().double().requires_grad_() for tensor in problem(40, heads=2, width=2, batch=1))
+    assert torch.autograd.gradcheck(leaky_average, (x, decay, mean))

@@ -170,3 +170,9 @@ def test_on_unit_keys_equation_2_is_equation_3_with_twice_the_sharpness():
     keys = torch.nn.functional.normalize(torch.randn(6, 3), dim=-1)
     far, near = (torch.softmax(q @ k.T, -1) for q, k in (gaussian(queries, keys, 4.0), dot_product(queries, keys, 8.0)))
     assert_close(far, near)
+
+
+@pytest.mark.parametrize("form", [recall, recall_with_lse])
+def test_gradients_are_those_of_small_differences(form):
+    inputs = [tensor.detach().double().requires_grad_() for tensor in problem(5, 6, batch=1, heads=2, width=3)]
+    assert torch.autograd.gradcheck(lambda *x: form(*x, known=2), inputs)

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memory_mosaics.config import part
-from memory_mosaics.extractors import Extractor, ExtractorConfig, LinearConfig
+from memory_mosaics.config import ExtractorConfig, MixerConfig, at_least, part
+from memory_mosaics.extractors import Extractor, LinearConfig, no_peeking
 from memory_mosaics.memory import State, head_width, remember
 from memory_mosaics.ops.recall import recall
 from memory_mosaics.shapes import Bool, Float
@@ -86,7 +86,10 @@ def alibi_slopes(heads: int) -> Float[Tensor, " H"]:
 
 
 class Attention(nn.Module):
-    """Multi-head causal self-attention. State: the key extractor's own, the keys, the values, which are real."""
+    """Multi-head causal self-attention.
+
+    State: the key extractor's own, the keys, the values, and which of them are real (no columns: all).
+    """
 
     def __init__(
         self,
@@ -101,7 +104,7 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.position, self.dropout = heads, position, dropout
         self.query = nn.Linear(width, width, bias=bias)
-        self.key = key
+        self.key = no_peeking(key)
         self.value = nn.Linear(width, width, bias=bias)
         self.combine = nn.Linear(width, width, bias=bias)
 
@@ -122,7 +125,7 @@ class Attention(nn.Module):
             values,
             sharpness,
             known=earlier + 1,
-            real=real if state or mask is not None else None,
+            real=real if real.shape[1] > 0 else None,
             dropout=self.dropout if self.training else 0.0,
         )
         y = self.combine(F.dropout(answers.flatten(2), self.dropout, self.training))
@@ -131,12 +134,15 @@ class Attention(nn.Module):
 
 @part("attention")
 @dataclass(frozen=True, kw_only=True)
-class AttentionConfig:
+class AttentionConfig(MixerConfig):
     """Attention with a position code, or none, and keys of any kind (GPT-2: linear)."""
 
     heads: int
     position: Rotary | Alibi | None = None
     key: ExtractorConfig = LinearConfig()
+
+    def __post_init__(self) -> None:
+        at_least(self, heads=1)
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> Attention:
         key = self.key.build(width, self.heads, head_width=head_width(width, self.heads), bias=bias)
@@ -157,18 +163,24 @@ class LearnedPositions(nn.Module):
         (seen,) = state or (torch.zeros(B, dtype=torch.long, device=x.device),)
         real = torch.ones(B, T, dtype=torch.long, device=x.device) if mask is None else mask.long()
         total, context = seen + real.sum(dim=1), self.table.num_embeddings
-        if T > context or (state and not torch.compiler.is_compiling() and total.max() > context):
-            raise ValueError(f"{int(total.max())} tokens are more than the {context} learned positions of this model")
+        longest = T if state is None and mask is None else 0
+        if B > 0 and longest == 0 and not torch.compiler.is_compiling():
+            longest = int(total.max())
+        if longest > context:
+            raise ValueError(f"{longest} tokens are more than the {context} learned positions of this model")
         position = seen[:, None] + real.cumsum(dim=1) - 1
         return x + self.table(position.clamp(min=0)), (total,)
 
 
 @part("learned_positions")
 @dataclass(frozen=True, kw_only=True)
-class LearnedPositionsConfig:
+class LearnedPositionsConfig(MixerConfig):
     """A table of `context` trained positions."""
 
     context: int
+
+    def __post_init__(self) -> None:
+        at_least(self, context=1)
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> LearnedPositions:
         return LearnedPositions(width, context=self.context)

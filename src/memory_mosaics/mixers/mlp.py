@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memory_mosaics.config import part
+from memory_mosaics.config import MixerConfig, at_least, part
 from memory_mosaics.memory import State
 from memory_mosaics.shapes import Bool, Float
 
@@ -26,10 +26,13 @@ class MLP(nn.Module):
 
 @part("mlp")
 @dataclass(frozen=True, kw_only=True)
-class MLPConfig:
+class MLPConfig(MixerConfig):
     """A feed-forward network with expansion * width hidden units."""
 
     expansion: int = 4
+
+    def __post_init__(self) -> None:
+        at_least(self, expansion=1)
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> MLP:
         return MLP(width, expansion=self.expansion, bias=bias)

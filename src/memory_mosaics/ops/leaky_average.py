@@ -3,7 +3,10 @@
 `reference` is the definition. `leaky_average` gives the same numbers in chunks: time and memory linear in T.
 """
 
+from contextlib import nullcontext
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from memory_mosaics.shapes import Float
@@ -14,35 +17,44 @@ CHUNK = 32
 def leaky_average(
     x: Float[Tensor, "B T H D"], decay: Float[Tensor, " H"], mean: Float[Tensor, "B H D"] | None = None
 ) -> tuple[Float[Tensor, "B T H D"], Float[Tensor, "B H D"]]:
-    """Average of every prefix, and the last one in float32, to continue from. `decay` in [0, 1), one per head.
-
-    Inside a chunk of C steps the averages are one product with the C x C matrix decay^(t-s). What enters a chunk from
-    the left is again a leaky average, of the chunks' ends with decay^C: the function calls itself on T/C steps.
-    """
+    """Average of every prefix, and the last one in float32, to continue from. `decay` in [0, 1], one per head."""
     B, T, H, D = x.shape
-    with torch.autocast(x.device.type, enabled=False):
-        decay = decay.float()
-        mean = x.new_zeros(B, H, D, dtype=torch.float32) if mean is None else mean.float()
-        if T == 0:
-            return x, mean
-        C = min(CHUNK, T)
-        pad = -T % C
-        chunks = torch.nn.functional.pad(x.float(), (0, 0, 0, 0, 0, pad)).view(B, -1, C, H, D)  # (B, T/C, C, H, D)
-        means = torch.einsum("hts,bcshd->bcthd", _decay_matrix(decay, C), chunks)
-
-        entering = mean[:, None]
-        if chunks.shape[1] > 1:
-            earlier, _ = leaky_average(means[:, :-1, -1], decay**C, mean)
-            entering = torch.cat([entering, earlier], dim=1)  # (B, T/C, H, D)
-        steps = torch.arange(1, C + 1, device=x.device)
-        means = means + torch.einsum("ht,bchd->bcthd", decay[:, None] ** steps, entering)
-        means = means.reshape(B, T + pad, H, D)[:, :T]
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    mean = x.new_zeros(B, H, D, dtype=dtype) if mean is None else mean.to(dtype)
+    if T == 0:
+        return x, mean
+    with _full_precision(x.device):
+        means = _in_chunks(x.to(dtype), decay.to(dtype), mean)
     return means.to(x.dtype), means[:, -1].clone()  # not a view, which would keep all of means alive
 
 
-def _decay_matrix(decay: Float[Tensor, " H"], steps: int) -> Float[Tensor, "H C C"]:
-    t = torch.arange(steps, device=decay.device)
-    return (decay[:, None, None] ** (t[:, None] - t).clamp(min=0)).tril()
+def _in_chunks(
+    x: Float[Tensor, "B T H D"], decay: Float[Tensor, " H"], mean: Float[Tensor, "B H D"]
+) -> Float[Tensor, "B T H D"]:
+    """Inside a chunk of C steps the averages are one product with the C x C matrix decay^(t-s).
+
+    What leaves the chunks is again a leaky average, with decay^C over T/C steps: the function calls itself.
+    """
+    B, T, H, D = x.shape
+    if T == 1:
+        return x + (decay[:, None] * mean)[:, None]
+    count = (T + CHUNK - 1) // CHUNK
+    chunks = F.pad(x, (0, 0, 0, 0, 0, count * CHUNK - T)).view(B, count, CHUNK, H, D)
+    t = torch.arange(CHUNK, device=x.device)
+    weights = (decay[:, None, None] ** (t[:, None] - t).clamp(min=0)).tril()  # (H, C, C)
+    means = torch.einsum("hts,bcshd->bcthd", weights, chunks)
+
+    entering = mean[:, None]
+    if T > CHUNK:
+        leaving = _in_chunks(means[:, :, -1], decay**CHUNK, mean)
+        entering = torch.cat([entering, leaving[:, : count - 1]], dim=1)  # (B, T/C, H, D)
+    means = means + torch.einsum("ht,bchd->bcthd", decay[:, None] ** (t + 1), entering)
+    return means.reshape(B, count * CHUNK, H, D)[:, :T]
+
+
+def _full_precision(device: torch.device) -> torch.autocast | nullcontext:
+    """Averages add up many steps; autocast would round each product."""
+    return torch.autocast(device.type, enabled=False) if torch.amp.is_autocast_available(device.type) else nullcontext()
 
 
 def reference(
@@ -50,9 +62,10 @@ def reference(
 ) -> tuple[Float[Tensor, "B T H D"], Float[Tensor, "B H D"]]:
     """The definition, one step at a time in float32. Every faster form is tested against this one."""
     B, _, H, D = x.shape
-    mean = x.new_zeros(B, H, D, dtype=torch.float32) if mean is None else mean
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    mean = x.new_zeros(B, H, D, dtype=dtype) if mean is None else mean
     means = [x.new_zeros(B, 0, H, D)]
-    for x_t in x.float().unbind(dim=1):
+    for x_t in x.to(dtype).unbind(dim=1):
         mean = x_t + decay[:, None] * mean
         means.append(mean[:, None])
     return torch.cat(means, dim=1).to(x.dtype), mean

@@ -104,8 +104,8 @@ def reference(
     real: Bool[Tensor, "B N"] | None = None,
 ) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "B T H"]]:
     """The definition, query by query in float32. The empty sum is zero: a memory that holds nothing says nothing."""
-    queries = _sharpen(queries.float(), sharpness)
-    keys, values = keys.float(), values.float()
+    dtype = torch.promote_types(queries.dtype, torch.float32)
+    queries, keys, values = _sharpen(queries.to(dtype), sharpness), keys.to(dtype), values.to(dtype)
     B, T = queries.shape[:2]
     i = torch.arange(keys.shape[1], device=keys.device)
     answers, lse = _zeros(queries, values), queries.new_zeros(queries.shape[:3])
@@ -120,14 +120,14 @@ def reference(
 
 
 def dot_product(
-    queries: Float[Tensor, "*B T D"], keys: Float[Tensor, "*B N D"], sharpness: float
+    queries: Float[Tensor, "*B T D"], keys: Float[Tensor, "*B N D"], sharpness: float | Tensor
 ) -> tuple[Float[Tensor, "*B T D"], Float[Tensor, "*B N D"]]:
     """Kernel of equation 3, exp(beta q.k): for keys that share one norm."""
     return sharpness * queries, keys
 
 
 def gaussian(
-    queries: Float[Tensor, "*B T D"], keys: Float[Tensor, "*B N D"], sharpness: float
+    queries: Float[Tensor, "*B T D"], keys: Float[Tensor, "*B N D"], sharpness: float | Tensor
 ) -> tuple[Float[Tensor, "*B T E"], Float[Tensor, "*B N E"]]:
     """Kernel of equation 2, exp(-beta |q - k|^2), for keys of any norm, written as a dot product with one more axis.
 
@@ -145,7 +145,10 @@ def _sharpen(queries: Tensor, sharpness: Sharpness) -> Tensor:
     """Beta times the queries, rounded once: the product is taken in float32 whatever the keys are kept in."""
     if isinstance(sharpness, float | int):
         return queries if sharpness == 1.0 else queries * sharpness
-    return (queries.float() * sharpness[..., None]).to(queries.dtype)
+    product = queries.to(torch.promote_types(queries.dtype, torch.float32)) * sharpness[..., None]
+    if queries.dtype == torch.float16:  # a sharp memory may leave its narrow range
+        product = product.clamp(-torch.finfo(torch.float16).max, torch.finfo(torch.float16).max)
+    return product.to(queries.dtype)
 
 
 def _zeros(queries: Tensor, values: Tensor) -> Tensor:
@@ -212,7 +215,8 @@ def _masked(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor, drop
 
 
 def _weighed(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-    scores = torch.einsum("bthd,bnhd->bhtn", queries.float(), keys.float()).masked_fill(~visible, EMPTY)
+    dtype = torch.promote_types(queries.dtype, torch.float32)
+    scores = torch.einsum("bthd,bnhd->bhtn", queries.to(dtype), keys.to(dtype)).masked_fill(~visible, EMPTY)
     anything = visible.any(dim=-1).transpose(1, 2)  # (B, block, 1)
     answers = torch.einsum("bhtn,bnhv->bthv", scores.softmax(dim=-1).to(values.dtype), values)
     lse = scores.logsumexp(dim=-1).transpose(1, 2)  # (B, block, H)

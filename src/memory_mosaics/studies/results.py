@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-import memory_mosaics
 from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.version import __version__
 
 
 def prepare(out: Path) -> None:
@@ -27,7 +27,7 @@ def prepare(out: Path) -> None:
 def surroundings() -> dict[str, Any]:
     """Versions and hardware, in words."""
     versions = {
-        "memory-mosaics": memory_mosaics.__version__,
+        "memory-mosaics": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
