@@ -474,3 +474,29 @@ def test_inputs_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="72 tokens are more than the 64 learned positions"):
         huggingface_model(CONFIGS["learned"])(tokens(1, 72))
     assert MosaicCache().get_max_length() == -1
+
+
+def test_options_that_other_models_take(tmp_path: Path):
+    model = huggingface_model(CONFIGS["mosaic"])
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path, use_cache=False, attn_implementation="sdpa")
+    assert loaded(tokens(1, 5)).past_key_values is None
+    assert loaded(tokens(1, 5), use_cache=True).past_key_values is not None
+    assert same_weights(loaded, model)
+    config = MosaicConfig(language_model=CONFIGS["mosaic"])  # type: ignore[arg-type]
+    assert config.parts == CONFIGS["mosaic"]
+
+
+@pytest.mark.parametrize("mask", [None, torch.ones(1, 6, dtype=torch.long)])
+def test_packed_documents_are_refused(mask: Tensor | None):
+    model = huggingface_model(CONFIGS["mosaic"])
+    with pytest.raises(ValueError, match="packed documents would see each other"):
+        model(tokens(1, 6), attention_mask=mask, position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]))
+
+
+def test_a_model_in_several_files_opens_here_and_there(tmp_path: Path):
+    model = huggingface_model(CONFIGS["mosaic"])
+    model.save_pretrained(tmp_path, max_shard_size="8KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    assert same_weights(checkpoint.load(tmp_path), model.language_model)
+    assert same_weights(AutoModelForCausalLM.from_pretrained(tmp_path), model)
