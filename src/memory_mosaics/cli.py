@@ -6,13 +6,15 @@ Flags come from the signatures and their help from the docstrings. A user's mist
 import os
 import sys
 from collections.abc import Sequence
+from inspect import signature
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, auto_cli
 
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.studies import induction
+from memory_mosaics.studies import induction, moons
 from memory_mosaics.version import __version__
 
 
@@ -55,7 +57,7 @@ def convert(source: Path, out: Path) -> None:
     print(f"written: {convert_checkpoint(source, out)}")
 
 
-COMMANDS: dict[str, Any] = {"info": info, "convert": convert, "induction": induction.run}
+COMMANDS: dict[str, Any] = {"info": info, "convert": convert, "induction": induction.run, "moons": moons.run}
 
 
 class Parser(ArgumentParser):
@@ -66,12 +68,32 @@ class Parser(ArgumentParser):
         raise SystemExit(2)
 
 
+def gather_lists(arguments: Sequence[str]) -> list[str]:
+    """`--heads 1 3` as `--heads [1,3]`, which is how the parser wants a list."""
+    flags = {
+        f"--{name}"
+        for command in COMMANDS.values()
+        for name, parameter in signature(command).parameters.items()
+        if "list[" in str(parameter.annotation)
+    }
+    gathered: list[str] = []
+    rest = list(arguments)
+    while rest:
+        gathered.append(rest.pop(0))
+        if gathered[-1] in flags:
+            values = list(takewhile(lambda value: not value.startswith(("-", "[")), rest))
+            if values:
+                gathered.append(f"[{','.join(values)}]")
+                del rest[: len(values)]
+    return gathered
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 2 for a user's mistake, 130 after Ctrl-C."""
     arguments = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     options: dict[str, Any] = {"prog": "mosaics", "parser_class": Parser, "version": __version__}
     try:
-        results = auto_cli(COMMANDS, args=arguments, **options)
+        results = auto_cli(COMMANDS, args=gather_lists(arguments), **options)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, `head` say, has what it wants
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -95,13 +95,39 @@ def heads_of(x: Float[Tensor, "B T W"], heads: int, mask: Bool[Tensor, "B T"] | 
     return x.unflatten(-1, (heads, -1))
 
 
-class Linear(nn.Module):
-    """phi_T = W x_{T+peek}: enough where one observation says all, as in the three moons."""
+class ComplexMap(nn.Module):
+    """W x for complex x and W, where a complex number is two coordinates in a row: it turns and scales each pair.
 
-    def __init__(self, width: int, heads: int, *, head_width: int, peek: int = 0, bias: bool = False):
+    A real matrix of the same size would have twice the numbers, and could also shear. With `copies` > 1 it is as many
+    matrices, for networks trained side by side: the first rows of a batch go through the first, and so on.
+    """
+
+    def __init__(self, width: int, out_width: int, *, copies: int = 1):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(copies, out_width // 2, width // 2, 2) / width**0.5)
+
+    def forward(self, x: Float[Tensor, "B T W"]) -> Float[Tensor, "B T V"]:
+        z = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()).unflatten(0, (len(self.weight), -1))
+        y = torch.einsum("cbti,coi->cbto", z, torch.view_as_complex(self.weight))
+        return torch.view_as_real(y.flatten(0, 1)).flatten(-2)
+
+
+class Linear(nn.Module):
+    """phi_T = W x_{T+peek}: enough where one observation says all, as in the three moons. `map` may be another W."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        head_width: int,
+        peek: int = 0,
+        bias: bool = False,
+        map: nn.Module | None = None,
+    ):
         super().__init__()
         self.heads, self.peek = heads, peek
-        self.map = nn.Linear(width, heads * head_width, bias=bias)
+        self.map = nn.Linear(width, heads * head_width, bias=bias) if map is None else map
 
     def forward(
         self, x: Float[Tensor, "B T W"], state: Tensor | None = None, mask: Bool[Tensor, "B T"] | None = None

@@ -104,3 +104,115 @@ def save(figure: "Figure", file: Path) -> None:
         raise UserError(f"cannot write {file}: {one_line(error)}") from error
     finally:
         aside.unlink(missing_ok=True)
+
+
+def moons(results: dict[str, Any], folder: Path) -> list[Path]:
+    """All figures of the moons study; returns their files."""
+    check()
+    from matplotlib import rc_context
+
+    drawings = {
+        "error.png": _moons_error,
+        "weights.png": _moons_weights,
+        "attention.png": _moons_attention,
+        "training.png": _moons_training,
+        "astronomers.png": _moons_astronomers,
+    }
+    with rc_context(STYLE):
+        for name, draw in drawings.items():
+            save(draw(results), folder / name)
+    return [folder / name for name in drawings]
+
+
+def _panels(rows: int, columns: int, width: float, height: float, title: str) -> tuple["Figure", list[list["Axes"]]]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    figure.suptitle(title, fontweight="bold", x=0.01, ha="left")
+    return figure, figure.subplots(rows, columns, squeeze=False).tolist()
+
+
+def _moons_error(results: dict[str, Any]) -> "Figure":
+    """Error against context length, one panel a network, with the periods and their common multiple."""
+    networks = results["networks"]
+    figure, [panels] = _panels(1, len(networks), 4.6 * len(networks), 3.4, "Error of the next 25 positions")
+    for axes, record in zip(panels, networks.values(), strict=True):
+        for split, colour in (("training", GREY), ("validation", ORANGE)):
+            curve = record["error"][split]
+            axes.plot(range(1, len(curve) + 1), curve, color=colour, linewidth=1.8, label=f"{split} periods")
+        system = results["systems"]["validation"]
+        for period in system["periods"]:
+            axes.axvline(period, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+        axes.axvline(system["lcm"], color="#CC0000", linewidth=1.2)
+        axes.text(system["lcm"], 1.28, " lcm", color="#CC0000", fontsize=9)
+        axes.set(xlabel="observations seen", ylim=(0, 1.35), title=record["label"])
+    panels[0].set_ylabel("mean absolute deviation")
+    panels[-1].legend(frameon=False, loc="upper right", bbox_to_anchor=(1, 0.9))
+    return figure
+
+
+def _moons_weights(results: dict[str, Any]) -> "Figure":
+    """Moduli of the three matrices of every network."""
+    networks = results["networks"]
+    figure, rows = _panels(len(networks), 3, 7.5, 2.6 * len(networks), "Moduli of the weights")
+    for row, record in zip(rows, networks.values(), strict=True):
+        for axes, (name, matrix) in zip(row, record["weights"].items(), strict=True):
+            axes.imshow(matrix, cmap="Blues", vmin=0)
+            axes.set(xticks=[], yticks=[], title=rf"$|W_\{name}|$" if name != "z" else "$|W_z|$")
+        row[0].set_ylabel(record["label"])
+    return figure
+
+
+def _moons_attention(results: dict[str, Any]) -> "Figure":
+    """Which earlier time each memory answers from."""
+    maps = [
+        (f"{record['label']}: memory {number}", weights)
+        for record in results["networks"].values()
+        for number, weights in enumerate(record["attention"]["weights"], start=1)
+    ]
+    figure, [panels] = _panels(1, len(maps), 3.0 * len(maps), 3.3, "Where the answers come from")
+    for axes, (title, weights) in zip(panels, maps, strict=True):
+        last = len(weights) * results["settings"]["attention_stride"]
+        axes.imshow(weights, cmap="Blues", vmin=0, extent=(0, last, last, 0), interpolation="nearest")
+        axes.set_title(title, fontsize=9)
+        axes.set_xlabel("stored at")
+    panels[0].set_ylabel("asked at")
+    return figure
+
+
+def _moons_training(results: dict[str, Any]) -> "Figure":
+    """The loss of every seed, and how many converged."""
+    networks = results["networks"]
+    figure, [panels] = _panels(1, len(networks), 4.6 * len(networks), 3.2, "Training, one line a seed")
+    for axes, record in zip(panels, networks.values(), strict=True):
+        for losses in list(zip(*record["curve"], strict=True))[1:]:
+            axes.plot([point[0] for point in record["curve"]], losses, color=BLUE, alpha=0.35, linewidth=1)
+        found = sum(seed["converged"] for seed in record["seeds"])
+        title = f"{record['label']}: {found} of {len(record['seeds'])} right after the slowest moon's return"
+        axes.set(yscale="log", xlabel="step")
+        axes.set_title(title, fontsize=9)
+    panels[0].set_ylabel("clipped loss")
+    return figure
+
+
+def _moons_astronomers(results: dict[str, Any]) -> "Figure":
+    """What both astronomers expect of the coming days, at several times: a strip for a talk."""
+    import numpy as np
+
+    networks, contexts = results["networks"], results["sky"]["contexts"]
+    title = "What each astronomer predicts for the next 25 days (dots), and what happens (lines)"
+    figure, rows = _panels(len(networks), len(contexts), 2.6 * len(contexts), 2.8 * len(networks), title)
+    turn = np.linspace(0, 2 * np.pi, 200)
+    for row, record in zip(rows, networks.values(), strict=True):
+        for axes, context, truth, guess in zip(row, contexts, results["sky"]["truth"], record["sky"], strict=True):
+            for moon, colour in enumerate((ORANGE, BLUE, GREEN, GREY, INK, "#CC79A7")[: len(truth[0]) // 2]):
+                radius = 1 + moon
+                lines, dots = (radius * np.array(path)[:, 2 * moon : 2 * moon + 2].T for path in (truth, guess))
+                axes.plot(radius * np.cos(turn), radius * np.sin(turn), color="#DDDDDD", linewidth=0.8)
+                axes.plot(*lines, color=colour, linewidth=4, alpha=0.35)
+                axes.plot(*dots, ".", color=colour, markersize=3)
+            axes.set(aspect="equal", xticks=[], yticks=[])
+            axes.spines[:].set_visible(False)
+            axes.set_title(f"after {context} days", fontsize=9)
+        row[0].set_ylabel(record["label"])
+    return figure

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from memory_mosaics.shapes import Bool, Int
+from memory_mosaics.shapes import Bool, Float, Int
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,6 @@ class Batch:
     the last symbol of an example, or a word that the context has defined.
     """
 
-    inputs: Int[Tensor, "B T"]
-    targets: Int[Tensor, "B T"]
+    inputs: Int[Tensor, "B T"] | Float[Tensor, "B T W"]  # tokens or observations
+    targets: Int[Tensor, "B T"] | Float[Tensor, "B T W"]
     counted: Bool[Tensor, "B T"]

@@ -77,6 +77,12 @@ def recall_with_lse(
     queries = _sharpen(queries, sharpness)
     if 0 in (queries.shape[1], keys.shape[1]):
         return _zeros(queries, values), queries.new_full(queries.shape[:3], -torch.inf, dtype=torch.float32)
+    ahead = 0 if known is None else 1 - known
+    fused = real is None and ahead >= 0 and queries.device.type == "cpu" and not torch.is_grad_enabled()
+    if fused and queries.shape[1] > ahead:  # the kernel knows its log-sum-exp, but has no gradient for it
+        last = keys.shape[1] if known is None else queries.shape[1] - ahead
+        answers, lse = _attend_with_lse(queries[:, ahead:], keys[:, :last], values[:, :last], causal=known is not None)
+        return F.pad(answers, (0, 0, 0, 0, ahead, 0)), F.pad(lse, (0, 0, ahead, 0), value=-torch.inf)
     answers, lse = zip(*_in_blocks(_weighed, queries, keys, values, known, real), strict=True)
     return torch.cat(answers, dim=1), torch.cat(lse, dim=1)
 
@@ -164,18 +170,26 @@ def _attend(
     mask: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """PyTorch's fused attention on (B T H D) tensors; the kernels want keys and values of one width."""
+    """PyTorch's fused attention on (B T H D) tensors."""
     width = values.shape[-1]
-    missing = queries.shape[-1] - width
-    if missing > 0:
-        values = F.pad(values, (0, missing))
-    elif missing < 0:
-        queries, keys = F.pad(queries, (0, -missing)), F.pad(keys, (0, -missing))
-    queries, keys, values = (x.transpose(1, 2) for x in (queries, keys, values))
+    queries, keys, values = _heads_first(queries, keys, values)
     answers = F.scaled_dot_product_attention(
         queries, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=1.0
     )
     return answers.transpose(1, 2)[..., :width]
+
+
+def _attend_with_lse(queries: Tensor, keys: Tensor, values: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
+    width = values.shape[-1]
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    answers, lse = kernel(*_heads_first(queries, keys, values), 0.0, causal, scale=1.0)
+    return answers.transpose(1, 2)[..., :width], lse.transpose(1, 2)
+
+
+def _heads_first(queries: Tensor, keys: Tensor, values: Tensor) -> list[Tensor]:
+    """As the kernels want them: (B H T D), and keys and values of one width."""
+    width = max(queries.shape[-1], values.shape[-1])
+    return [F.pad(x, (0, width - x.shape[-1])).transpose(1, 2) for x in (queries, keys, values)]
 
 
 def _in_blocks(

@@ -1,0 +1,96 @@
+"""Moons on circles, section 5 of the paper: an observation is the position of each moon, a complex number of modulus 1.
+
+    x_t = (exp(i (2 pi t / p_1 + phase_1)), ..., exp(i (2 pi t / p_N + phase_N)))
+
+The periods of a system are N different half-integers from 0.5 to 3.5, up to a common scale. Of all such sets, the
+quarter whose common period (the lcm) is smallest are used: the others take too long to repeat. One set is kept for
+validation, the rest is for training. The scale is as large as it can be while a sequence holds three common periods and
+every moon returns after a whole number of observations.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from memory_mosaics.data.batches import Batch
+from memory_mosaics.errors import UserError
+from memory_mosaics.shapes import Float
+
+HALVES = range(1, 8)  # the periods 0.5 ... 3.5, counted in halves
+
+
+@dataclass(frozen=True)
+class System:
+    """A set of moons: their periods, and the time after which all stand where they stood, in observations."""
+
+    periods: tuple[int, ...]
+    lcm: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoonsTask:
+    """Sequences of `length` observations of systems of `moons` moons.
+
+    Args:
+        moons: Moons of a system, 1 to 6.
+        length: Observations in a sequence, three common periods or more.
+    """
+
+    moons: int = 3
+    length: int = 800
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.moons <= 6:
+            raise UserError(f"moons must be 1 to 6, since there are 7 periods to choose from, not {self.moons}")
+        if self.length < 3 * self._halves()[-1][0]:
+            raise UserError(
+                f"length must be at least {3 * self._halves()[-1][0]} for {self.moons} moons, not {self.length}"
+            )
+
+    def _halves(self) -> list[tuple[int, tuple[int, ...]]]:
+        """The sets of periods in use, each behind its lcm, smallest lcm first; both counted in halves."""
+        sets = sorted((math.lcm(*periods), periods) for periods in combinations(HALVES, self.moons))
+        return sets[: max(2, math.ceil(len(sets) / 4))]
+
+    @cached_property
+    def systems(self) -> list[System]:
+        """All systems, in observations: a half is as many of them as fit three common periods into a sequence."""
+        found = []
+        for lcm, periods in self._halves():
+            half = self.length // (3 * lcm)
+            found.append(System(tuple(half * period for period in periods), half * lcm))
+        return found
+
+    @property
+    def validation(self) -> System:
+        """The system never trained on: the one that takes longest to repeat beyond its slowest moon."""
+        return max(self.systems, key=lambda system: (system.lcm - max(system.periods), system.periods))
+
+    @property
+    def training(self) -> list[System]:
+        """All others; a single moon has but one system, up to scale, and is trained and validated on it."""
+        return [system for system in self.systems if system != self.validation] or self.systems
+
+    def sequences(self, system: System, count: int, *, seed: int) -> Float[Tensor, "B T W"]:
+        """`count` sequences of one system, from random phases on. W holds the real and imaginary part of every moon."""
+        rng = np.random.default_rng((seed, *system.periods))
+        return self._observe(np.tile(system.periods, (count, 1)), rng)
+
+    def batch(self, size: int, *, seed: int, step: int) -> Batch:
+        """Training sequences, each of a random system in random order: a pure function of (seed, step)."""
+        rng = np.random.default_rng((seed, step))
+        chosen = rng.integers(len(self.training), size=size)
+        periods = np.array([self.training[i].periods for i in chosen])
+        x = self._observe(rng.permuted(periods, axis=1), rng)
+        return Batch(x[:, :-1], x[:, 1:], torch.ones(x.shape[0], x.shape[1] - 1, dtype=torch.bool))
+
+    def _observe(self, periods: np.ndarray, rng: np.random.Generator) -> Float[Tensor, "B T W"]:
+        t = np.arange(self.length)[None, :, None]
+        phases = rng.uniform(0, 2 * np.pi, size=(len(periods), 1, self.moons))
+        angles = torch.from_numpy(2 * np.pi * t / periods[:, None] + phases)
+        return torch.stack([angles.cos(), angles.sin()], dim=-1).flatten(2).float()

@@ -1,0 +1,299 @@
+"""Three moons: section 5 of the paper and its appendix A.
+
+Two networks of 54 numbers predict where three moons will be. One has a single memory of all positions, like the
+astronomer who keeps one table; the other has a memory for each of three learned combinations, like the one who keeps
+three. Training makes each combination one moon ("predictive disentanglement"), and the second network is right after
+the slowest moon has returned once, long before the whole system has.
+"""
+
+import time
+from dataclasses import asdict
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+import memory_mosaics.figures as figures
+from memory_mosaics.data.moons import MoonsTask, System
+from memory_mosaics.errors import UserError
+from memory_mosaics.extractors import ComplexMap, Linear
+from memory_mosaics.memory import ContextualMemory
+from memory_mosaics.ops.recall import merge, recall_with_lse
+from memory_mosaics.shapes import Float
+from memory_mosaics.studies import results as files
+
+SHARPNESS = 50.0
+STEP_SIZE = 0.06
+BATCH_SIZE = 4
+CLIP = 1.0  # of the squared error, which is 2 for a guess at random
+AHEAD = 25  # steps of a prediction that feeds on itself
+MARGIN = (
+    5  # observations after the slowest moon's return and before the system's, between which a network must be right
+)
+
+
+CONTEXTS = (30, 60, 110, 290)  # at which the strip of figures asks both networks
+STRIDE = 4  # of the attention maps, which would otherwise fill the results
+
+
+def run(
+    out: Path = Path("runs/moons"),
+    *,
+    heads: list[int] | None = None,
+    seeds: int = 1,
+    moons: int = 3,
+    steps: int = 500,
+    sequences: int = 512,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Train networks of one and of three memories to predict three moons, measure both, and draw what they do.
+
+    A minute on two CPU cores for one seed. Ctrl-C stops early and keeps what is finished.
+
+    Args:
+        out: Folder for results.json and the figures.
+        heads: Memories of each network, which must divide the number of moons; by default one, and one for each moon.
+        seeds: Networks of each kind, trained side by side; the figures show the first.
+        moons: Moons of a system.
+        steps: Training steps.
+        sequences: Sequences over which the error is averaged.
+        seed: Of the first network's initial values and sequences.
+    """
+    heads = [1, moons] if heads is None else heads
+    settings: dict[str, Any] = {
+        "heads": heads,
+        "seeds": seeds,
+        "moons": moons,
+        "steps": steps,
+        "sequences": sequences,
+        "seed": seed,
+    }
+    for name in ("seeds", "steps", "sequences"):
+        if settings[name] < 1:
+            raise UserError(f"{name} must be at least 1, not {settings[name]}")
+    task = MoonsTask(moons=moons)
+    for count in heads:
+        network(moons, count)
+    figures.check()
+    files.prepare(out)
+    shown = {"training": max(task.training, key=lambda system: system.lcm - max(system.periods))}
+    shown["validation"] = task.validation
+    longest = task.validation.lcm + 70
+    sky = task.sequences(task.validation, 1, seed=2**22)[:, : max(longest, *CONTEXTS) + AHEAD + 1]
+    results: dict[str, Any] = {"study": "moons", "interrupted": False}
+    results["settings"] = settings | {"batch_size": BATCH_SIZE, "attention_stride": STRIDE}
+    results |= files.surroundings() | {"systems": {split: asdict(system) for split, system in shown.items()}}
+    truth = [sky[0, context : context + AHEAD].tolist() for context in CONTEXTS]
+    results |= {"sky": {"contexts": list(CONTEXTS), "truth": truth}, "networks": {}}
+    start = time.perf_counter()
+    try:
+        for count in heads:
+            begin = time.perf_counter()
+            nets, curve = train(task, heads=count, seeds=seeds, steps=steps, seed=seed)
+            trained = time.perf_counter() - begin
+            net = pick(nets, 0, heads=count)
+            predicted = errors_ahead(net, sky)[1]
+            record = {
+                "label": f"{count} memor{'ies' if count > 1 else 'y'}",
+                "parameters": sum(weight.numel() for weight in net.parameters()),
+                "curve": curve,
+                "seeds": judge(nets, task, heads=count, seeds=seeds),
+                "error": {
+                    split: error_curve(net, task, system, sequences=sequences, longest=longest)
+                    for split, system in shown.items()
+                },
+                "weights": {name: weight[0].norm(dim=-1).tolist() for name, weight in weights(net).items()},
+                "attention": {"weights": attention(net, sky[:, :longest])},
+                "sky": [predicted[:, 0, context - 1].tolist() for context in CONTEXTS],
+                "seconds_training": round(trained, 1),
+                "seconds": round(time.perf_counter() - begin, 1),
+            }
+            results["networks"][str(count)] = record
+    except KeyboardInterrupt:
+        results["interrupted"] = True
+    results["seconds"] = round(time.perf_counter() - start, 1)
+    files.write(out / "results.json", results)
+    drawn = figures.moons(results, out) if results["networks"] else []
+    print(table(results))
+    print(f"Results: {out / 'results.json'}. Figures: {', '.join(file.name for file in drawn) or 'none'} beside it.")
+    return results
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as text, one line a network."""
+    system = results["systems"]["validation"]
+    lines = [
+        f"Moons with periods {', '.join(map(str, system['periods']))}, never trained on; together they return after "
+        f"{system['lcm']} observations.",
+        f"Errors between {max(system['periods']) + MARGIN} and {system['lcm'] - MARGIN} observations, the worst seed:",
+        f"{'':<12}{'parameters':>12}{'converged':>12}{'1 step':>9}{'25 steps':>10}{'score':>8}{'seconds':>9}",
+    ]
+    for record in results["networks"].values():
+        seeds = record["seeds"]
+        share = f"{sum(seed['converged'] for seed in seeds)} of {len(seeds)}"
+        worst = (max(seed["error_1"] for seed in seeds), max(seed["error_25"] for seed in seeds))
+        score = min(seed["score"] for seed in seeds)
+        line = f"{record['label']:<12}{record['parameters']:>12}{share:>12}{worst[0]:>9.3f}{worst[1]:>10.3f}"
+        lines.append(line + f"{score:>8.3f}{record['seconds']:>9.0f}")
+    return "\n".join(lines)
+
+
+@torch.no_grad()
+def attention(net: ContextualMemory, x: Float[Tensor, "one T W"]) -> list[list[list[float]]]:
+    """The retrieval weights of every memory along one sequence, averaged over squares of STRIDE x STRIDE."""
+    keys = net.key(x)[0][0].transpose(0, 1)  # (H, T, D)
+    earlier = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril(-1)
+    weights = (SHARPNESS * keys @ keys.transpose(1, 2)).masked_fill(~earlier, -torch.inf).softmax(-1).nan_to_num(0)
+    coarse = nn.functional.avg_pool2d(weights, STRIDE) * STRIDE
+    return [[[round(value, 3) for value in row] for row in head] for head in coarse.tolist()]
+
+
+class CombineMoons(nn.Module):
+    """z_T = W_z [y_T]: the answers of all memories through one complex matrix."""
+
+    def __init__(self, width: int, *, copies: int):
+        super().__init__()
+        self.map = ComplexMap(width, width, copies=copies)
+
+    def forward(self, answers: Float[Tensor, "B T H D"]) -> Float[Tensor, "B T W"]:
+        return self.map(answers.flatten(2))
+
+
+def network(moons: int, heads: int, *, copies: int = 1) -> ContextualMemory:
+    """Figure 3: k = W_phi x_T, v = W_psi x_{T+1}, z = W_z y in complex numbers, moons / heads of them a memory."""
+    if heads < 1 or moons % heads:
+        raise UserError(f"{moons} moons do not split over {heads} heads")
+    width, each = 2 * moons, 2 * moons // heads
+    return ContextualMemory(
+        key=Linear(width, heads, head_width=each, map=ComplexMap(width, width, copies=copies)),
+        value=Linear(width, heads, head_width=each, map=ComplexMap(width, width, copies=copies), peek=1),
+        sharpness=SHARPNESS,
+        combine=CombineMoons(width, copies=copies),
+    )
+
+
+def weights(net: ContextualMemory) -> dict[str, Tensor]:
+    """The three matrices, each (copies, moons, moons, 2)."""
+    return {"phi": net.key.map.weight, "psi": net.value.map.weight, "z": net.combine.map.weight}  # type: ignore
+
+
+def pick(net: ContextualMemory, copy: int, *, heads: int) -> ContextualMemory:
+    """One of the networks that were trained side by side."""
+    chosen = network(net.key.map.weight.shape[1], heads)  # type: ignore
+    with torch.no_grad():
+        for one, all_ in zip(weights(chosen).values(), weights(net).values(), strict=True):
+            one.copy_(all_[copy : copy + 1])
+    return chosen
+
+
+def train(
+    task: MoonsTask, *, heads: int, seeds: int, steps: int = 500, seed: int = 0
+) -> tuple[ContextualMemory, list[list[int | float]]]:
+    """`seeds` networks side by side, each with initial values and sequences of its own; and the loss of each at times.
+
+    First the memories share out the moons: sequences end with the first common period, after which a single table would
+    do as well, and the squared error of a position is clipped (appendix A), since no prediction can be good while the
+    memories are nearly empty. Then, over the last third, they become exact: only positions after the first common
+    period count, where every moon has been seen to return. Adam's step size falls linearly to zero.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = network(task.moons, heads, copies=seeds)
+    optimiser = torch.optim.Adam(net.parameters(), lr=STEP_SIZE, betas=(0.9, 0.95))
+    repeated = max(system.lcm for system in task.training) + MARGIN
+    curve = []
+    progress = tqdm(range(steps), desc=f"{heads} head{'s' * (heads > 1)}, {seeds} seed{'s' * (seeds > 1)}", unit="step")
+    for step in progress:
+        optimiser.param_groups[0]["lr"] = STEP_SIZE * (1 - step / steps)
+        start, end = (0, repeated) if step < 0.7 * steps else (repeated, 3 * repeated // 2)
+        batches = [task.batch(BATCH_SIZE, seed=seed + one, step=step) for one in range(seeds)]
+        x = torch.cat([batch.inputs[:, : end + 1] for batch in batches])
+        error = (net(x[:, :-1])[0] - x[:, 1:]).square().sum(dim=-1)[:, start:] / task.moons
+        losses = error.clamp(max=CLIP).unflatten(0, (seeds, -1)).mean(dim=(1, 2))
+        optimiser.zero_grad()
+        losses.sum().backward()
+        optimiser.step()
+        if step % max(steps // 60, 1) == 0 or step == steps - 1:
+            curve.append([step, *(round(loss, 7) for loss in losses.tolist())])
+            seen = x.shape[0] * x.shape[1] * (step + 1) / max(progress.format_dict["elapsed"], 1e-3)
+            progress.set_postfix_str(f"loss {losses.mean().item():.4f}, {seen:,.0f} observations/s", refresh=False)
+    return net.requires_grad_(False), curve
+
+
+def modulus(difference: Float[Tensor, "*B W"]) -> Float[Tensor, "*B"]:
+    """Mean over the moons of how far a prediction is from the truth."""
+    return difference.unflatten(-1, (-1, 2)).norm(dim=-1).mean(dim=-1)
+
+
+@torch.no_grad()
+def errors_ahead(
+    net: ContextualMemory, x: Float[Tensor, "B T W"], *, ahead: int = AHEAD
+) -> tuple[Float[Tensor, "ahead B C"], Float[Tensor, "ahead B C W"]]:
+    """Errors and predictions 1 to `ahead` steps beyond every context x_0 .. x_c, c = 0 .. T - ahead - 1, in one pass.
+
+    All contexts share the pairs stored along x. Each goes on alone with the pairs that its own predictions make, in a
+    second, small memory whose answer is merged exactly with that of the first.
+    """
+    contexts = x.shape[1] - ahead
+    keys, _ = net.key(x)
+    values, _ = net.value(x)
+    shared_keys, shared_values = keys[:, :contexts], values[:, :contexts]
+    own_keys, own_values = [], []
+    now, found, predicted = x[:, :contexts], [], []
+    for step in range(1, ahead + 1):
+        key = net.key(now)[0]
+        answer = recall_with_lse(key, shared_keys, shared_values, SHARPNESS, known=0)
+        if own_keys:
+            own = (torch.stack(part, dim=2).flatten(0, 1) for part in (own_keys, own_values))  # (B*C, step - 1, H, D)
+            alone = recall_with_lse(key.flatten(0, 1)[:, None], *own, SHARPNESS)
+            answer = merge(answer, tuple(part[:, 0].unflatten(0, key.shape[:2]) for part in alone))  # type: ignore
+        now = net.combine(answer[0])
+        own_keys.append(key)
+        own_values.append(net.value.map(now).unflatten(-1, key.shape[2:]))  # type: ignore
+        predicted.append(now)
+        found.append(modulus(now - x[:, step : step + contexts]))
+    return torch.stack(found), torch.stack(predicted)
+
+
+def error_curve(net: ContextualMemory, task: MoonsTask, system: System, *, sequences: int, longest: int) -> list[float]:
+    """Mean error of 25 steps beyond contexts of 1 .. longest observations, over many sequences of one system."""
+    x = task.sequences(system, sequences, seed=2**20)[:, : longest + AHEAD]
+    parts = [
+        errors_ahead(net, part)[0].mean(dim=0).sum(dim=0) for part in tqdm(x.split(16), desc="measuring", leave=False)
+    ]
+    return [round(error, 4) for error in (torch.stack(parts).sum(dim=0) / sequences).tolist()]
+
+
+def disentanglement(net: ContextualMemory, *, heads: int) -> list[float]:
+    """For every copy, how much of the matrices links each memory with one moon: 1 where that is all they do.
+
+    W_phi and W_psi lead from moons to memories, W_z back. The share is that of the squared moduli, the mean over
+    memories and over the three matrices, under the best order of the moons; the same order must serve all three.
+    """
+    scores = []
+    for phi, psi, z in zip(*(w.square().sum(dim=-1) for w in weights(net).values()), strict=True):
+        by_head = torch.stack([w.unflatten(0, (heads, -1)).sum(dim=1) for w in (phi, psi, z.T)])  # (3, heads, moons)
+        shares = (by_head / by_head.sum(dim=-1, keepdim=True)).mean(dim=0)
+        orders = permutations(range(shares.shape[1]), heads)
+        scores.append(max(float(shares[range(heads), list(order)].mean()) for order in orders))
+    return scores
+
+
+def judge(
+    net: ContextualMemory, task: MoonsTask, *, heads: int, seeds: int, sequences: int = 8
+) -> list[dict[str, Any]]:
+    """Every seed on the validation system, between the return of the slowest moon and that of the system."""
+    system = task.validation
+    first, last = max(system.periods) + MARGIN, system.lcm - MARGIN
+    x = task.sequences(system, sequences, seed=2**21)[:, : last + AHEAD]
+    scores, found = disentanglement(net, heads=heads), []
+    for one in tqdm(range(seeds), desc="judging", unit="seed", leave=False):
+        error = errors_ahead(pick(net, one, heads=heads), x)[0][:, :, first:].mean(dim=(1, 2))
+        near, far = error[0].item(), error.mean().item()
+        converged = near < 0.05 and far < 0.15
+        found.append({"error_1": round(near, 4), "error_25": round(far, 4), "score": round(scores[one], 4)})
+        found[-1]["converged"] = converged
+    return found
