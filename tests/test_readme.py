@@ -74,3 +74,27 @@ def test_the_numbers_of_the_induction_tables_are_those_measured():
         rows = {line.replace("*", "").split(" | ")[0].strip("| "): line.replace("*", "") for line in page.splitlines()}
         for record in results["models"].values():
             assert f"| {record['parameters']:,} | {record['final']['accuracy']:.3f} |" in rows[record["label"]]
+
+
+def test_the_numbers_of_the_moons_tables_are_those_measured():
+    folder = ROOT / "experiments" / "three_moons"
+    results = json.loads((folder / "results.json").read_text())
+    for record in results["networks"].values():
+        seeds = record["seeds"]
+        worst = [max(seed[name] for seed in seeds) for name in ("error_1", "error_25")]
+        numbers = [*worst, min(seed["score"] for seed in seeds)]
+        converged = f"{sum(seed['converged'] for seed in seeds)} of {len(seeds)}"
+        row = (
+            f"| {record['label']} | {record['parameters']} | {converged} | {' | '.join(f'{n:.3f}' for n in numbers)} |"
+        )
+        for page in (README, (folder / "README.md").read_text()):
+            assert row in page
+    assert results["seconds"] < 600
+    assert json.loads((folder / "one_seed.json").read_text())["seconds"] < 60
+
+
+def test_all_hundred_seeds_of_three_memories_converged():
+    results = json.loads((ROOT / "experiments" / "three_moons" / "results.json").read_text())
+    seeds = results["networks"]["3"]["seeds"]
+    assert len(seeds) == 100
+    assert all(seed["converged"] and seed["score"] > 0.99 for seed in seeds)
