@@ -147,7 +147,7 @@ def _moons_error(results: dict[str, Any]) -> "Figure":
         axes.text(system["lcm"], 1.28, " lcm", color="#CC0000", fontsize=9)
         axes.set(xlabel="observations seen", ylim=(0, 1.35), title=record["label"])
     panels[0].set_ylabel("mean absolute deviation")
-    panels[-1].legend(frameon=False, loc="upper right", bbox_to_anchor=(1, 0.9))
+    panels[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(0.3, 0.6), fontsize=9)
     return figure
 
 
@@ -189,7 +189,7 @@ def _moons_training(results: dict[str, Any]) -> "Figure":
             axes.plot([point[0] for point in record["curve"]], losses, color=BLUE, alpha=0.35, linewidth=1)
         found = sum(seed["converged"] for seed in record["seeds"])
         title = f"{record['label']}: {found} of {len(record['seeds'])} right after the slowest moon's return"
-        axes.set(yscale="log", xlabel="step")
+        axes.set(yscale="log", xlabel="step", ylim=(1e-4, 1.5))
         axes.set_title(title, fontsize=9)
     panels[0].set_ylabel("clipped loss")
     return figure

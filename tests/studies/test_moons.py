@@ -35,7 +35,7 @@ def trained():
 @pytest.fixture(scope="module")
 def curves(trained):
     return {
-        heads: error_curve(pick(net, 0, heads=heads), TASK, TASK.validation, sequences=16, longest=LCM + 20)
+        heads: error_curve(pick(net, 0, heads=heads), TASK, TASK.validation, 16, LCM + 20)
         for heads, net in trained.items()
     }
 
@@ -130,6 +130,12 @@ def test_the_command_leaves_results_and_figures(tmp_path, capsys):
     for name in ("error", "weights", "attention", "training", "astronomers"):
         assert (tmp_path / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
     assert "3 memories" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("count", "kinds"), [(1, ["1"]), (2, ["1", "2"]), (5, ["1", "5"])])
+def test_any_number_of_moons(count, kinds, tmp_path):
+    assert main(["moons", "--moons", str(count), "--out", str(tmp_path), "--steps", "2", "--sequences", "1"]) == 0
+    assert list(json.loads((tmp_path / "results.json").read_text())["networks"]) == kinds
 
 
 def test_ctrl_c_keeps_what_is_finished(tmp_path, monkeypatch, capsys):

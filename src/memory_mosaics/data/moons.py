@@ -45,23 +45,14 @@ class MoonsTask:
     length: int = 800
 
     def __post_init__(self) -> None:
-        if not 1 <= self.moons <= 6:
-            raise UserError(f"moons must be 1 to 6, since there are 7 periods to choose from, not {self.moons}")
-        if self.length < 3 * self._halves()[-1][0]:
-            raise UserError(
-                f"length must be at least {3 * self._halves()[-1][0]} for {self.moons} moons, not {self.length}"
-            )
-
-    def _halves(self) -> list[tuple[int, tuple[int, ...]]]:
-        """The sets of periods in use, each behind its lcm, smallest lcm first; both counted in halves."""
-        sets = sorted((math.lcm(*periods), periods) for periods in combinations(HALVES, self.moons))
-        return sets[: max(2, math.ceil(len(sets) / 4))]
+        if self.length < shortest(self.moons):
+            raise UserError(f"length must be at least {shortest(self.moons)} for {self.moons} moons, not {self.length}")
 
     @cached_property
     def systems(self) -> list[System]:
         """All systems, in observations: a half is as many of them as fit three common periods into a sequence."""
         found = []
-        for lcm, periods in self._halves():
+        for lcm, periods in _halves(self.moons):
             half = self.length // (3 * lcm)
             found.append(System(tuple(half * period for period in periods), half * lcm))
         return found
@@ -94,3 +85,16 @@ class MoonsTask:
         phases = rng.uniform(0, 2 * np.pi, size=(len(periods), 1, self.moons))
         angles = torch.from_numpy(2 * np.pi * t / periods[:, None] + phases)
         return torch.stack([angles.cos(), angles.sin()], dim=-1).flatten(2).float()
+
+
+def _halves(moons: int) -> list[tuple[int, tuple[int, ...]]]:
+    """The sets of periods in use, each behind its lcm, smallest lcm first; both counted in halves."""
+    if not 1 <= moons <= 6:
+        raise UserError(f"moons must be 1 to 6, since there are 7 periods to choose from, not {moons}")
+    sets = sorted((math.lcm(*periods), periods) for periods in combinations(HALVES, moons))
+    return sets[: max(2, math.ceil(len(sets) / 4))]
+
+
+def shortest(moons: int) -> int:
+    """Observations that hold three common periods of every system, if half a unit of time is one observation."""
+    return 3 * _halves(moons)[-1][0]

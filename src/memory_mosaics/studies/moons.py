@@ -7,6 +7,7 @@ the slowest moon has returned once, long before the whole system has.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import permutations
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import memory_mosaics.figures as figures
-from memory_mosaics.data.moons import MoonsTask, System
+from memory_mosaics.data.moons import MoonsTask, System, shortest
 from memory_mosaics.errors import UserError
 from memory_mosaics.extractors import ComplexMap, Linear
 from memory_mosaics.memory import ContextualMemory
@@ -62,7 +63,7 @@ def run(
         sequences: Sequences over which the error is averaged.
         seed: Of the first network's initial values and sequences.
     """
-    heads = [1, moons] if heads is None else heads
+    heads = sorted({1, moons}) if heads is None else heads
     settings: dict[str, Any] = {
         "heads": heads,
         "seeds": seeds,
@@ -74,7 +75,7 @@ def run(
     for name in ("seeds", "steps", "sequences"):
         if settings[name] < 1:
             raise UserError(f"{name} must be at least 1, not {settings[name]}")
-    task = MoonsTask(moons=moons)
+    task = MoonsTask(moons=moons, length=max(800, 4 * shortest(moons)))
     for count in heads:
         network(moons, count)
     figures.check()
@@ -83,8 +84,8 @@ def run(
     shown["validation"] = task.validation
     longest = task.validation.lcm + 70
     sky = task.sequences(task.validation, 1, seed=2**22)[:, : max(longest, *CONTEXTS) + AHEAD + 1]
-    results: dict[str, Any] = {"study": "moons", "interrupted": False}
-    results["settings"] = settings | {"batch_size": BATCH_SIZE, "attention_stride": STRIDE}
+    settings |= {"batch_size": BATCH_SIZE, "attention_stride": STRIDE}
+    results: dict[str, Any] = {"study": "moons", "interrupted": False, "settings": settings}
     results |= files.surroundings() | {"systems": {split: asdict(system) for split, system in shown.items()}}
     truth = [sky[0, context : context + AHEAD].tolist() for context in CONTEXTS]
     results |= {"sky": {"contexts": list(CONTEXTS), "truth": truth}, "networks": {}}
@@ -96,22 +97,18 @@ def run(
             trained = time.perf_counter() - begin
             net = pick(nets, 0, heads=count)
             predicted = errors_ahead(net, sky)[1]
-            record = {
+            results["networks"][str(count)] = {
                 "label": f"{count} memor{'ies' if count > 1 else 'y'}",
                 "parameters": sum(weight.numel() for weight in net.parameters()),
                 "curve": curve,
                 "seeds": judge(nets, task, heads=count, seeds=seeds),
-                "error": {
-                    split: error_curve(net, task, system, sequences=sequences, longest=longest)
-                    for split, system in shown.items()
-                },
+                "error": {split: error_curve(net, task, x, sequences, longest) for split, x in shown.items()},
                 "weights": {name: weight[0].norm(dim=-1).tolist() for name, weight in weights(net).items()},
                 "attention": {"weights": attention(net, sky[:, :longest])},
                 "sky": [predicted[:, 0, context - 1].tolist() for context in CONTEXTS],
                 "seconds_training": round(trained, 1),
                 "seconds": round(time.perf_counter() - begin, 1),
             }
-            results["networks"][str(count)] = record
     except KeyboardInterrupt:
         results["interrupted"] = True
     results["seconds"] = round(time.perf_counter() - start, 1)
@@ -125,10 +122,11 @@ def run(
 def table(results: dict[str, Any]) -> str:
     """The results as text, one line a network."""
     system = results["systems"]["validation"]
+    first, last = window(**system)
     lines = [
         f"Moons with periods {', '.join(map(str, system['periods']))}, never trained on; together they return after "
         f"{system['lcm']} observations.",
-        f"Errors between {max(system['periods']) + MARGIN} and {system['lcm'] - MARGIN} observations, the worst seed:",
+        f"Errors between {first} and {last} observations, the worst seed:",
         f"{'':<12}{'parameters':>12}{'converged':>12}{'1 step':>9}{'25 steps':>10}{'score':>8}{'seconds':>9}",
     ]
     for record in results["networks"].values():
@@ -258,7 +256,7 @@ def errors_ahead(
     return torch.stack(found), torch.stack(predicted)
 
 
-def error_curve(net: ContextualMemory, task: MoonsTask, system: System, *, sequences: int, longest: int) -> list[float]:
+def error_curve(net: ContextualMemory, task: MoonsTask, system: System, sequences: int, longest: int) -> list[float]:
     """Mean error of 25 steps beyond contexts of 1 .. longest observations, over many sequences of one system."""
     x = task.sequences(system, sequences, seed=2**20)[:, : longest + AHEAD]
     parts = [
@@ -282,18 +280,23 @@ def disentanglement(net: ContextualMemory, *, heads: int) -> list[float]:
     return scores
 
 
+def window(periods: Sequence[int], lcm: int) -> tuple[int, int]:
+    """Contexts in which every moon has returned but the system has not; the next 50 where both happen at once."""
+    first = max(periods) + MARGIN
+    return first, lcm - MARGIN if first < lcm - MARGIN else first + 50
+
+
 def judge(
     net: ContextualMemory, task: MoonsTask, *, heads: int, seeds: int, sequences: int = 8
 ) -> list[dict[str, Any]]:
     """Every seed on the validation system, between the return of the slowest moon and that of the system."""
     system = task.validation
-    first, last = max(system.periods) + MARGIN, system.lcm - MARGIN
+    first, last = window(system.periods, system.lcm)
     x = task.sequences(system, sequences, seed=2**21)[:, : last + AHEAD]
     scores, found = disentanglement(net, heads=heads), []
     for one in tqdm(range(seeds), desc="judging", unit="seed", leave=False):
         error = errors_ahead(pick(net, one, heads=heads), x)[0][:, :, first:].mean(dim=(1, 2))
-        near, far = error[0].item(), error.mean().item()
-        converged = near < 0.05 and far < 0.15
-        found.append({"error_1": round(near, 4), "error_25": round(far, 4), "score": round(scores[one], 4)})
-        found[-1]["converged"] = converged
+        near, far = round(error[0].item(), 4), round(error.mean().item(), 4)
+        measured = {"error_1": near, "error_25": far, "score": round(scores[one], 4)}
+        found.append(measured | {"converged": near < 0.05 and far < 0.15})
     return found
