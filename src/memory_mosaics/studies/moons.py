@@ -94,7 +94,6 @@ def run(
         for count in heads:
             begin = time.perf_counter()
             nets, curve = train(task, heads=count, seeds=seeds, steps=steps, seed=seed)
-            trained = time.perf_counter() - begin
             net = pick(nets, 0, heads=count)
             predicted = errors_ahead(net, sky)[1]
             results["networks"][str(count)] = {
@@ -106,7 +105,6 @@ def run(
                 "weights": {name: weight[0].norm(dim=-1).tolist() for name, weight in weights(net).items()},
                 "attention": {"weights": attention(net, sky[:, :longest])},
                 "sky": [predicted[:, 0, context - 1].tolist() for context in CONTEXTS],
-                "seconds_training": round(trained, 1),
                 "seconds": round(time.perf_counter() - begin, 1),
             }
     except KeyboardInterrupt:
@@ -120,12 +118,12 @@ def run(
 
 
 def table(results: dict[str, Any]) -> str:
-    """The results as text, one line a network."""
+    """One line a network."""
     system = results["systems"]["validation"]
     first, last = window(**system)
+    periods = ", ".join(map(str, system["periods"]))
     lines = [
-        f"Moons with periods {', '.join(map(str, system['periods']))}, never trained on; together they return after "
-        f"{system['lcm']} observations.",
+        f"Moons with periods {periods}, never trained on; together they return after {system['lcm']} observations.",
         f"Errors between {first} and {last} observations, the worst seed:",
         f"{'':<12}{'parameters':>12}{'converged':>12}{'1 step':>9}{'25 steps':>10}{'score':>8}{'seconds':>9}",
     ]
