@@ -43,7 +43,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
     weights = {re.sub(WRAPPERS, r"\1", name): tensor.detach() for name, tensor in model.state_dict().items()}
     try:
         plain = json.loads(json.dumps(to_plain(model.config)))
-        check_weights(weights, _shapes(from_plain(LanguageModelConfig, plain)), "the model to save")
+        check_weights(weights, _shapes(_empty(from_plain(LanguageModelConfig, plain))), "the model to save")
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"cannot write {folder}: {one_line(error)}") from error
     aside = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -85,12 +85,11 @@ def load(
         if not name.startswith(PREFIX):
             raise CheckpointError(f"{folder} holds a weight that the model does not have: {name}")
     weights = {name.removeprefix(PREFIX): tensor for name, tensor in weights.items()}
-    check_weights(weights, _shapes(config), folder)
+    model = _empty(config)
+    check_weights(weights, _shapes(model), folder)
     if dtype is not None:
         for name, tensor in weights.items():
             weights[name] = tensor.to(torch.float32 if name.rsplit(".", 1)[-1] in KEEP_IN_FLOAT32 else dtype)
-    with torch.device("meta"):
-        model = LanguageModel(config)
     model.load_state_dict(weights, assign=True)
     return model.requires_grad_(True).eval()
 
@@ -109,15 +108,19 @@ def read_config(folder: Path) -> LanguageModelConfig:
         raise CheckpointError(f"{file} describes a {kind or 'nameless'} model, not a {MODEL_TYPE}")
     try:
         config = from_plain(LanguageModelConfig, plain.get(PREFIX[:-1], {}))
-        _shapes(config)  # parts that do not fit together are found here
+        _empty(config)  # parts that do not fit together are found here
         return config
     except (ValueError, RuntimeError) as error:  # torch raises the latter for a model too large for any machine
         raise CheckpointError(f"{file}: {one_line(error)}") from error
 
 
-def _shapes(config: LanguageModelConfig) -> dict[str, tuple[int, ...]]:
+def _empty(config: LanguageModelConfig) -> LanguageModel:
     with torch.device("meta"):
-        return {name: tuple(tensor.shape) for name, tensor in LanguageModel(config).state_dict().items()}
+        return LanguageModel(config)
+
+
+def _shapes(model: LanguageModel) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
 def check_weights(weights: dict[str, Tensor], shapes: dict[str, tuple[int, ...]], where: Any) -> None:
