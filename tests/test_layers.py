@@ -15,6 +15,7 @@ ORDER = [
     "version",
     "shapes",
     "errors",
+    "files",
     "config",
     "data",
     "ops",

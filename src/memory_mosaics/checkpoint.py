@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from memory_mosaics.config import from_plain, to_plain
 from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.files import flush
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig
 
 MODEL_TYPE = "memory_mosaic"
@@ -60,11 +61,11 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
         _write_json(aside / "generation_config.json", {"use_cache": True})
         shutil.copymode(aside / "config.json", file)  # safetensors lets only the owner read
         for path in (*aside.iterdir(), aside):
-            _flush(path)
+            flush(path)
         if target.exists():
             target.rmdir()  # empty, as checked above
         aside.rename(target)
-        _flush(target.parent)
+        flush(target.parent)
     except (OSError, SafetensorError, RuntimeError) as error:
         shutil.rmtree(aside, ignore_errors=True)
         for parent in made:
@@ -161,11 +162,3 @@ def _read_weights(folder: Path, device: str) -> dict[str, Tensor]:
 
 def _write_json(file: Path, plain: Any) -> None:
     file.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,11 +1,11 @@
 """Figures, drawn from results.json alone. The only module that imports matplotlib; it never trains or loads a model."""
 
 import importlib.util
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.errors import UserError
+from memory_mosaics.files import written_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,14 +96,8 @@ def _final(axes: "Axes", models: dict[str, Any], colours: dict[str, str]) -> Non
 
 def save(figure: "Figure", file: Path) -> None:
     """Write a PNG whole or not at all."""
-    aside = file.with_name(f".{file.name}.{os.getpid()}.part")
-    try:
+    with written_whole(file) as aside:
         figure.savefig(aside, format="png")
-        aside.replace(file)
-    except OSError as error:
-        raise UserError(f"cannot write {file}: {one_line(error)}") from error
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def moons(results: dict[str, Any], folder: Path) -> list[Path]:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.files import written_whole
 from memory_mosaics.version import __version__
 
 
@@ -37,18 +38,9 @@ def surroundings() -> dict[str, Any]:
 
 
 def write(file: Path, results: dict[str, Any]) -> None:
-    """Write a JSON file whole or not at all: aside, flushed to the disk, renamed. Curves stay one point a line."""
-    aside = file.with_name(f".{file.name}.{os.getpid()}.part")
-    try:
-        with aside.open("w", encoding="utf-8") as stream:
-            stream.write(_text(results) + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        aside.replace(file)
-    except OSError as error:
-        raise UserError(f"cannot write {file}: {one_line(error)}") from error
-    finally:
-        aside.unlink(missing_ok=True)
+    """Write a JSON file whole or not at all. Curves stay one point a line."""
+    with written_whole(file) as aside:
+        aside.write_text(_text(results) + "\n", encoding="utf-8")
 
 
 def _text(plain: Any, indent: str = "") -> str:
