@@ -4,6 +4,7 @@ import pytest
 
 from memory_mosaics import figures
 from memory_mosaics.errors import UserError
+from memory_mosaics.figures.tasks import _induction_title
 
 LABELS = {
     "memory": "contextual memory, 1 block",
@@ -28,10 +29,15 @@ def results(**accuracy: float | None):
             models[name]["curve"].append([100, 2.0, final])
             models[name]["final"] = {"accuracy": final}
     rules = {"token-memory": {"final": {"accuracy": 1.0}}, "bigram": {"final": {"accuracy": 0.04}}}
-    return {"models": models, "rules": rules}
+    return {"study": "induction", "models": models, "rules": rules}
 
 
 WHOLE = {"memory": 1.0, "transformer_1": 0.6, "transformer_1_shifted": 1.0, "transformer_2": 0.98}
+
+
+def draw(results, folder, name):
+    (file,) = figures.draw(results, folder)
+    file.rename(folder / f"{name}.png")
 
 
 def image(file):
@@ -41,7 +47,7 @@ def image(file):
 
 
 def test_a_figure_is_a_picture_readable_in_a_readme(tmp_path):
-    figures.induction(results(**WHOLE), tmp_path / "induction.png")
+    figures.draw(results(**WHOLE), tmp_path)
     assert (tmp_path / "induction.png").read_bytes().startswith(b"\x89PNG")
     pixels = image(tmp_path / "induction.png")
     assert 1700 <= pixels.shape[1] <= 2000
@@ -55,7 +61,7 @@ def test_bars_are_as_long_as_the_accuracy(tmp_path):
     grey = [int(figures.GREY[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     areas = []
     for accuracy in (0.3, 0.6):
-        figures.induction(results(**WHOLE | {"transformer_1": accuracy}), tmp_path / "induction.png")
+        draw(results(**WHOLE | {"transformer_1": accuracy}), tmp_path, "induction")
         pixels = image(tmp_path / "induction.png")
         right = pixels[:, int(0.63 * pixels.shape[1]) :, :3]
         areas.append((abs(right - grey).max(axis=-1) < 0.01).sum())
@@ -64,16 +70,16 @@ def test_bars_are_as_long_as_the_accuracy(tmp_path):
 
 def test_curves_follow_the_results(tmp_path):
     whole = results(**WHOLE)
-    figures.induction(whole, tmp_path / "one.png")
+    draw(whole, tmp_path, "one")
     whole["models"]["memory"]["curve"][1][2] = 0.9
-    figures.induction(whole, tmp_path / "other.png")
+    draw(whole, tmp_path, "other")
     left, right = (image(tmp_path / name)[:, :1000] for name in ("one.png", "other.png"))
     assert (left != right).any()
 
 
 def test_an_interrupted_study_is_drawn_too(tmp_path):
-    figures.induction(results(memory=1.0, transformer_1=None), tmp_path / "some.png")
-    figures.induction(results(), tmp_path / "none.png")
+    draw(results(memory=1.0, transformer_1=None), tmp_path, "some")
+    draw(results(), tmp_path, "none")
     assert image(tmp_path / "some.png").std() > image(tmp_path / "none.png").std() > 0
 
 
@@ -82,16 +88,16 @@ def test_an_interrupted_study_is_drawn_too(tmp_path):
     [({}, True), ({"memory": 0.5}, False), ({"transformer_1": 0.9}, False), ({"transformer_2": None}, False)],
 )
 def test_the_title_claims_the_finding_only_where_it_is_found(change, found):
-    title = figures._induction_title(results(**WHOLE | change)["models"])
+    title = _induction_title(results(**WHOLE | change)["models"])
     assert ("solves" in title) == found
 
 
 def test_missing_matplotlib_names_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'memory-mosaics\[plot\]'"):
-        figures.induction(results(**WHOLE), tmp_path / "induction.png")
+        figures.draw(results(**WHOLE), tmp_path)
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(UserError, match=r"cannot write .*missing"):
-        figures.induction(results(**WHOLE), tmp_path / "missing" / "induction.png")
+        figures.draw(results(**WHOLE), tmp_path / "missing")

@@ -25,6 +25,7 @@ ARCHITECTURE = "MosaicForCausalLM"
 PREFIX = "language_model."  # of the weights, and the name of our part of config.json
 WRAPPERS = r"(^|\.)(?:_orig_mod\.|module\.)+"  # put into names by torch.compile and DDP
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+STEP = re.compile(r"step-\d{8}")  # a checkpoint of a training run
 KEEP_IN_FLOAT32 = ("theta", "rate", "taps")  # scales, decays and mixing coefficients: few, and sensitive
 
 
@@ -32,16 +33,25 @@ class CheckpointError(UserError):
     """A checkpoint that cannot be read or written."""
 
 
-def save(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
+def save(
+    model: nn.Module,
+    folder: str | os.PathLike[str],
+    *,
+    weights: dict[str, Tensor] | None = None,
+    generation: dict[str, Any] | None = None,
+) -> Path:
     """Write a checkpoint folder, whole or not at all. A folder that holds something already is left alone.
 
-    The LanguageModel may be compiled, as a whole or in parts. What could not be read back is refused before writing.
+    The LanguageModel may be compiled, as a whole or in parts; `weights` are for one whose own are dealt out to many
+    processes, and `generation` is what generation_config.json should say beyond the least. What could not be read back
+    is refused before writing.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     folder, target = Path(folder), Path(folder).resolve()
-    weights = {re.sub(WRAPPERS, r"\1", name): tensor.detach() for name, tensor in model.state_dict().items()}
+    weights = model.state_dict() if weights is None else weights
+    weights = {re.sub(WRAPPERS, r"\1", name): tensor.detach() for name, tensor in weights.items()}
     try:
         plain = json.loads(json.dumps(to_plain(model.config)))
         check_weights(weights, _shapes(_empty(from_plain(LanguageModelConfig, plain))), "the model to save")
@@ -58,7 +68,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
         dtype = str(weights["embedding.weight"].dtype).removeprefix("torch.")
         config = {"model_type": MODEL_TYPE, "architectures": [ARCHITECTURE], "dtype": dtype, PREFIX[:-1]: plain}
         _write_json(aside / "config.json", config)
-        _write_json(aside / "generation_config.json", {"use_cache": True})
+        _write_json(aside / "generation_config.json", {"use_cache": True} | (generation or {}))
         shutil.copymode(aside / "config.json", file)  # safetensors lets only the owner read
         for path in (*aside.iterdir(), aside):
             flush(path)
@@ -78,8 +88,11 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
 def load(
     folder: str | os.PathLike[str], *, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
 ) -> LanguageModel:
-    """Read a checkpoint folder. With `dtype` the matrices are converted; scales and decays stay in float32."""
-    folder = Path(folder)
+    """Read a checkpoint folder, or the newest of a training run's.
+
+    With `dtype` the matrices are converted; scales and decays stay in float32.
+    """
+    folder = newest(Path(folder))
     config = read_config(folder)
     weights = _read_weights(folder, str(device))
     for name in weights:
@@ -93,6 +106,16 @@ def load(
             weights[name] = tensor.to(torch.float32 if name.rsplit(".", 1)[-1] in KEEP_IN_FLOAT32 else dtype)
     model.load_state_dict(weights, assign=True)
     return model.requires_grad_(True).eval()
+
+
+def steps(run: Path) -> list[Path]:
+    """The checkpoint folders of a training run, oldest first."""
+    return sorted(path for path in run.glob("step-*") if STEP.fullmatch(path.name))
+
+
+def newest(folder: Path) -> Path:
+    """The folder itself, or the newest checkpoint of a training run."""
+    return folder if (folder / "config.json").exists() else ([folder, *steps(folder)])[-1]
 
 
 def read_config(folder: Path) -> LanguageModelConfig:

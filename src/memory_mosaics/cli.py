@@ -3,9 +3,11 @@
 Flags come from the signatures and their help from the docstrings. A user's mistake ends in one line and exit code 2.
 """
 
+import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from inspect import signature
 from itertools import takewhile
 from pathlib import Path
@@ -14,8 +16,15 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser, auto_cli
 
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.studies import induction, moons
+from memory_mosaics.studies import curves, induction, moons, sweep
+from memory_mosaics.text import corpus, stories
+from memory_mosaics.training import loop
+from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training, recipe
 from memory_mosaics.version import __version__
+
+PRESET = "memory-mosaic-tiny"
+MODEL, TRAINING = recipe(PRESET)
+MACHINE = Machine()
 
 
 def info(model: str) -> None:
@@ -24,8 +33,6 @@ def info(model: str) -> None:
     Args:
         model: a checkpoint folder, or the name of a preset such as memory-mosaic-12
     """
-    import json
-
     import torch
 
     from memory_mosaics.checkpoint import load
@@ -57,7 +64,57 @@ def convert(source: Path, out: Path) -> None:
     print(f"written: {convert_checkpoint(source, out)}")
 
 
-COMMANDS: dict[str, Any] = {"info": info, "convert": convert, "induction": induction.run, "moons": moons.run}
+def draw(folder: Path) -> None:
+    """Draw the figures of a study again from its results.json, as after running it where matplotlib was not installed.
+
+    Args:
+        folder: where results.json lies; the figures go beside it
+    """
+    from memory_mosaics import figures
+
+    try:
+        results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        drawn = figures.draw(results, folder)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(f"{folder / 'results.json'} is not what a study wrote: {one_line(error)}") from error
+    print(f"drawn: {', '.join(map(str, drawn))}")
+
+
+def train(
+    data: Path,
+    out: Path = Path("runs/model"),
+    *,
+    preset: str = PRESET,
+    model: ModelChoice = MODEL,
+    training: Training = TRAINING,
+    machine: Machine = MACHINE,
+) -> dict[str, Any]:
+    """Train a language model on a prepared corpus, or go on with a run that was stopped, on one process or by torchrun.
+
+    Args:
+        data: a folder that `mosaics prepare` wrote
+        out: the folder of the run; the same command goes on from the newest checkpoint in it
+        preset: where all values below come from that are not given: memory-mosaic-{1,4,8,12,18} are the paper's, -small
+            and -tiny for small corpora; transformer- has the same
+        model: which model
+        training: how it learns
+        machine: how it is computed, saved and watched
+    """
+    return loop.train(Run(data=data, out=out, model=model, training=training, machine=machine))
+
+
+COMMANDS: dict[str, Any] = {
+    "stories": stories.run,
+    "prepare": corpus.run,
+    "train": train,
+    "info": info,
+    "convert": convert,
+    "curves": curves.run,
+    "sweep": sweep.run,
+    "draw": draw,
+    "induction": induction.run,
+    "moons": moons.run,
+}
 
 
 class Parser(ArgumentParser):
@@ -69,23 +126,36 @@ class Parser(ArgumentParser):
 
 
 def gather_lists(arguments: Sequence[str]) -> list[str]:
-    """`--heads 1 3` as `--heads [1,3]`, which is how the parser wants a list."""
-    flags = {
-        f"--{name}"
-        for command in COMMANDS.values()
-        for name, parameter in signature(command).parameters.items()
-        if "list[" in str(parameter.annotation)
-    }
-    gathered: list[str] = []
+    """`--heads 1 3` as `--heads [1,3]`, which is how the parser wants a list; words before the first flag likewise."""
     rest = list(arguments)
+    gathered = [rest.pop(0)]
+    parameters = signature(COMMANDS[gathered[0]]).parameters if gathered[0] in COMMANDS else {}
+    lists = {f"--{name}": str(each.annotation) for name, each in parameters.items() if "list[" in str(each.annotation)}
+    word = f"--{next(iter(parameters), '')}"  # the first parameter takes the words before any flag
     while rest:
-        gathered.append(rest.pop(0))
-        if gathered[-1] in flags:
-            values = list(takewhile(lambda value: not value.startswith(("-", "[")), rest))
-            if values:
-                gathered.append(f"[{','.join(values)}]")
-                del rest[: len(values)]
+        values = list(takewhile(lambda value: not value.startswith(("-", "[")), rest)) if word in lists else []
+        if values:
+            gathered.append(json.dumps(values) if "str" in lists[word] else f"[{','.join(values)}]")
+            del rest[: len(values)]
+        if rest:
+            word = rest.pop(0)
+            gathered.append(word)
     return gathered
+
+
+def with_preset(arguments: list[str]) -> list[str]:
+    """A training preset as the configuration that it stands for; what else is on the command line changes it."""
+    named = [at for at, word in enumerate(arguments) if word.split("=")[0] == "--preset"]
+    if arguments[0] not in ("train", "sweep") or not named:
+        return arguments
+    _, _, name = arguments[named[-1]].partition("=")
+    model, training = recipe(name or " ".join(arguments[named[-1] + 1 : named[-1] + 2]))
+    return [
+        arguments[0],
+        "--config",
+        json.dumps({"model": asdict(model), "training": asdict(training)}),
+        *arguments[1:],
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -93,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     options: dict[str, Any] = {"prog": "mosaics", "parser_class": Parser, "version": __version__}
     try:
-        results = auto_cli(COMMANDS, args=gather_lists(arguments), **options)
+        results = auto_cli(COMMANDS, args=with_preset(gather_lists(arguments)), **options)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, `head` say, has what it wants
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

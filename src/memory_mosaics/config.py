@@ -12,6 +12,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from torch import nn
 
+from memory_mosaics.errors import UserError
+
 PARTS: dict[str, type] = {}
 
 T = TypeVar("T")
@@ -48,7 +50,7 @@ def at_least(config: Any, **smallest: int) -> None:
     """Refuse numbers below the smallest that makes sense, naming the field and both."""
     for name, bound in smallest.items():
         if getattr(config, name) < bound:
-            raise ValueError(f"{name} must be at least {bound}, not {getattr(config, name)}")
+            raise UserError(f"{name} must be at least {bound}, not {getattr(config, name)}")
 
 
 def to_plain(config: Any) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class LanguageModelConfig:
     channel_mixer: MixerConfig | None = None
     positions: MixerConfig | None = None
     context: int = 512  # the length it is trained at; a Memory Mosaic reads on beyond it
-    dropout: float = 0.0
+    dropout: float = 0.0  # of the weights of attention and memories, and of what each mixer adds
     bias: bool = False
     tied: bool = True  # the embedding is the output matrix too
 
@@ -63,7 +63,7 @@ class Block(nn.Module):
     ) -> tuple[Float[Tensor, "B T W"], tuple[State, State]]:
         sequence_state, channel_state = state or (None, None)
         y, sequence_state = self.sequence_mixer(self.sequence_norm(x), sequence_state, mask)
-        x = x + y
+        x = x + F.dropout(y, self.dropout, self.training)
         if self.channel_mixer is None or self.channel_norm is None:
             return x, (sequence_state, ())
         y, channel_state = self.channel_mixer(self.channel_norm(x), channel_state, mask)
@@ -92,25 +92,35 @@ class LanguageModel(nn.Module):
         return self.logits(features), state
 
     def features(
-        self, x: Float[Tensor, "B T W"], state: tuple | None = None, mask: Tensor | None = None
+        self,
+        x: Float[Tensor, "B T W"],
+        state: tuple | None = None,
+        mask: Tensor | None = None,
+        *,
+        through: Callable[..., tuple[Tensor, Any]] | None = None,
     ) -> tuple[Float[Tensor, "B T W"], tuple]:
-        """From embeddings to what the output matrix reads."""
+        """From embeddings to what the output matrix reads. `through(block, x, state, mask)` may apply it."""
         if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[:2]):
             raise ValueError(f"mask must be {tuple(x.shape[:2])} bool, not {tuple(mask.shape)} {mask.dtype}")
         position_state, *block_states = state or (None,) * (1 + len(self.blocks))
         if self.positions is not None:
             x, position_state = self.positions(x, position_state, mask)
         states: list[Any] = [position_state or ()]
+        if through is None:
+            recompute = self.gradient_checkpointing and self.training
+            through = self._gradient_checkpointing_func if recompute else nn.Module.__call__
         for block, block_state in zip(self.blocks, block_states, strict=True):
-            if self.gradient_checkpointing and self.training:
-                x, block_state = self._gradient_checkpointing_func(block, x, block_state, mask)
-            else:
-                x, block_state = block(x, block_state, mask)
+            x, block_state = through(block, x, block_state, mask)
             states.append(block_state)
         return self.norm(x), tuple(states)
 
     def logits(self, features: Float[Tensor, "B T W"]) -> Float[Tensor, "B T vocabulary"]:
-        return F.linear(features, self.embedding.weight if self.head is None else self.head.weight)
+        return F.linear(features, self.output)
+
+    @property
+    def output(self) -> Float[Tensor, "vocabulary W"]:
+        """The output matrix."""
+        return self.embedding.weight if self.head is None else self.head.weight
 
 
 def _checkpoint(block: nn.Module, *inputs: Any) -> Any:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from math import e
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memory_mosaics.config import ExtractorConfig, MixerConfig, at_least, part
@@ -93,15 +92,14 @@ class Fixed(nn.Module):
 class Combine(nn.Module):
     """The combining layer: the answers of all heads, each with its trained scale, through one matrix."""
 
-    def __init__(self, width: int, heads: int, *, head_width: int, dropout: float = 0.0, bias: bool = False):
+    def __init__(self, width: int, heads: int, *, head_width: int, bias: bool = False):
         super().__init__()
         self.scale = Scale(heads, initial=e**-0.5)
         self.map = nn.Linear(heads * head_width, width, bias=bias)
-        self.dropout = dropout
 
     def forward(self, answers: Float[Tensor, "B T H D"]) -> Float[Tensor, "B T W"]:
         scaled = answers * self.scale()[:, None].to(answers.dtype)
-        return self.map(F.dropout(scaled.flatten(2), self.dropout, self.training))
+        return self.map(scaled.flatten(2))
 
 
 def remember(
@@ -242,7 +240,7 @@ class ContextualMemoryConfig(MixerConfig):
             key=self.key.build(width, self.heads, **shape),
             value=self.value.build(width, self.heads, **shape),
             sharpness=learned_sharpness(self.heads),
-            combine=Combine(width, self.heads, dropout=dropout, **shape),
+            combine=Combine(width, self.heads, **shape),
             dropout=dropout,
         )
 
@@ -268,6 +266,6 @@ class PersistentMemoryConfig(MixerConfig):
             memories=self.memories,
             head_shape=(self.heads, shape["head_width"]),
             sharpness=learned_sharpness(self.heads),
-            combine=Combine(width, self.heads, dropout=dropout, **shape),
+            combine=Combine(width, self.heads, **shape),
             dropout=dropout,
         )

@@ -25,7 +25,7 @@ def prepare(out: Path) -> None:
         raise UserError(f"cannot write to {out}: {one_line(error)}; name another folder with --out") from error
 
 
-def surroundings() -> dict[str, Any]:
+def surroundings(device: torch.device | None = None) -> dict[str, Any]:
     """Versions and hardware, in words."""
     versions = {
         "memory-mosaics": __version__,
@@ -34,6 +34,8 @@ def surroundings() -> dict[str, Any]:
         "numpy": np.__version__,
     }
     hardware = f"CPU ({platform.machine()}), {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    if device is not None and device.type == "cuda":
+        hardware = f"{torch.cuda.get_device_name(device)}; {hardware}"
     return {"versions": versions, "hardware": hardware}
 
 

@@ -9,8 +9,8 @@ from memory_mosaics import figures
 from memory_mosaics.data.induction import InductionTask
 from memory_mosaics.errors import UserError
 from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.results import write
 from memory_mosaics.studies import induction
-from memory_mosaics.studies.results import write
 
 TINY = InductionTask(vocabulary=16, length=64, triggers=3, fixed_triggers=True, entropy=1.6)
 NAMES = ["memory", "transformer-1", "transformer-1-shifted", "transformer-2"]

@@ -128,8 +128,7 @@ class Attention(nn.Module):
             real=real if real.shape[1] > 0 else None,
             dropout=self.dropout if self.training else 0.0,
         )
-        y = self.combine(F.dropout(answers.flatten(2), self.dropout, self.training))
-        return y, (key_state, keys, values, real)
+        return self.combine(answers.flatten(2)), (key_state, keys, values, real)
 
 
 @part("attention")

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import memory_mosaics.figures as figures
+from memory_mosaics import results as files
 from memory_mosaics.data.batches import Batch
 from memory_mosaics.data.induction import InductionTask
 from memory_mosaics.errors import UserError
@@ -40,7 +41,6 @@ from memory_mosaics.memory import ContextualMemoryConfig
 from memory_mosaics.mixers.attention import AttentionConfig, LearnedPositionsConfig
 from memory_mosaics.ops.recall import recall
 from memory_mosaics.shapes import Float
-from memory_mosaics.studies import results as files
 
 # The triggers are the five most frequent tokens. With random ones a model must also guess, from one occurrence, whether
 # a token is a trigger at all, and even the best guess is at times wrong.
@@ -100,7 +100,7 @@ def run(
         results["interrupted"] = True
     results["seconds"] = round(time.perf_counter() - start, 1)
     files.write(out / "results.json", results)
-    figures.induction(results, out / "induction.png")
+    figures.draw(results, out)
     stopped = "Stopped early; what was finished is kept. " if results["interrupted"] else ""
     print(f"{table(results)}\n{stopped}Results: {out / 'results.json'}. Figure: {out / 'induction.png'}.")
     return results

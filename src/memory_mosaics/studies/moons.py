@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import memory_mosaics.figures as figures
+from memory_mosaics import results as files
 from memory_mosaics.data.moons import MoonsTask, System, shortest
 from memory_mosaics.errors import UserError
 from memory_mosaics.extractors import ComplexMap, Linear
 from memory_mosaics.memory import ContextualMemory
 from memory_mosaics.ops.recall import merge, recall_with_lse
 from memory_mosaics.shapes import Float
-from memory_mosaics.studies import results as files
 
 SHARPNESS = 50.0
 STEP_SIZE = 0.06
@@ -111,7 +111,7 @@ def run(
         results["interrupted"] = True
     results["seconds"] = round(time.perf_counter() - start, 1)
     files.write(out / "results.json", results)
-    drawn = figures.moons(results, out) if results["networks"] else []
+    drawn = figures.draw(results, out) if results["networks"] else []
     print(table(results))
     print(f"Results: {out / 'results.json'}. Figures: {', '.join(file.name for file in drawn) or 'none'} beside it.")
     return results

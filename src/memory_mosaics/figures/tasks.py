@@ -1,55 +1,27 @@
-"""Figures, drawn from results.json alone. The only module that imports matplotlib; it never trains or loads a model."""
+"""Figures of the small tasks: induction and three moons."""
 
-import importlib.util
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memory_mosaics.errors import UserError
-from memory_mosaics.files import written_whole
+from memory_mosaics.figures.style import BLUE, GREEN, GREY, INK, ORANGE, canvas
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# From Okabe and Ito's palette, which colour-blind readers can tell apart.
-ORANGE, GREEN, BLUE, GREY, INK = "#D55E00", "#009E73", "#0072B2", "#7F7F7F", "#222222"
-STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": "#BBBBBB",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "figure.facecolor": "white",
-    "axes.facecolor": "white",
-}
 
-
-def check() -> None:
-    """Say what to install if figures cannot be drawn: before a study begins, not after."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UserError("figures need matplotlib, which is not installed: pip install 'memory-mosaics[plot]'")
-
-
-def induction(results: dict[str, Any], file: Path) -> None:
+def induction(results: dict[str, Any]) -> "Figure":
     """Accuracy where the trigger has been seen: against training steps on the left, at the end on the right."""
-    check()
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     colours = {"memory": ORANGE, "transformer-1-shifted": GREEN, "transformer-2": BLUE, "transformer-1": GREY}
     models = {name: results["models"][name] for name in colours if name in results["models"]}
-    with rc_context(STYLE):
-        figure = Figure(figsize=(9, 3.9), dpi=200)
-        figure.text(0.012, 0.93, _induction_title(models), fontsize=14, fontweight="bold")
-        edges = {"left": 0.065, "right": 0.985, "bottom": 0.125, "top": 0.81, "wspace": 0.1}
-        left, right = figure.subplots(1, 2, width_ratios=(1.45, 1), gridspec_kw=edges)
-        _learning(left, models, colours, results["rules"])
-        _final(right, models, colours)
-        save(figure, file)
+    figure = Figure(figsize=(9, 3.9), dpi=200)
+    figure.text(0.012, 0.93, _induction_title(models), fontsize=14, fontweight="bold")
+    edges = {"left": 0.065, "right": 0.985, "bottom": 0.125, "top": 0.81, "wspace": 0.1}
+    left, right = figure.subplots(1, 2, width_ratios=(1.45, 1), gridspec_kw=edges)
+    _learning(left, models, colours, results["rules"])
+    _final(right, models, colours)
+    return figure
 
 
 def _induction_title(models: dict[str, Any]) -> str:
@@ -94,42 +66,10 @@ def _final(axes: "Axes", models: dict[str, Any], colours: dict[str, str]) -> Non
     axes.set_title("at the end of training", loc="left", fontsize=10.5)
 
 
-def save(figure: "Figure", file: Path) -> None:
-    """Write a PNG whole or not at all."""
-    with written_whole(file) as aside:
-        figure.savefig(aside, format="png")
-
-
-def moons(results: dict[str, Any], folder: Path) -> list[Path]:
-    """All figures of the moons study; returns their files."""
-    check()
-    from matplotlib import rc_context
-
-    drawings = {
-        "error.png": _moons_error,
-        "weights.png": _moons_weights,
-        "attention.png": _moons_attention,
-        "training.png": _moons_training,
-        "astronomers.png": _moons_astronomers,
-    }
-    with rc_context(STYLE):
-        for name, draw in drawings.items():
-            save(draw(results), folder / name)
-    return [folder / name for name in drawings]
-
-
-def _panels(rows: int, columns: int, width: float, height: float, title: str) -> tuple["Figure", list[list["Axes"]]]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
-    figure.suptitle(title, fontweight="bold", x=0.01, ha="left")
-    return figure, figure.subplots(rows, columns, squeeze=False).tolist()
-
-
-def _moons_error(results: dict[str, Any]) -> "Figure":
+def moons_error(results: dict[str, Any]) -> "Figure":
     """Error against context length, one panel a network, with the periods and their common multiple."""
     networks = results["networks"]
-    figure, [panels] = _panels(1, len(networks), 4.6 * len(networks), 3.4, "Error of the next 25 positions")
+    figure, [panels] = canvas(1, len(networks), 4.6 * len(networks), 3.4, "Error of the next 25 positions")
     for axes, record in zip(panels, networks.values(), strict=True):
         for split, colour in (("training", GREY), ("validation", ORANGE)):
             curve = record["error"][split]
@@ -145,10 +85,10 @@ def _moons_error(results: dict[str, Any]) -> "Figure":
     return figure
 
 
-def _moons_weights(results: dict[str, Any]) -> "Figure":
+def moons_weights(results: dict[str, Any]) -> "Figure":
     """Moduli of the three matrices of every network."""
     networks = results["networks"]
-    figure, rows = _panels(len(networks), 3, 7.5, 2.6 * len(networks), "Moduli of the weights")
+    figure, rows = canvas(len(networks), 3, 7.5, 2.6 * len(networks), "Moduli of the weights")
     for row, record in zip(rows, networks.values(), strict=True):
         for axes, (name, matrix) in zip(row, record["weights"].items(), strict=True):
             axes.imshow(matrix, cmap="Blues", vmin=0)
@@ -157,14 +97,14 @@ def _moons_weights(results: dict[str, Any]) -> "Figure":
     return figure
 
 
-def _moons_attention(results: dict[str, Any]) -> "Figure":
+def moons_attention(results: dict[str, Any]) -> "Figure":
     """Which earlier time each memory answers from."""
     maps = [
         (f"{record['label']}: memory {number}", weights)
         for record in results["networks"].values()
         for number, weights in enumerate(record["attention"]["weights"], start=1)
     ]
-    figure, [panels] = _panels(1, len(maps), 3.0 * len(maps), 3.3, "Where the answers come from")
+    figure, [panels] = canvas(1, len(maps), 3.0 * len(maps), 3.3, "Where the answers come from")
     for axes, (title, weights) in zip(panels, maps, strict=True):
         last = len(weights) * results["settings"]["attention_stride"]
         axes.imshow(weights, cmap="Blues", vmin=0, extent=(0, last, last, 0), interpolation="nearest")
@@ -174,10 +114,10 @@ def _moons_attention(results: dict[str, Any]) -> "Figure":
     return figure
 
 
-def _moons_training(results: dict[str, Any]) -> "Figure":
+def moons_training(results: dict[str, Any]) -> "Figure":
     """The loss of every seed, and how many converged."""
     networks = results["networks"]
-    figure, [panels] = _panels(1, len(networks), 4.6 * len(networks), 3.2, "Training, one line a seed")
+    figure, [panels] = canvas(1, len(networks), 4.6 * len(networks), 3.2, "Training, one line a seed")
     for axes, record in zip(panels, networks.values(), strict=True):
         for losses in list(zip(*record["curve"], strict=True))[1:]:
             axes.plot([point[0] for point in record["curve"]], losses, color=BLUE, alpha=0.35, linewidth=1)
@@ -189,13 +129,13 @@ def _moons_training(results: dict[str, Any]) -> "Figure":
     return figure
 
 
-def _moons_astronomers(results: dict[str, Any]) -> "Figure":
+def moons_astronomers(results: dict[str, Any]) -> "Figure":
     """What both astronomers expect of the coming days, at several times: a strip for a talk."""
     import numpy as np
 
     networks, contexts = results["networks"], results["sky"]["contexts"]
     title = "What each astronomer predicts for the next 25 days (dots), and what happens (lines)"
-    figure, rows = _panels(len(networks), len(contexts), 2.6 * len(contexts), 2.8 * len(networks), title)
+    figure, rows = canvas(len(networks), len(contexts), 2.6 * len(contexts), 2.8 * len(networks), title)
     turn = np.linspace(0, 2 * np.pi, 200)
     for row, record in zip(rows, networks.values(), strict=True):
         for axes, context, truth, guess in zip(row, contexts, results["sky"]["truth"], record["sky"], strict=True):

@@ -1,0 +1,39 @@
+"""Which figures each study has."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memory_mosaics.errors import UserError
+from memory_mosaics.figures import language, tasks
+from memory_mosaics.figures.style import STYLE, check, save
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DRAWINGS: dict[str, dict[str, "Callable[[dict[str, Any]], Figure]"]] = {
+    "induction": {"induction.png": tasks.induction},
+    "moons": {
+        "error.png": tasks.moons_error,
+        "weights.png": tasks.moons_weights,
+        "attention.png": tasks.moons_attention,
+        "training.png": tasks.moons_training,
+        "astronomers.png": tasks.moons_astronomers,
+    },
+    "curves": {"curves.png": language.training_curves, "step_sizes.png": language.step_sizes},
+    "sweep": {"sweep.png": language.sweep},
+}
+
+
+def draw(results: dict[str, Any], folder: Path) -> list[Path]:
+    """All figures of a study, from what its results.json holds; returns their files."""
+    check()
+    from matplotlib import rc_context
+
+    study = results.get("study")
+    if study not in DRAWINGS:
+        raise UserError(f"no figures are known of a study {study!r}; there are {', '.join(DRAWINGS)}")
+    with rc_context(STYLE):
+        for name, drawing in DRAWINGS[study].items():
+            save(drawing(results), folder / name)
+    return [folder / name for name in DRAWINGS[study]]

@@ -1,0 +1,1 @@
+"""Text: the embedded story world, tokenizers and corpora."""

@@ -1,0 +1,247 @@
+"""A corpus: documents as ids in two flat files, train.bin and valid.bin, with the tokenizer and a manifest beside them.
+
+`mosaics prepare` writes one, `Corpus.open` reads it. Every document is followed by the end-of-text id.
+"""
+
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.text.documents import parse
+from memory_mosaics.text.sources import Source, find_sources, read_blocks
+from memory_mosaics.text.tokenizer import Tokenizer, find, train_bpe
+from memory_mosaics.text.workers import default_workers, token_dtype
+from memory_mosaics.text.writing import CorpusWriter, folder_written_whole, split_of, write_corpus
+from memory_mosaics.version import __version__
+
+FORMAT = 1
+BPE_SAMPLE = 64 << 20  # bytes to learn merges from; more change few of them
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A prepared corpus. Nothing but the manifest is read until tokens are asked for."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @classmethod
+    def open(cls, folder: str | Path) -> "Corpus":
+        """Open a folder written by `mosaics prepare`, and check that its files have the lengths they should."""
+        folder = Path(folder)
+        file = folder / "manifest.json"
+        try:
+            manifest = json.loads(file.read_text(encoding="utf-8"))
+            if manifest["format"] != FORMAT:
+                raise UserError(
+                    f"{file} is of format {manifest['format']}, this version reads {FORMAT}: prepare it again"
+                )
+            width = np.dtype(manifest["dtype"]).itemsize
+            sizes = {folder / split["file"]: split["tokens"] * width for split in manifest["splits"].values()}
+            if not manifest["tokenizer"]["end_of_text"] < manifest["tokenizer"]["vocabulary"]:
+                raise ValueError("end_of_text is outside the vocabulary")
+        except FileNotFoundError:
+            raise UserError(
+                f"{folder} is not a corpus: it has no manifest.json; make one with mosaics prepare"
+            ) from None
+        except UserError:
+            raise
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise UserError(f"{file} is damaged: {type(error).__name__} {one_line(error)}; prepare it again") from error
+        for path, size in sizes.items():
+            there = path.stat().st_size if path.exists() else 0
+            if there != size:
+                raise UserError(f"{path} holds {there} bytes, the manifest says {size}: prepare the corpus again")
+        return cls(folder, manifest)
+
+    @property
+    def vocabulary(self) -> int:
+        return self.manifest["tokenizer"]["vocabulary"]
+
+    @property
+    def end_of_text(self) -> int:
+        return self.manifest["tokenizer"]["end_of_text"]
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that the corpus was made with."""
+        tokenizer = Tokenizer.load(self.folder)
+        wanted = self.manifest["tokenizer"]["fingerprint"]
+        if tokenizer.fingerprint != wanted:
+            raise UserError(f"{self.folder / 'tokenizer.json'} is not the one that made the corpus: {wanted[:12]}")
+        return tokenizer
+
+    def tokens(self, split: str) -> np.ndarray:
+        """All ids of `train` or `valid`, one after the other, read from the disk where they are used."""
+        if split not in self.manifest["splits"]:
+            raise UserError(f"{self.folder} has no split {split!r}; it has {', '.join(self.manifest['splits'])}")
+        part = self.manifest["splits"][split]
+        dtype = np.dtype(self.manifest["dtype"]).newbyteorder("<")
+        if part["tokens"] == 0:
+            return np.empty(0, dtype)  # an empty file cannot be mapped
+        return np.memmap(self.folder / part["file"], dtype=dtype, mode="r")
+
+    def verify(self) -> None:
+        """Read everything again and compare with the manifest's sha256."""
+        for split in self.manifest["splits"].values():
+            with (self.folder / split["file"]).open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+            if found != split["sha256"]:
+                raise UserError(
+                    f"{self.folder / split['file']} is damaged: sha256 {found[:12]}, not {split['sha256'][:12]}"
+                )
+        self.tokenizer()
+
+
+def run(
+    sources: list[str],
+    *,
+    out: Path,
+    tokenizer: str = "gpt2",
+    vocabulary: int = 2048,
+    field: str = "text",
+    valid: list[str] | None = None,
+    valid_share: float = 0.01,
+    seed: int = 0,
+    workers: int | None = None,
+) -> Corpus:
+    """Turn texts into a corpus to train on: train.bin, valid.bin, the tokenizer and a manifest.
+
+    Args:
+        sources: files (.txt with lines <|endoftext|> between documents, .jsonl of strings or objects, .parquet; .gz of
+            them), directories of these, hf:NAME[[:CONFIG]:SPLIT] for a Hugging Face dataset, stories:COUNT[:SEED]
+        out: the folder to write; it appears when everything is done
+        tokenizer: gpt2, bytes, bpe to learn one from the sources, or a folder with a tokenizer.json
+        vocabulary: how many ids a learnt bpe has
+        field: where an object of JSON lines or a dataset holds its text
+        valid: sources to validate on; without them a share of the documents is held out
+        valid_share: the share of documents held out for validation, chosen by a hash of the seed and their number
+        seed: chooses the documents held out
+        workers: processes to encode with; the result does not depend on it
+    """
+    if not 0 <= valid_share < 1:
+        raise UserError(f"valid_share must be at least 0 and below 1, not {valid_share}")
+    if workers is not None and workers < 1:
+        raise UserError(f"workers must be at least 1, not {workers}")
+    groups = {"train": find_sources(sources), "valid": find_sources(valid or [])}
+    if not groups["train"]:
+        raise UserError("no source was named; name a file, a directory, hf:NAME or stories:COUNT")
+    share = 0.0 if valid else valid_share
+    chosen = None if tokenizer == "bpe" else find(tokenizer)
+    options = {"tokenizer": chosen.name if chosen else f"bpe-{vocabulary}"}
+    options |= {"field": field, "valid_share": share, "seed": seed}
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        return _already_there(out, groups, options, chosen)
+    start = time.monotonic()
+    with folder_written_whole(out) as aside:
+        if chosen is None:
+            held_out = partial(split_of, seed=seed, valid_share=share)
+            chosen = train_bpe(_sample(find_sources(sources), field, held_out), vocabulary, name=f"bpe-{vocabulary}")
+        writer = CorpusWriter(aside, seed=seed, valid_share=share)
+        number = workers or default_workers([*groups["train"], *groups["valid"]])
+        write_corpus(writer, groups, chosen, text_field=field, workers=number)
+        _check_counts(writer, share)
+        chosen.save(aside)
+        manifest = _manifest(writer, groups, chosen, options)
+        (aside / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8", newline="\n")
+    _report(manifest, time.monotonic() - start, f"{chosen.engine}, {number} process{'es' if number > 1 else ''}")
+    print(f"written: {out}")
+    return Corpus.open(out)
+
+
+def _sample(sources: list[Source], text_field: str, split_of_document: Callable[[int], str]) -> Iterator[str]:
+    """Training documents, or parts of long ones, evenly spread, to learn merges from."""
+    from tqdm import tqdm
+
+    size = sum(source.size or 0 for source in sources)
+    share = min(1.0, BPE_SAMPLE / max(1, size))
+    blocks = (block for source in sources for block in read_blocks(source, text_field=text_field, whole=False))
+    number, index = -1, 0
+    with tqdm(total=size or None, unit="B", unit_scale=True, disable=None, desc="learn bpe") as progress:
+        for block in blocks:
+            for piece in parse(block, text_field):
+                number += piece.begins
+                index += 1
+                if int(index * share) > int((index - 1) * share) and split_of_document(number) == "train":
+                    yield piece.text
+            progress.update(block.read)
+
+
+def _check_counts(writer: CorpusWriter, valid_share: float) -> None:
+    """Refuse a corpus with nothing to train or to validate on."""
+    train, valid = (writer.splits[name].documents for name in ("train", "valid"))
+    if train == 0 or (valid == 0 and valid_share > 0):
+        empty = "validate" if train else "train"
+        raise UserError(
+            f"nothing to {empty} on: {train + valid} document{'s'[: train + valid != 1]} and a valid_share of "
+            f"{valid_share}; change it, set it to 0 for no validation, or name files with --valid"
+        )
+
+
+def _manifest(
+    writer: CorpusWriter, groups: dict[str, list[Source]], tokenizer: Tokenizer, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Nothing in it depends on the time, the place or the number of workers."""
+    versions = {"memory-mosaics": __version__, "python": platform.python_version(), "numpy": np.__version__}
+    if tokenizer.engine != "bytes":
+        versions[tokenizer.engine] = version(tokenizer.engine)
+    return {
+        "format": FORMAT,
+        "dtype": np.dtype(token_dtype(tokenizer.vocabulary)).name,
+        "tokenizer": {
+            "name": tokenizer.name,
+            "vocabulary": tokenizer.vocabulary,
+            "end_of_text": tokenizer.end_of_text,
+            "fingerprint": tokenizer.fingerprint,
+        },
+        "splits": {name: split.summary() for name, split in writer.splits.items()},
+        "sources": [source.summary() | {"split": name} for name, group in groups.items() for source in group],
+        "options": options,
+        "versions": versions,
+    }
+
+
+def _already_there(
+    out: Path, groups: dict[str, list[Source]], options: dict[str, Any], tokenizer: Tokenizer | None
+) -> Corpus:
+    """The corpus in `out`, if it was made from the same sources with the same options."""
+    remedy = "name another --out, or remove it first"
+    if not (out / "manifest.json").exists():
+        raise UserError(f"{out} exists and is not a corpus; {remedy}")
+    corpus = Corpus.open(out)
+    known = {"options": {}, "sources": []} | corpus.manifest
+    for name, value in options.items():
+        if known["options"].get(name) != value:
+            raise UserError(f"{out} was prepared with {name} {known['options'].get(name)}, not {value}; {remedy}")
+    if tokenizer and tokenizer.fingerprint != known["tokenizer"]["fingerprint"]:
+        raise UserError(f"{out} was prepared with another tokenizer called {tokenizer.name}; {remedy}")
+    sources = [source | {"documents": None} for source in known["sources"]]
+    for name, group in groups.items():
+        for source in group:
+            for _ in read_blocks(source, text_field=options["field"], whole=False):
+                pass
+            if source.summary() | {"split": name, "documents": None} not in sources:
+                raise UserError(f"{out} was prepared without {source.where} as it is now; {remedy}")
+    if len(sources) != sum(map(len, groups.values())):
+        raise UserError(f"{out} was prepared from {len(sources)} sources, not these; {remedy}")
+    print(f"{out} holds this corpus already: left as it is")
+    return corpus
+
+
+def _report(manifest: dict[str, Any], seconds: float, how: str) -> None:
+    print(f"{'split':6} {'documents':>12} {'tokens':>15} {'characters/document':>20} {'tokens/character':>17}")
+    for name, split in manifest["splits"].items():
+        length = split["characters"] / max(1, split["documents"])
+        rate = split["tokens"] / max(1, split["characters"])
+        print(f"{name:6} {split['documents']:>12,} {split['tokens']:>15,} {length:>20,.1f} {rate:>17.4f}")
+    size = sum(split["bytes"] for split in manifest["splits"].values()) / 1e6
+    print(f"{size:,.1f} MB of text in {seconds:,.1f} s: {size / seconds:,.1f} MB/s ({how})")

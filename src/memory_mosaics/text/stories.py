@@ -1,0 +1,219 @@
+"""The embedded story world: unlimited short stories for small language models, without a download.
+
+A story is simulated, then told. story_cast.py draws people, things and places; a plot in one of the story_plots files
+lets wants meet obstacles; every event is checked against the state and changes it (story_world.py, story_rules.py);
+the teller turns the trace into simple English (story_teller.py). So what a story says about who has what, where a thing
+was hidden or which colour it has is true to its end, and a reader with a memory can tell what must come.
+
+    >>> one = story(seed=0, index=7)
+    >>> one.text, one.features, one.words, one.probes
+"""
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tqdm import tqdm
+
+from memory_mosaics.errors import UserError
+from memory_mosaics.files import written_whole
+from memory_mosaics.text import story_plots_days as days
+from memory_mosaics.text import story_plots_friends as friends
+from memory_mosaics.text import story_plots_journeys as journeys
+from memory_mosaics.text import story_plots_owners as owners
+from memory_mosaics.text import story_plots_things as things
+from memory_mosaics.text.story_cast import Stage
+from memory_mosaics.text.story_details import weave
+from memory_mosaics.text.story_teller import CLOSE, OPEN, Teller
+from memory_mosaics.text.story_words import ANIMALS, BAKED, COLOURS, FEELS, NOUNS, RIPE, THINGS, TRAITS, VERBS
+
+FEATURES = ("Dialogue", "BadEnding", "MoralValue", "Foreshadowing", "Twist", "Conflict")  # of TinyStories' prompts
+PLOTS = (
+    things.lost, things.hidden, things.stuck, owners.broken, owners.borrowed, owners.trade, friends.promise,
+    friends.newcomer, friends.share, friends.race, friends.mystery, friends.hide_and_seek, friends.seed, journeys.woods,
+    journeys.delivery, journeys.noise, days.picnic, days.hurt, days.make, days.locked,
+)  # fmt: skip
+WORDS = (100, 250)  # the fewest and the most words of a story
+PROBE_DISTANCE = 40  # words between where a probe's answer was told and where it is asked for
+TOKEN_SAMPLE = 5_000  # stories whose tokens are counted; the rest is estimated from them
+
+_NOUNS = {*(noun for noun in THINGS if " " not in noun), *ANIMALS, *NOUNS}
+_ADJECTIVES = {*COLOURS, *FEELS, *RIPE, *BAKED, *TRAITS}
+
+
+@dataclass(frozen=True)
+class Story:
+    """A story and what is true of it.
+
+    `features` are those of FEATURES that the story has, `words` a noun, a verb and an adjective that occur in it. Each
+    probe is (prefix, answer): the text starts with prefix + " " + answer, and the answer follows from what was told at
+    least 40 words before.
+    """
+
+    text: str
+    features: tuple[str, ...]
+    words: tuple[str, str, str]
+    probes: tuple[tuple[str, str], ...]
+
+
+def story(seed: int, index: int) -> Story:
+    """Story number `index` of the endless sequence `seed`: the same whenever and wherever it is asked for."""
+    rng = Random(_mixed(seed, index))
+    while True:
+        told = _try(rng)
+        if told is not None:
+            return told
+
+
+def stories(count: int, *, seed: int = 0, start: int = 0) -> Iterator[Story]:
+    """Stories number `start` to `start + count - 1`."""
+    return (story(seed, index) for index in range(start, start + count))
+
+
+def _mixed(seed: int, index: int) -> int:
+    """One integer for two, far apart for neighbours."""
+    return ((seed * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) ^ (index * 0xD1342543DE82EF95)) & ((1 << 128) - 1)
+
+
+def _try(rng: Random) -> Story | None:
+    """A story, or None if it came out too long or too short."""
+    world = Stage(rng)
+    world.pick(PLOTS)(world)
+    weave(world)
+    marked = Teller(world, world.people, talk=world.chance(0.9)).tell()
+    text = marked.replace(OPEN, "").replace(CLOSE, "") if OPEN in marked else marked
+    tokens = text.split()
+    if not WORDS[0] <= len(tokens) <= WORDS[1]:
+        return None
+    there = set(tokens)
+    nouns, verbs, adjectives = (sorted(there & known) for known in (_NOUNS, VERBS, _ADJECTIVES))
+    if not (nouns and verbs and adjectives):
+        return None
+    marks = world.marks
+    if '"' in text:
+        marks.add("Dialogue")
+    if not world.ends_well():
+        marks.add("BadEnding")
+    return Story(
+        text=text,
+        features=tuple(name for name in FEATURES if name in marks),
+        words=(world.pick(nouns), world.pick(verbs), world.pick(adjectives)),
+        probes=_probes(marked) if marked is not text else (),
+    )
+
+
+def _probes(marked: str) -> tuple[tuple[str, str], ...]:
+    """The marked answers that were told long enough before."""
+    prefix, *rest = marked.split(OPEN)
+    probes = []
+    for piece in rest:
+        answer, after = piece.split(CLOSE)
+        told = _first(prefix, answer)
+        if (
+            told >= 0
+            and prefix[-1] == " "
+            and prefix.count(" ", told) + prefix.count("\n", told) - answer.count(" ") > PROBE_DISTANCE
+        ):
+            probes.append((prefix.rstrip(), answer))
+        prefix += answer + after
+    return tuple(probes)
+
+
+def _first(text: str, answer: str) -> int:
+    """Where the answer first stands in the text as whole words, -1 if nowhere."""
+    at = text.find(f" {answer}")
+    while at >= 0 and text[at + 1 + len(answer) : at + 2 + len(answer)].isalpha():
+        at = text.find(f" {answer}", at + 1)
+    return at + 1 if at >= 0 else -1
+
+
+def run(count: int = 50_000, out: Path = Path("runs/stories.jsonl"), *, seed: int = 0) -> dict[str, Any]:
+    """Write stories of the embedded story world to a file: one JSON string a line, as in the files of BabiStories.
+
+    Half a minute for 50,000 stories, about 10 million words. A longer run begins with the stories of a shorter one.
+
+    Args:
+        count: Number of stories.
+        out: File to write. An existing one is replaced when the new one is whole.
+        seed: Another seed, other stories.
+
+    """
+    if count < 1:
+        raise UserError(f"count must be at least 1, not {count}")
+    if out.is_dir():
+        raise UserError(f"out is a folder: {out}; name a file in it, such as {out / 'stories.jsonl'}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot make the folder of {out}: {error.strerror}; choose another place with --out"
+        ) from error
+    with written_whole(out) as aside:
+        statistics = _write(count, aside, seed)
+    statistics |= {"file": str(out), "seed": seed}
+    print(_table(statistics))
+    return statistics
+
+
+def _write(count: int, file: Path, seed: int) -> dict[str, Any]:
+    """Write the stories, and count what the table shows."""
+    characters = words = 0
+    forms: set[str] = set()
+    features: Counter[str] = Counter()
+    sample: list[str] = []
+    start = time.perf_counter()
+    with file.open("w", encoding="utf-8") as lines:
+        for one in tqdm(stories(count, seed=seed), total=count, unit="story", disable=None, file=sys.stderr):
+            lines.write(json.dumps(one.text) + "\n")
+            tokens = one.text.lower().split()
+            characters += len(one.text)
+            words += len(tokens)
+            forms.update(tokens)
+            features.update(one.features)
+            if len(sample) < TOKEN_SAMPLE:
+                sample.append(one.text)
+    seconds = time.perf_counter() - start
+    return {
+        "stories": count,
+        **_tokens(sample, count),
+        "characters_per_story": characters / count,
+        "words_per_story": words / count,
+        "distinct_words": len({form.strip('.,!?;:"') for form in forms} - {""}),
+        "features": {name: features[name] / count for name in FEATURES},
+        "stories_per_second": round(count / seconds),
+    }
+
+
+def _tokens(sample: list[str], count: int) -> dict[str, Any]:
+    """Tokens of GPT-2's tokenizer: counted, or estimated from the first stories, or None with the reason."""
+    try:
+        from memory_mosaics.text.tokenizer import gpt2
+
+        counted = sum(map(len, gpt2().encode_many(sample)))
+    except (UserError, ImportError):
+        return {"tokens": None, "tokens_note": "GPT-2's tokenizer is not at hand"}
+    if len(sample) == count:
+        return {"tokens": counted, "tokens_note": "GPT-2's tokenizer"}
+    return {"tokens": round(counted * count / len(sample)), "tokens_note": f"about, from the first {len(sample):,}"}
+
+
+def _table(statistics: dict[str, Any]) -> str:
+    """The numbers of the paper's table, and a few more."""
+    tokens = "-" if statistics["tokens"] is None else f"{statistics['tokens']:,}"
+    rows = [
+        ("stories", f"{statistics['stories']:,}"),
+        ("tokens", f"{tokens} ({statistics['tokens_note']})"),
+        ("characters a story", f"{statistics['characters_per_story']:.0f}"),
+        ("words a story", f"{statistics['words_per_story']:.0f}"),
+        ("distinct words", f"{statistics['distinct_words']:,}"),
+        *((name, f"{share:.0%} of the stories") for name, share in statistics["features"].items()),
+        ("speed", f"{statistics['stories_per_second']:,} stories a second"),
+        ("file", statistics["file"]),
+    ]
+    return "\n".join(f"{name:20}{value}" for name, value in rows)

@@ -1,0 +1,1 @@
+"""Training: recipes, processes, the state that a run goes on from, and the loop."""

@@ -1,0 +1,247 @@
+"""The training loop: every step is a function of the recipe, the corpus and the step before.
+
+A run that is stopped, killed or moved to another number of processes goes on from its newest checkpoint by the same
+command and ends with the same losses. On a CPU and the same number of processes they are the same to the last bit.
+"""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import ceil, isfinite
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from memory_mosaics import checkpoint
+from memory_mosaics.data.windows import Windows, openings
+from memory_mosaics.errors import UserError
+from memory_mosaics.generation import sample
+from memory_mosaics.language_model import LanguageModel, parameter_count
+from memory_mosaics.results import surroundings, write
+from memory_mosaics.text.corpus import Corpus
+from memory_mosaics.training import folder, parallel, state
+from memory_mosaics.training.log import Log, read
+from memory_mosaics.training.objective import Objective, optimiser, take_step
+from memory_mosaics.training.recipe import Run, plain
+
+
+class Diverged(UserError):
+    """The loss is no longer a number."""
+
+
+def train(run: Run) -> dict[str, Any]:
+    """Train from the beginning, or on from the newest checkpoint in `run.out`; returns what its results.json says."""
+    with parallel.world(run.machine) as world:
+        return Trainer(run, world).go()
+
+
+class Trainer:
+    """One run, in one process or in one of many. `progress` is all that has to be remembered beside the tensors."""
+
+    def __init__(self, run: Run, world: parallel.World):
+        self.run, self.training, self.machine, self.world = run, run.training, run.machine, world
+        self.corpus = Corpus.open(run.data)
+        self.tokenizer = self.corpus.tokenizer()
+        config = run.model.build(self.corpus.vocabulary)
+        self.windows = {
+            split: Windows(
+                self.corpus.tokens(split),
+                config.context,
+                seed=run.training.seed,
+                name=f"the {split} split of {run.data}",
+            )
+            for split in ("train", "valid")
+        }
+        self.rows = world.share(self.training.batch)
+        share = self.rows.stop - self.rows.start
+        self.micro = min(self.machine.micro_batch or share, share)
+        if share % self.micro:
+            raise UserError(f"micro_batch {self.micro} does not divide the {share} sequences of a process")
+        torch.manual_seed(self.training.seed)
+        self.model = LanguageModel(config).to(world.device)
+        self.dealt_out = parallel.deals_out(self.machine, world)
+        compiled = parallel.compiles(self.machine, world) and not self.dealt_out
+        self.objective = parallel.spread(Objective(self.model, compiled=compiled), self.machine, world)
+        self.adamw = optimiser(self.model, self.training)
+        self.progress: dict[str, Any] = {"step": 0, "best": None, "best_step": 0, "worse": 0, "seconds": 0.0}
+        self.stopping = False
+
+    @property
+    def done(self) -> bool:
+        """Whether all steps are taken, or the validation loss has not improved for too long."""
+        patience = self.training.patience
+        return self.progress["step"] >= self.training.steps or bool(patience and self.progress["worse"] >= patience)
+
+    def go(self) -> dict[str, Any]:
+        """Train until done or told to stop."""
+        folder.claim(self.run, self.corpus.manifest["splits"]["train"]["sha256"], self.world)
+        if found := checkpoint.steps(self.run.out):
+            self.progress = state.restore(found[-1], self.model, self.adamw)
+        self.objective.train()
+        with Log(self.run, step=self.progress["step"], silent=not self.world.first) as log, stopped_gently(self):
+            while not self.done and not self.stopping:
+                numbers = self.advance(self.next_pause(), log)
+                log.write(self.progress["step"], **numbers)
+                self.check(numbers["loss"])
+                if self.due(self.training.evaluate_every):
+                    self.measure(log)
+                if self.stopping or self.due(self.machine.save_every or self.training.evaluate_every):
+                    self.save()
+        return self.results()
+
+    def results(self) -> dict[str, Any]:
+        """What the run came to, as results.json says."""
+        speeds = [line["tokens_per_second"] for line in read(self.run.out / "log.jsonl") if "tokens_per_second" in line]
+        results = (
+            plain(self.run)
+            | self.progress
+            | surroundings(self.world.device)
+            | {
+                "parameters": parameter_count(self.model)["total"],
+                "tokens_per_second": median(speeds) if speeds else None,
+                "interrupted": not self.done,
+            }
+        )
+        if self.world.first:
+            write(self.run.out / "results.json", results)
+            print(folder.closing(results))
+        return results
+
+    def check(self, loss: float) -> None:
+        if not isfinite(loss):
+            raise Diverged(
+                f"the loss is {loss} at step {self.progress['step']} of {self.run.out}; "
+                f"take a smaller learning_rate than {self.training.learning_rate} or a longer warm_up"
+            )
+
+    def due(self, every: int) -> bool:
+        return self.progress["step"] == self.training.steps or self.progress["step"] % every == 0
+
+    def next_pause(self) -> int:
+        """The next step after which something is written."""
+        step = self.progress["step"]
+        every = (self.machine.log_every, self.training.evaluate_every, self.machine.save_every or self.training.steps)
+        return min(self.training.steps, *(n * (step // n + 1) for n in every))
+
+    def advance(self, until: int, log: Log) -> dict[str, float]:
+        """Take the steps up to `until`; their mean loss, the last norm and learning rate, and the speed."""
+        start, first = time.perf_counter(), self.progress["step"]
+        total, norm = torch.zeros((), device=self.world.device), torch.zeros(())
+        while self.progress["step"] < until and not (self.stopping and not self.world.distributed):
+            loss, norm = self.step(self.progress["step"])
+            total += loss
+            self.progress["step"] += 1
+            log.bar.update()
+        steps = self.progress["step"] - first
+        loss_sum, stopping = self.world.sum(total, float(self.stopping))
+        self.stopping = stopping > 0  # as soon as one of the processes was told to
+        seconds = time.perf_counter() - start
+        self.progress["seconds"] += seconds
+        tokens = steps * self.training.batch * self.model.config.context
+        mean = loss_sum / (steps * self.world.size)
+        rate = self.training.rate(self.progress["step"] - 1)
+        return {"loss": mean, "norm": float(norm), "rate": rate, "tokens_per_second": tokens / seconds}
+
+    def step(self, step: int) -> tuple[Tensor, Tensor]:
+        """One step of the optimiser on the batch of that number; the loss and the gradient's norm."""
+        torch.manual_seed((self.training.seed * 1_000_003 + step) * 65_537 + self.world.rank)  # dropout
+        batch = self.windows["train"].batch(step, self.training.batch, self.rows)
+        inputs, targets = (part.to(self.world.device, non_blocking=True) for part in (batch.inputs, batch.targets))
+        parts = list(zip(inputs.split(self.micro), targets.split(self.micro), strict=True))
+        total = torch.zeros((), device=self.world.device)
+        for number, (part, answer) in enumerate(parts, start=1):
+            with parallel.gradients_stay(self.objective, number < len(parts)):
+                with parallel.precision(self.machine, self.world.device):
+                    loss = self.objective(part, answer) / len(parts)
+                loss.backward()
+            total += loss.detach()
+        return total, take_step(self.adamw, self.model, self.training, step)
+
+    @torch.no_grad()
+    def evaluate(self, split: str) -> float:
+        """The mean loss without dropout over windows from all of a split, dealt out to the processes.
+
+        Every process computes the same number of batches of one size, as compiled and sharded models want it; rows
+        beyond the last window are filled up and do not count.
+        """
+        windows, size = self.windows[split], self.micro
+        count = min(windows.in_file, self.training.evaluate_windows or self.windows["valid"].in_file)
+        self.objective.eval()
+        total = 0.0
+        for first in range(self.world.rank * size, _up(count, size * self.world.size), size * self.world.size):
+            real = max(0, min(size, count - first))
+            numbers = (min(number, count - 1) for number in range(first, first + size))
+            batch = windows.in_order([number * windows.in_file // count for number in numbers])
+            targets = batch.targets.clone()
+            targets[real:] = -100
+            inputs, targets = batch.inputs.to(self.world.device), targets.to(self.world.device)
+            with parallel.precision(self.machine, self.world.device):
+                loss = self.objective(inputs, targets)
+            total += loss.item() * real if real else 0.0
+        self.objective.train()
+        return self.world.sum(total)[0] / count
+
+    def measure(self, log: Log) -> None:
+        """Both losses and some text; remembers the best."""
+        progress = self.progress
+        losses = {f"{split}_loss": self.evaluate(split) for split in self.windows}
+        log.write(progress["step"], **losses)
+        self.check(losses["valid_loss"])
+        progress.update(losses)
+        better = progress["best"] is None or losses["valid_loss"] < progress["best"]
+        progress["worse"] = 0 if better else progress["worse"] + 1
+        if better:
+            progress.update(best=losses["valid_loss"], best_step=progress["step"])
+        if self.machine.samples:
+            folder.write_samples(self.run.out / "samples.md", progress["step"], self._stories())
+
+    def _stories(self) -> list[tuple[str, str]]:
+        """Continuations of how the first validation documents begin."""
+        weights = state.full_weights(self.model) if self.dealt_out else None
+        if not self.world.first:
+            return []
+        model = self.model
+        if weights is not None:
+            model = LanguageModel(model.config)
+            model.load_state_dict(weights)
+        end = self.corpus.end_of_text
+        generator = torch.Generator().manual_seed(self.training.seed)
+        stories = []
+        for opening in openings(self.windows["valid"].tokens, end, count=self.machine.samples):
+            with parallel.precision(self.machine, model.embedding.weight.device):
+                tokens = sample(model, opening, 200, temperature=0.8, end=end, generator=generator)
+            stories.append((self.tokenizer.decode(opening.tolist()), self.tokenizer.decode(tokens.tolist())))
+        return stories
+
+    def save(self) -> None:
+        """Write a checkpoint and remove those that are no longer wanted."""
+        state.save(self.run.out, self.model, self.adamw, self.progress, world=self.world, tokenizer=self.tokenizer)
+        if self.world.first:
+            state.prune(self.run.out, keep=self.machine.keep, best=self.progress["best_step"])
+
+
+def _up(number: int, multiple: int) -> int:
+    return ceil(number / multiple) * multiple
+
+
+@contextmanager
+def stopped_gently(trainer: Trainer) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the run after the current step, with a checkpoint; a second one ends it at once."""
+
+    def stop(number: int, frame: Any) -> None:
+        if trainer.stopping:
+            raise KeyboardInterrupt
+        trainer.stopping = True
+
+    try:
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: whoever started it decides when it ends
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

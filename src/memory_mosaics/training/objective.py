@@ -1,0 +1,79 @@
+"""What training minimises, and the optimiser that does it."""
+
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from memory_mosaics.checkpoint import KEEP_IN_FLOAT32
+from memory_mosaics.language_model import LanguageModel, next_token_loss
+from memory_mosaics.shapes import Float, Int
+from memory_mosaics.training.recipe import Training
+
+
+class Objective(nn.Module):
+    """The mean loss of a batch. Compiled, its blocks share one compilation, and the loss over the vocabulary is one."""
+
+    def __init__(self, model: LanguageModel, *, compiled: bool = False):
+        super().__init__()
+        self.model = model
+        self.through = torch.compile(_without_state, dynamic=False) if compiled else None
+        self.loss = torch.compile(_loss, dynamic=False) if compiled else _loss
+
+    def forward(self, inputs: Int[Tensor, "B T"], targets: Int[Tensor, "B T"]) -> Float[Tensor, ""]:
+        features, _ = self.model.features(self.model.embedding(inputs), through=self.through)
+        return self.loss(features, self.model.output, targets)
+
+
+def _without_state(block: nn.Module, x: Tensor, state: None, mask: None) -> tuple[Tensor, tuple]:
+    """A compiled graph would copy the state of every block only to have it thrown away."""
+    return block(x)[0], ()
+
+
+def _loss(features: Tensor, output: Tensor, targets: Tensor) -> Tensor:
+    return next_token_loss(F.linear(features, output), targets)
+
+
+def optimiser(model: LanguageModel, training: Training) -> torch.optim.AdamW:
+    """AdamW, with weight decay on matrices only. Its state is there from the beginning, to be loaded into."""
+    decayed, free = [], []
+    for name, weight in model.named_parameters():
+        matrix = weight.dim() >= 2 and name.rsplit(".", 1)[-1] not in KEEP_IN_FLOAT32
+        (decayed if matrix else free).append(weight)
+    groups = [{"params": decayed, "weight_decay": training.weight_decay}, {"params": free, "weight_decay": 0.0}]
+    adamw = torch.optim.AdamW([group for group in groups if group["params"]], lr=0.0, betas=training.betas, fused=True)
+    for weight in (weight for group in adamw.param_groups for weight in group["params"]):
+        zeros = partial(torch.zeros_like, weight, memory_format=torch.preserve_format, requires_grad=False)
+        adamw.state[weight] = {"step": _count(weight), "exp_avg": zeros(), "exp_avg_sq": zeros()}
+    return adamw
+
+
+def _count(weight: Tensor, steps: int = 0) -> Tensor:
+    return torch.tensor(float(steps), device=weight.device)
+
+
+def moments(model: LanguageModel, adamw: torch.optim.AdamW) -> dict[str, Tensor]:
+    """The optimiser's memory of each parameter, by name; the same tensors, to save or to load into."""
+    return {
+        f"{kind}.{name}": adamw.state[weight][kind]
+        for name, weight in model.named_parameters()
+        for kind in ("exp_avg", "exp_avg_sq")
+    }
+
+
+def set_steps(adamw: torch.optim.AdamW, steps: int) -> None:
+    """Tell the optimiser how many steps its moments hold."""
+    for state in adamw.state.values():
+        state["step"].fill_(steps)
+
+
+def take_step(adamw: torch.optim.AdamW, model: nn.Module, training: Training, step: int) -> Tensor:
+    """Clip, move, forget the gradients; returns the norm they had."""
+    norm: Any = torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip)
+    for group in adamw.param_groups:
+        group["lr"] = training.rate(step)
+    adamw.step()
+    adamw.zero_grad(set_to_none=True)
+    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm

@@ -1,0 +1,205 @@
+"""Recipes: everything that one training run is, as dataclasses that YAML files and flags fill.
+
+`Training` decides the numbers of a run and `Machine` how they are computed: a run may go on under another `Machine`, on
+more processes or another device, but not under another `Training`. RECIPES names the paper's table and smaller ones.
+"""
+
+import json
+import math
+import os
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from memory_mosaics.config import at_least
+from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, config_from_plain
+from memory_mosaics.presets import DEPTHS, PRESETS, preset
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelChoice:
+    """Which model to train: a preset and what to change of it, or a description of your own.
+
+    Args:
+        name: a preset such as memory-mosaic-12 (`mosaics info NAME` shows it), or a config.json of your own parts
+        width: of the residual stream; null keeps the preset's, here and below
+        blocks: how many
+        heads: of every mixer
+        slots: persistent pairs a head, for a Memory Mosaic
+        position: learned, rotary, alibi or none, for a transformer
+        context: tokens in a training window
+        dropout: of the weights of attention and memories, and of what each mixer adds
+    """
+
+    name: str = "memory-mosaic-tiny"
+    width: int | None = None
+    blocks: int | None = None
+    heads: int | None = None
+    slots: int | None = None
+    position: str | None = None
+    context: int | None = None
+    dropout: float | None = None
+
+    def build(self, vocabulary: int) -> LanguageModelConfig:
+        """The configuration, for a tokenizer of so many tokens."""
+        changes: dict[str, Any] = {key: value for key, value in asdict(self).items() if value is not None}
+        name = changes.pop("name")
+        try:
+            if name in PRESETS:
+                if "width" in changes and name.startswith("memory-mosaic"):
+                    changes.setdefault("slots", None)  # as many as fit that width
+                config = preset(name, vocabulary=vocabulary, **changes)
+            else:
+                config = replace(self._own(Path(name)), vocabulary=vocabulary, **changes)
+            with torch.device("meta"):
+                LanguageModel(config)  # parts that do not fit together are found here
+            return config
+        except (TypeError, ValueError) as error:
+            raise UserError(f"model {name}: {one_line(error)}") from error
+
+    @staticmethod
+    def _own(file: Path) -> LanguageModelConfig:
+        file = file / "config.json" if file.is_dir() else file
+        try:
+            plain = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise UserError(f"neither a preset nor a file; the presets are {', '.join(PRESETS)}") from None
+        return config_from_plain(plain.get("language_model", plain))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What decides the numbers of a run.
+
+    Args:
+        steps: of the optimiser, in all
+        batch: sequences in a step, over all processes
+        learning_rate: the largest, after the warm-up
+        final_learning_rate: where the cosine ends
+        warm_up: steps of rising learning rate
+        betas: of AdamW
+        weight_decay: on matrices; scales, decays, taps and norms have none
+        clip: largest norm of the gradient
+        seed: of the initial values, the order of the data, and dropout
+        evaluate_every: steps between measurements of the train and validation loss
+        evaluate_windows: windows in a measurement; null for the whole validation split
+        patience: stop after so many measurements without a better validation loss; null never stops early
+    """
+
+    steps: int = 80_000
+    batch: int = 512
+    learning_rate: float = 5e-3
+    final_learning_rate: float = 1e-4
+    warm_up: int = 2000
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    seed: int = 0
+    evaluate_every: int = 1000
+    evaluate_windows: int | None = None
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least(self, steps=1, batch=1, warm_up=0, seed=0, evaluate_every=1, weight_decay=0)
+        for name in ("evaluate_windows", "patience"):
+            if getattr(self, name) is not None:
+                at_least(self, **{name: 1})
+        for name in ("learning_rate", "clip"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise UserError(f"{name} must be more than 0, not {getattr(self, name)}")
+        if not 0 <= self.final_learning_rate <= self.learning_rate:
+            raise UserError(
+                f"final_learning_rate must be from 0 to the learning_rate of {self.learning_rate}, "
+                f"not {self.final_learning_rate}"
+            )
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise UserError(f"betas must be in [0, 1), not {self.betas}")
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, counted from 0: a line up, then half a cosine down."""
+        if step < self.warm_up:
+            return self.learning_rate * (step + 1) / self.warm_up
+        done = (step - self.warm_up) / max(1, self.steps - self.warm_up)
+        fall = (1 + math.cos(math.pi * min(done, 1.0))) / 2
+        return self.final_learning_rate + fall * (self.learning_rate - self.final_learning_rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """How a run is computed, saved and watched; none of it changes what is learned.
+
+    Args:
+        device: cuda, mps or cpu; auto takes the first that is there
+        precision: of the products; auto is bfloat16 on CUDA and float32 elsewhere
+        compile: with torch.compile; null compiles on CUDA
+        sharding: ddp copies the model to every process of torchrun, fsdp deals its parameters out
+        micro_batch: sequences at once on a device; null takes the process's whole share, less accumulates gradients
+        save_every: steps between checkpoints; null saves at every measurement
+        keep: checkpoints to keep beside the best
+        log_every: steps between lines of log.jsonl
+        samples: texts written into samples.md at every measurement
+        loggers: any of tensorboard, wandb, trackio, beside the log.jsonl that is always written
+    """
+
+    device: str = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    compile: bool | None = None
+    sharding: Literal["ddp", "fsdp"] = "ddp"
+    micro_batch: int | None = None
+    save_every: int | None = None
+    keep: int = 1
+    log_every: int = 10
+    samples: int = 1
+    loggers: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        at_least(self, keep=1, log_every=1, samples=0)
+        for name in ("micro_batch", "save_every"):
+            if getattr(self, name) is not None:
+                at_least(self, **{name: 1})
+        for name in self.loggers:
+            if name not in ("tensorboard", "wandb", "trackio"):
+                raise UserError(f"no logger {name!r}; there are tensorboard, wandb and trackio")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A corpus folder, the folder to write, and the three choices."""
+
+    data: Path
+    out: Path
+    model: ModelChoice
+    training: Training = Training()
+    machine: Machine = Machine()
+
+
+# The paper's best row: 512 windows of 512 tokens, 80 thousand steps. A corpus of a few million tokens wants fewer.
+_SMALL = Training(steps=800, batch=64, learning_rate=1e-3, final_learning_rate=1e-4, warm_up=100, evaluate_every=100)
+_TINY = replace(_SMALL, steps=600, batch=16, learning_rate=3e-3, final_learning_rate=3e-4, warm_up=50)
+
+RECIPES: dict[str, tuple[ModelChoice, Training]] = {
+    **{
+        name: (ModelChoice(name=name, dropout=0.05), Training())
+        for name in (f"{kind}-{depth}" for kind in ("memory-mosaic", "transformer") for depth in DEPTHS)
+    },
+    **{
+        f"{kind}-small": (ModelChoice(name=f"{kind}-12", width=384, blocks=6, heads=6, dropout=0.1), _SMALL)
+        for kind in ("memory-mosaic", "transformer")
+    },
+    **{f"{kind}-tiny": (ModelChoice(name=f"{kind}-tiny"), _TINY) for kind in ("memory-mosaic", "transformer")},
+}
+
+
+def recipe(name: str) -> tuple[ModelChoice, Training]:
+    """A model and its training by name."""
+    if name not in RECIPES:
+        raise UserError(f"no preset {name!r} to train; there are {', '.join(RECIPES)}")
+    return RECIPES[name]
+
+
+def plain(run: Run) -> dict[str, Any]:
+    """A run as numbers and strings, for run.yaml."""
+    return json.loads(json.dumps(asdict(run), default=os.fspath))

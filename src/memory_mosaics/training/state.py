@@ -1,0 +1,118 @@
+"""What a run goes on from: checkpoint folders that are whole or not there.
+
+    RUN/step-00000800/                 config.json, model.safetensors, tokenizer.json, ...: a Hugging Face folder
+    RUN/step-00000800/training/        the optimiser's moments as safetensors, by torch.distributed.checkpoint
+    RUN/step-00000800/progress.json    the step and the best validation loss so far
+
+A folder is written aside and renamed when every byte is on the disk, so that a run may be killed at any moment. It
+holds no pickle, and any number of processes can read it, whatever number wrote it.
+"""
+
+import json
+import logging
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+
+from memory_mosaics import checkpoint
+from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.files import flush
+from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.text.tokenizer import Tokenizer
+from memory_mosaics.training.objective import moments, set_steps
+from memory_mosaics.training.parallel import World
+
+
+def save(
+    run: Path,
+    model: LanguageModel,
+    adamw: torch.optim.AdamW,
+    progress: dict[str, Any],
+    *,
+    world: World,
+    tokenizer: Tokenizer,
+) -> Path:
+    """Write the checkpoint of this moment; every process takes part."""
+    folder = run / f"step-{progress['step']:08}"
+    aside = run / f".{folder.name}.part"
+    weights = full_weights(model)
+    with _one_line(f"cannot save {folder}"):
+        try:
+            if world.first:
+                for left in run.glob(".step-*.part"):  # of a run that was killed while saving
+                    shutil.rmtree(left)
+                end = tokenizer.end_of_text
+                ends = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
+                checkpoint.save(model, aside, weights=weights, generation=ends)
+                tokenizer.save(aside)
+                (aside / "progress.json").write_text(json.dumps(progress), encoding="utf-8")
+                (aside / "training").mkdir()
+            world.wait()
+            writer = dcp.HuggingFaceStorageWriter(str(aside / "training"), save_distributed=True)
+            dcp.save(moments(model, adamw), storage_writer=writer)
+            world.wait()
+            if world.first:
+                for path in (*aside.rglob("*"), aside):
+                    flush(path)
+                shutil.rmtree(folder, ignore_errors=True)  # the same moment, saved before
+                aside.rename(folder)
+                flush(run)
+            world.wait()
+        finally:
+            if world.first:
+                shutil.rmtree(aside, ignore_errors=True)  # a full disk should not stay full of it
+    return folder
+
+
+def restore(folder: Path, model: LanguageModel, adamw: torch.optim.AdamW) -> dict[str, Any]:
+    """Fill the model and the optimiser from a checkpoint; returns its progress."""
+    with _one_line(f"cannot go on from {folder}", "; remove that folder to go on from the one before"):
+        progress = json.loads((folder / "progress.json").read_text(encoding="utf-8"))
+        weights = {checkpoint.PREFIX + name: weight for name, weight in model.state_dict().items()}
+        dcp.load(weights, storage_reader=dcp.HuggingFaceStorageReader(str(folder)))
+        dcp.load(moments(model, adamw), storage_reader=dcp.HuggingFaceStorageReader(str(folder / "training")))
+        set_steps(adamw, progress["step"])
+    return progress
+
+
+def prune(run: Path, *, keep: int, best: int | None) -> None:
+    """Remove all checkpoints but the newest `keep` and the one of the `best` step."""
+    for folder in checkpoint.steps(run)[:-keep]:
+        if best is None or folder.name != f"step-{best:08}":
+            aside = run / f".{folder.name}.part"  # half a folder must not look like a checkpoint
+            folder.rename(aside)
+            shutil.rmtree(aside)
+
+
+def full_weights(model: LanguageModel) -> dict[str, Tensor]:
+    """All weights on the CPU, also of a model that is dealt out; every process takes part."""
+    weights = {
+        name: weight.full_tensor() if hasattr(weight, "full_tensor") else weight  # type: ignore[operator]
+        for name, weight in model.state_dict().items()
+    }
+    return {name: weight.detach().cpu() for name, weight in weights.items()}
+
+
+@contextmanager
+def _one_line(what: str, remedy: str = "") -> Iterator[None]:
+    """Whatever goes wrong with the files within is one line; torch would log tracebacks and warn of one process."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except dcp.CheckpointException as error:  # of any process
+        failure, _ = next(iter(error.failures.values()))
+        raise UserError(f"{what}: {one_line(failure)}{remedy}") from error
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
+        raise UserError(f"{what}: {one_line(error)}{remedy}") from error
+    finally:
+        logging.disable(level)

@@ -1,0 +1,62 @@
+import numpy as np
+import pytest
+import torch
+
+from memory_mosaics.data.windows import Windows, openings
+from memory_mosaics.errors import UserError
+
+TOKENS = np.arange(1003, dtype=np.uint16)
+
+
+def test_targets_follow_inputs():
+    batch = Windows(TOKENS, 10).batch(step=3, size=4)
+    assert batch.inputs.shape == (4, 10)
+    assert torch.equal(batch.targets, batch.inputs + 1)
+
+
+def test_the_batch_of_a_step_depends_on_nothing_else():
+    once, again = Windows(TOKENS, 10, seed=5), Windows(TOKENS, 10, seed=5)
+    for step in (7, 2, 31):
+        once.batch(step, 8)
+    assert torch.equal(once.batch(9, 8).inputs, again.batch(9, 8).inputs)
+    assert not torch.equal(once.batch(9, 8).inputs, Windows(TOKENS, 10, seed=6).batch(9, 8).inputs)
+
+
+def test_rows_dealt_to_processes_make_up_the_batch():
+    windows = Windows(TOKENS, 10)
+    whole = windows.batch(4, 6).inputs
+    parts = [windows.batch(4, 6, slice(rank * 2, rank * 2 + 2)).inputs for rank in range(3)]
+    assert torch.equal(torch.cat(parts), whole)
+
+
+def test_an_epoch_trains_on_each_token_once_and_epochs_differ():
+    windows = Windows(TOKENS, 10)
+    epochs = [
+        torch.cat(
+            [windows.batch(number, 1).inputs for number in range(e * windows.in_epoch, (e + 1) * windows.in_epoch)]
+        )
+        for e in range(3)
+    ]
+    for epoch in epochs:
+        assert len(epoch.unique()) == epoch.numel() == windows.in_epoch * 10
+        assert windows.in_epoch * 10 > len(TOKENS) - 20
+    offsets = {int(epoch.min()) for epoch in epochs}
+    assert len(offsets) > 1
+
+
+def test_in_order_predicts_every_token_but_the_first_once():
+    windows = Windows(TOKENS[:41], 10)
+    batch = windows.in_order(range(windows.in_file))
+    assert batch.targets.flatten().tolist() == list(range(1, 41))
+
+
+@pytest.mark.parametrize("length", [502, 2000])
+def test_a_corpus_too_small_for_a_window_says_both_numbers(length):
+    with pytest.raises(UserError, match=rf"my text has 1,003 tokens, and a window of {length} wants"):
+        Windows(TOKENS, length, name="my text")
+
+
+def test_openings_begin_after_an_end_and_stop_before_the_next():
+    tokens = np.array([5, 6, 0, 1, 2, 3, 4, 0, 7, 0, 8, 8, 8, 8, 8])
+    found = [opening.tolist() for opening in openings(tokens, 0, count=4, length=3)]
+    assert found == [[5, 6], [1, 2, 3], [7], [8, 8, 8]]

@@ -1,0 +1,98 @@
+"""docs/bad_input.md is true: each command of its tables says that line, and leaves nothing behind."""
+
+import gzip
+import inspect
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory_mosaics.errors import UserError
+from memory_mosaics.text import corpus, stories
+from memory_mosaics.text.tokenizer import train_bpe
+
+TABLE = Path(__file__).parents[2] / "docs" / "bad_input.md"
+ROW = re.compile(
+    r"^\| `mosaics (?P<command>(?:prepare|stories) [^`]*)`[^|]*\| `(?P<told>[^`]*)` \| (?P<code>\d+) \|$", re.M
+)
+COMMANDS = {"prepare": corpus.run, "stories": stories.run}
+
+
+def make_files(folder: Path) -> None:
+    """The files that the commands of the table name."""
+    good = "".join(json.dumps(f"Story {number}.") + "\n" for number in range(300))
+    (folder / "good.jsonl").write_text(good)
+    (folder / "empty.txt").write_text("")
+    (folder / "blank.txt").write_text("\n \n<|endoftext|>\n\n")
+    (folder / "one.txt").write_text("One document.\n")
+    (folder / "song.mp3").write_text("la la la")
+    (folder / "loop.txt").symlink_to("loop.txt")
+    (folder / "latin1.txt").write_bytes("Hello.\nA café.\n".encode("latin-1"))
+    (folder / "latin1.jsonl").write_bytes('"Hello."\n"A café."\n'.encode("latin-1"))
+    (folder / "broken.jsonl").write_text('"One."\n"Two.\n')
+    (folder / "fields.jsonl").write_text('{"title": "One", "story": "Once."}\n')
+    (folder / "number.jsonl").write_text('{"text": "One."}\n{"text": 2}\n')
+    (folder / "numbers.jsonl").write_text("1\n2\n")
+    (folder / "list.json").write_text('["One.", "Two."]\n')
+    (folder / "half.jsonl").write_text('"One \\ud83d two."\n')
+    (folder / "cut.txt.gz").write_bytes(gzip.compress(b"Hello. " * 1000, mtime=0)[:-20])
+    (folder / "fake.txt.gz").write_bytes(b"Hello.\n")
+    (folder / "pictures").mkdir()
+    (folder / "pictures" / "cat.png").write_bytes(b"\x89PNG")
+    (folder / "notes").mkdir()
+    (folder / "notes" / "todo").write_text("nothing")
+    (folder / "damaged").mkdir()
+    (folder / "damaged" / "tokenizer.json").write_text("{")
+    train_bpe(["some other words, some other bytes"], 260, name="own").save(folder / "own")
+    (folder / "a_file").write_text("here")
+    corpus.run([str(folder / "good.jsonl")], out=folder / "prepared", tokenizer="bytes")
+    shortened = folder / "shortened"
+    corpus.run([str(folder / "good.jsonl")], out=shortened, tokenizer="bytes")
+    (shortened / "train.bin").write_bytes((shortened / "train.bin").read_bytes()[:-1])
+
+
+def call(command: str) -> Any:
+    """Run a command line of the table: positional words first, then flags."""
+    name, *words = shlex.split(command)
+    function = COMMANDS[name]
+    parameters = inspect.signature(function).parameters
+    arguments: dict[str, Any] = {"tokenizer": "bytes"} if name == "prepare" else {}  # GPT-2's may not be at hand
+    flag = next(iter(parameters))
+    for word in words:
+        if word.startswith("--"):
+            flag = word[2:]
+        elif "list[" in str(parameters[flag].annotation):
+            arguments.setdefault(flag, []).append(word)
+        else:
+            kind = next(kind for kind in (int, float, Path, str) if kind.__name__ in str(parameters[flag].annotation))
+            arguments[flag] = kind(word)
+    return function(**arguments)
+
+
+def rows() -> list[tuple[str, str]]:
+    return [(row["command"], row["told"]) for row in ROW.finditer(TABLE.read_text(encoding="utf-8"))]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("bad_input")
+    make_files(folder)
+    return folder
+
+
+def test_the_table_is_read():
+    lines = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith("| `mosaics prepare")]
+    assert len(lines) == sum(command.startswith("prepare") for command, _ in rows()) >= 25
+
+
+@pytest.mark.parametrize(("command", "told"), rows(), ids=[command for command, _ in rows()])
+def test_the_table_says_what_is_said(command, told, files, monkeypatch):
+    monkeypatch.chdir(files)
+    before = sorted(files.rglob("*"))
+    with pytest.raises(UserError) as error:
+        call(command)
+    assert f"mosaics: {error.value}" == told
+    assert sorted(files.rglob("*")) == before, "nothing half-written is left behind"

@@ -1,0 +1,524 @@
+"""Corpora: every document comes back, any number of workers writes the same bytes, a run is whole or nothing."""
+
+import errno
+import gzip
+import json
+import multiprocessing
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory_mosaics.errors import UserError
+from memory_mosaics.text import workers as workers_module
+from memory_mosaics.text import writing
+from memory_mosaics.text.corpus import Corpus, run
+from memory_mosaics.text.documents import parse
+from memory_mosaics.text.sources import Source, find_sources, read_blocks
+from memory_mosaics.text.tokenizer import Tokenizer, byte_tokenizer, gpt2, train_bpe
+from memory_mosaics.text.workers import default_workers, encode_block, encode_blocks
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+DOCUMENTED = (Path(__file__).parents[2] / "docs" / "bad_input.md").read_text(encoding="utf-8")
+STORIES = ["Once upon a time.\nThe end.", "  Two  cats'  naïve café 東京 🙂", "<|endoftext|> is a text here", "Four"]
+
+
+def documents(corpus: Corpus, split: str) -> list[str]:
+    """The texts of a split, read back from its file."""
+    ids = corpus.tokens(split)
+    ends = np.flatnonzero(ids == corpus.end_of_text)
+    assert len(ids) == 0 or ends[-1] == len(ids) - 1, "every document ends"
+    tokenizer = corpus.tokenizer()
+    return [tokenizer.decode(part[:-1]) for part in np.split(ids, ends + 1) if len(part)]
+
+
+def prepare(*names: Path | str, out: Path, **options) -> Corpus:
+    options = {"tokenizer": "bytes", "valid_share": 0.0, "workers": 1} | options
+    return run([str(name) for name in names], out=out, **options)
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+LAYOUTS = {
+    "strings.jsonl": "".join(json.dumps(text) + "\n" for text in STORIES),
+    "unicode.jsonl": "\n\n".join(json.dumps(text, ensure_ascii=False) for text in STORIES),
+    "objects.ndjson": "".join(json.dumps({"title": "x", "text": text}) + "\r\n" for text in STORIES),
+    "tiny.txt": "".join(f"{text}\n<|endoftext|>\n\n" for text in STORIES),
+    "tight.txt": "\n<|endoftext|>\n".join(STORIES),
+    "windows.md": "\ufeff" + "".join(f"{text}\r\n<|endoftext|>\r\n" for text in STORIES) + "\r\n",
+}
+
+
+@pytest.mark.parametrize("zipped", [False, True], ids=["plain", "gz"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout_gives_its_documents_back(name, zipped, tmp_path):
+    file = tmp_path / (name + ".gz" * zipped)
+    data = LAYOUTS[name].encode()
+    file.write_bytes(gzip.compress(data) if zipped else data)
+    corpus = prepare(file, out=tmp_path / "corpus")
+    assert documents(corpus, "train") == STORIES
+    assert corpus.manifest["sources"][0]["bytes"] == file.stat().st_size
+    assert corpus.manifest["splits"]["train"]["characters"] == sum(map(len, STORIES))
+    assert corpus.manifest["splits"]["train"]["bytes"] == sum(len(text.encode()) for text in STORIES)
+
+
+def test_a_text_without_separators_is_one_document(tmp_path):
+    text = "A line.\n\n  Another with <|endoftext|> inside.\n\tThird"
+    (tmp_path / "book.txt").write_text(f"\n{text}\n\n", newline="")
+    assert documents(prepare(tmp_path / "book.txt", out=tmp_path / "corpus"), "train") == [text]
+
+
+def test_a_directory_is_its_texts_by_name(tmp_path):
+    folder = tmp_path / "texts"
+    (folder / "b").mkdir(parents=True)
+    (folder / "b" / "one.jsonl").write_text('"third"\n')
+    (folder / "a.txt").write_text("first")
+    (folder / "b" / "a.md.gz").write_bytes(gzip.compress(b"second"))
+    (folder / "manifest.json").write_text("{}")
+    (folder / ".hidden.txt").write_text("no")
+    (tmp_path / "elsewhere.txt").write_text("fourth")
+    (folder / "c.TXT").symlink_to(tmp_path / "elsewhere.txt")
+    (folder / "picture.png").write_bytes(b"\x89PNG")
+    corpus = prepare(folder, out=tmp_path / "corpus")
+    assert documents(corpus, "train") == ["first", "second", "third", "fourth"]
+    names = [source["name"] for source in corpus.manifest["sources"]]
+    assert names == ["texts/a.txt", "texts/b/a.md.gz", "texts/b/one.jsonl", "texts/c.TXT"]
+    assert str(tmp_path) not in json.dumps(corpus.manifest)
+
+
+def test_stories_are_a_source(tmp_path):
+    from memory_mosaics.text.stories import stories
+
+    corpus = prepare("stories:30:7", out=tmp_path / "corpus")
+    assert documents(corpus, "train") == [story.text for story in stories(30, seed=7)]
+    prepare("stories:30:7", out=tmp_path / "corpus")  # recognised
+    with pytest.raises(UserError, match="prepared without stories:30:8"):
+        prepare("stories:30:8", out=tmp_path / "corpus")
+
+
+def test_hugging_face_datasets_are_sources(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict({"story": STORIES})
+    data.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict({"train": data, "test": data.select([3])}).save_to_disk(tmp_path / "two")
+    data.to_parquet(tmp_path / "rows.parquet")
+    for number, name in enumerate((tmp_path / "one", f"hf:{tmp_path / 'two'}", tmp_path / "rows.parquet")):
+        corpus = prepare(name, out=tmp_path / f"corpus{number}", field="story", valid=[f"hf:{tmp_path / 'two'}:test"])
+        assert documents(corpus, "train") == STORIES
+        assert documents(corpus, "valid") == STORIES[3:]
+    with pytest.raises(UserError, match="no split 'dev'; it has train, test: write hf:"):
+        prepare(f"hf:{tmp_path / 'two'}:dev", out=tmp_path / "x")
+    with pytest.raises(
+        UserError, match=r"rows.parquet, row 1 has no field 'text'; it has story: name one with --field"
+    ):
+        prepare(tmp_path / "rows.parquet", out=tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_dataset_out_of_reach_is_one_line(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    asked = []
+
+    def unreachable(*arguments, **options):
+        asked.append((arguments, options))
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    for name in ("hf:a/b", "hf:a/b:dev", "hf:a/b:small:dev"):
+        with pytest.raises(UserError, match=r"^source hf:a/b.* cannot be read by datasets: no network$"):
+            prepare(name, out=tmp_path / "corpus")
+    assert [(arguments[1], options["split"]) for arguments, options in asked] == [
+        (None, "train"),
+        (None, "dev"),
+        ("small", "dev"),
+    ]
+
+
+@pytest.mark.parametrize("library", ["datasets", "tokenizers"])
+def test_a_missing_library_is_told_with_its_extra(library, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("table.parquet").write_bytes(b"PAR1")
+    Path("one.txt").write_text("one")
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(UserError) as told:
+        prepare("table.parquet" if library == "datasets" else "one.txt", out=Path("corpus"), tokenizer="bpe")
+    assert f"`mosaics: {told.value}`" in DOCUMENTED
+    assert left_in(tmp_path) == ["one.txt", "table.parquet"]
+
+
+WORDS = st.text("ab \n\u3000\r<|é'", max_size=12) | st.just("<|endoftext|>") | st.just("\n<|endoftext|>\n")
+
+
+@pytest.fixture(scope="module")
+def own() -> Tokenizer:
+    return train_bpe(["ab ab  ab\n\nab é'é <|endoftext|> " * 30], 270)
+
+
+@given(words=st.lists(WORDS, max_size=60), size=st.integers(64, 90), whole=st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_cutting_a_text_into_blocks_changes_no_token(tmp_path_factory, own, words, size, whole):
+    file = tmp_path_factory.getbasetemp() / "blocks.txt"
+    file.write_bytes("".join(words).encode())
+    results = []
+    for length in (size, 1 << 20):
+        source = Source("blocks.txt", "text", str(file))
+        encoded = [
+            encode_block(block, own, "text") for block in read_blocks(source, text_field="", whole=whole, size=length)
+        ]
+        assert [one.last for one in encoded] == [False] * (len(encoded) - 1) + [True]
+        assert sum(one.read for one in encoded) == source.read == file.stat().st_size
+        ids = np.concatenate([one.ids for one in encoded])
+        parts = [part for one in encoded for part in one.parts]
+        assert not whole or all(part.begins or part.characters == 0 for part in parts), "documents stay whole"
+        results.append((ids.tolist(), sum(part.begins for part in parts), sum(part.ends for part in parts)))
+    assert results[0] == results[1]
+    assert results[0][1] == results[0][2]
+
+
+def test_a_long_text_is_read_in_blocks(tmp_path, own):
+    """With lines, without line ends, and without any blank (which has to be read whole)."""
+    for text, several in (("ab é\n" * 5000, True), ("ab é " * 5000, True), ("abé" * 5000, False)):
+        (tmp_path / "long.txt").write_text(text)
+        (source,) = find_sources([str(tmp_path / "long.txt")])
+        blocks = list(read_blocks(source, text_field="", whole=False, size=1000))
+        assert (len(blocks) > 10) == several
+        assert "".join(piece.text for block in blocks for piece in parse(block, "")).rstrip("\n") == text.rstrip("\n")
+
+
+def test_errors_in_later_blocks_name_the_right_line(tmp_path):
+    lines = [f"line {number}" for number in range(1, 500)]
+    data = "\n".join(lines).encode()
+    at = data.index(b"line 400") + 2
+    (tmp_path / "bad.txt").write_bytes(data[:at] + b"\xff" + data[at:])
+    (source,) = find_sources([str(tmp_path / "bad.txt")])
+    with pytest.raises(UserError, match=rf"line 400: byte {at} is 0xff, which is not UTF-8"):
+        [parse(block, "") for block in read_blocks(source, text_field="", whole=False, size=100)]
+
+
+def make_lines(file: Path, count: int) -> Path:
+    with file.open("w") as lines:
+        for number in range(count):
+            lines.write(json.dumps(f"Story {number}. " + STORIES[number % 4] * (number % 7)) + "\n")
+    return file
+
+
+def test_the_result_does_not_depend_on_the_workers(tmp_path, own):
+    own.save(tmp_path / "own")
+    file = make_lines(tmp_path / "many.jsonl", 40_000)
+    for workers in (1, 2):
+        prepare(file, out=tmp_path / f"by{workers}", tokenizer=str(tmp_path / "own"), valid_share=0.1, workers=workers)
+    assert left_in(tmp_path / "by1") == left_in(tmp_path / "by2")
+    for name in left_in(tmp_path / "by1"):
+        assert (tmp_path / "by1" / name).read_bytes() == (tmp_path / "by2" / name).read_bytes(), name
+
+
+def test_errors_come_from_workers_too(tmp_path):
+    (tmp_path / "bad.jsonl").write_text('"One."\n{}\n')
+    with pytest.raises(UserError, match="line 2 has no field 'text'"):
+        prepare(tmp_path / "bad.jsonl", out=tmp_path / "corpus", workers=2)
+    assert left_in(tmp_path) == ["bad.jsonl"]
+
+
+def test_errors_come_from_learning_too(tmp_path):
+    (tmp_path / "bad.jsonl").write_text('"One."\n{}\n')
+    with pytest.raises(UserError, match="line 2 has no field 'text'"):
+        prepare(tmp_path / "bad.jsonl", out=tmp_path / "corpus", tokenizer="bpe")
+    assert left_in(tmp_path) == ["bad.jsonl"]
+
+
+def test_one_worker_starts_no_process(tmp_path, monkeypatch):
+    monkeypatch.delattr(workers_module, "ProcessPoolExecutor")
+    prepare(make_lines(tmp_path / "some.jsonl", 10), out=tmp_path / "corpus", workers=1)
+
+
+def test_workers_are_started_for_much_text_only():
+    assert default_workers([Source("a", "text", "a", 1 << 20), Source("s", "stories", "5")]) == 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    assert (
+        default_workers([Source("a", "text", "a", 1 << 30)]) == default_workers([Source("d", "dataset", "d")]) == cores
+    )
+
+
+def test_a_dead_worker_is_told(tmp_path):
+    (source,) = find_sources([str(make_lines(tmp_path / "some.jsonl", 2000))])
+
+    def blocks():
+        for number, block in enumerate(read_blocks(source, text_field="text", whole=False, size=4000)):
+            yield block
+            if number == 1:
+                for process in multiprocessing.active_children():
+                    process.kill()
+
+    with pytest.raises(UserError) as told:
+        list(encode_blocks(blocks(), byte_tokenizer(), text_field="text", workers=2))
+    assert f"`mosaics: {told.value}`" in DOCUMENTED
+
+
+def test_documents_are_held_out_by_a_hash(tmp_path):
+    file = make_lines(tmp_path / "many.jsonl", 3000)
+    corpora = [prepare(file, out=tmp_path / f"{seed}", valid_share=0.1, seed=seed) for seed in (0, 1)]
+    held_out = [set(documents(corpus, "valid")) for corpus in corpora]
+    for corpus, held in zip(corpora, held_out, strict=True):
+        assert 230 < len(held) < 370
+        counts = [corpus.manifest["splits"][name]["documents"] for name in ("train", "valid")]
+        assert counts == [3000 - len(held), len(held)] == [len(documents(corpus, name)) for name in ("train", "valid")]
+        assert not held & set(documents(corpus, "train"))
+    assert len(held_out[0] & held_out[1]) < 80
+
+
+def test_a_large_vocabulary_takes_four_bytes(tmp_path):
+    layout = json.loads(byte_tokenizer().canonical)
+    layout["added_tokens"][0]["id"] = 70_000
+    large = Tokenizer(layout, "large", end_of_text=70_000)
+    assert large.vocabulary == 70_001
+    assert workers_module.token_dtype(large.vocabulary) == "<u4"
+    assert workers_module.token_dtype(1 << 16) == "<u2"
+    (source,) = find_sources([str(make_lines(tmp_path / "few.jsonl", 1))])
+    (block,) = read_blocks(source, text_field="text", whole=False)
+    assert encode_block(block, large, "text").ids[-1] == 70_000
+
+
+def test_a_learnt_bpe_never_saw_the_validation_documents(tmp_path):
+    lines = [json.dumps(f"Story {number} of zebras") for number in range(200)]
+    (tmp_path / "some.jsonl").write_text("\n".join(lines))
+    corpus = prepare(tmp_path / "some.jsonl", out=tmp_path / "a", tokenizer="bpe", vocabulary=300, valid_share=0.2)
+    again = train_bpe(documents(corpus, "train"), 300)
+    assert corpus.tokenizer().fingerprint == again.fingerprint
+    assert corpus.vocabulary == again.vocabulary == 300
+    assert sorted(documents(corpus, "train") + documents(corpus, "valid")) == sorted(map(json.loads, lines))
+
+
+def test_the_same_again_is_left_alone(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_lines(Path("some.jsonl"), 50)
+    prepare("some.jsonl", out=Path("corpus"))
+    stamp = Path("corpus/train.bin").stat().st_mtime_ns
+    told = capsys.readouterr().out
+    assert re.search(r"train\s+50\s+[\d,]+ ", told)
+    assert "MB/s (bytes, 1 process)\nwritten: corpus\n" in told
+    prepare("some.jsonl", out=Path("corpus"))
+    assert f"`{capsys.readouterr().out.strip()}`" in DOCUMENTED
+    assert Path("corpus/train.bin").stat().st_mtime_ns == stamp
+    make_lines(Path("some.jsonl"), 51)
+    with pytest.raises(UserError, match=r"prepared without some.jsonl as it is now; name another --out"):
+        prepare("some.jsonl", out=Path("corpus"))
+
+
+def test_a_disk_that_fills_leaves_nothing(tmp_path, monkeypatch):
+    make_lines(tmp_path / "some.jsonl", 10)
+    monkeypatch.chdir(tmp_path)
+
+    def full(writer, ids):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(writing.SplitWriter, "write", full)
+    with pytest.raises(UserError) as told:
+        prepare("some.jsonl", out=Path("corpus"))
+    assert f"`mosaics: {told.value}`" in DOCUMENTED
+    with pytest.raises(UserError):
+        prepare("some.jsonl", out=Path("new/folders/corpus"))
+    assert left_in(tmp_path) == ["some.jsonl"]
+
+
+def python(code: str, *arguments: str | Path, **options) -> subprocess.Popen:
+    code = f"import sys\nfrom pathlib import Path\nfrom memory_mosaics.text.corpus import run\n{code}"
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+PREPARE = "run([sys.argv[1]], out=Path(sys.argv[2]), tokenizer=sys.argv[3], workers=int(sys.argv[4]))"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of processes are POSIX")
+def test_a_file_that_cannot_grow_leaves_nothing(tmp_path):
+    make_lines(tmp_path / "some.jsonl", 5000)
+    limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
+    process = python(limit + PREPARE, tmp_path / "some.jsonl", tmp_path / "corpus", "bytes", "1")
+    _, told = process.communicate()
+    assert "UserError: cannot write" in told
+    assert "File too large" in told
+    assert left_in(tmp_path) == ["some.jsonl"]
+
+
+@pytest.fixture
+def much(tmp_path, own) -> Path:
+    """A folder with a tokenizer and a text that takes a while."""
+    own.save(tmp_path / "own")
+    line = json.dumps("ab é " * 2000) + "\n"
+    (tmp_path / "much.jsonl").write_text(line * 10_000)
+    return tmp_path
+
+
+def wait_for(what, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def written(folder: Path) -> bool:
+    return any(file.stat().st_size > 0 for file in folder.glob(".corpus.*.part/train.bin"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_ctrl_c_leaves_nothing(much, workers):
+    process = python(PREPARE, much / "much.jsonl", much / "corpus", much / "own", workers, start_new_session=True)
+    wait_for(lambda: written(much))
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+    _, told = process.communicate(timeout=30)
+    assert told.rstrip().endswith("KeyboardInterrupt")
+    assert process.returncode != 0
+    assert left_in(much) == ["much.jsonl", "own"]
+
+
+@pytest.mark.slow
+def test_a_killed_run_leaves_nothing_that_looks_finished(much):
+    psutil = pytest.importorskip("psutil")
+    process = python(PREPARE, much / "much.jsonl", much / "corpus", much / "own", "2", start_new_session=True)
+    wait_for(lambda: written(much))
+    workers = psutil.Process(process.pid).children(recursive=True)
+    assert len(workers) >= 3
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers))
+    assert not (much / "corpus").exists()
+    hidden = [name for name in left_in(much) if name.startswith(".corpus")]
+    assert len(hidden) == 1
+    with pytest.raises(UserError, match="is not a corpus"):
+        Corpus.open(much / hidden[0])
+    alive = much / hidden[0].replace(f".{process.pid}.", f".{os.getppid()}.")
+    alive.mkdir()
+    prepare(make_lines(much / "few.jsonl", 3), out=much / "corpus")
+    assert left_in(much) == [alive.name, "corpus", "few.jsonl", "much.jsonl", "own"]
+
+
+PEAK = 'print(int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]))'
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+@pytest.mark.parametrize("name", ["lines.jsonl", "one_document.txt"])
+def test_memory_does_not_grow_with_the_corpus(name, tmp_path):
+    peaks = []
+    for megabytes in (8, 64):
+        line = json.dumps("Some words and more. " * 40) if name.endswith("jsonl") else "Some words and more. " * 40
+        (tmp_path / name).write_text(f"{line}\n" * (megabytes * 1_000_000 // len(line)))
+        share = PREPARE.replace("workers", "valid_share=0.0, workers")
+        process = python(f"{share}\n{PEAK}", tmp_path / name, tmp_path / f"corpus{megabytes}", "bytes", "1")
+        out, told = process.communicate()
+        assert process.returncode == 0, told
+        peaks.append(int(out.splitlines()[-1]) / 1024)
+    assert peaks[1] < peaks[0] + 16, f"MiB: {peaks}"
+
+
+def test_a_changed_corpus_is_refused(tmp_path):
+    folder = tmp_path / "corpus"
+    corpus = prepare(make_lines(tmp_path / "some.jsonl", 20), out=folder)
+    corpus.verify()
+    data = (folder / "train.bin").read_bytes()
+    (folder / "train.bin").write_bytes(data[:-2])
+    with pytest.raises(
+        UserError, match=rf"train.bin holds {len(data) - 2} bytes, the manifest says {len(data)}: prepare"
+    ):
+        Corpus.open(folder)
+    (folder / "train.bin").write_bytes(data[:-2] + b"\0\0")
+    with pytest.raises(UserError, match=r"train.bin is damaged: sha256 \w{12}, not \w{12}"):
+        Corpus.open(folder).verify()
+    (folder / "train.bin").unlink()
+    with pytest.raises(UserError, match="holds 0 bytes"):
+        Corpus.open(folder)
+    (folder / "train.bin").write_bytes(data)
+    train_bpe(["other"], 260).save(folder)
+    with pytest.raises(UserError, match=r"tokenizer.json is not the one that made the corpus: \w{12}"):
+        Corpus.open(folder).tokenizer()
+    with pytest.raises(UserError, match="no split 'test'; it has train, valid"):
+        corpus.tokens("test")
+
+
+@pytest.mark.parametrize(
+    ("manifest", "message"),
+    [
+        (None, "is not a corpus: it has no manifest.json; make one with mosaics prepare"),
+        ("{", "is damaged"),
+        ("[]", "is damaged"),
+        ("{}", "is damaged: KeyError 'format'; prepare it again"),
+        ('{"format": 2}', "is of format 2, this version reads 1: prepare it again"),
+        ('{"format": 1, "dtype": "words"}', "is damaged"),
+    ],
+)
+def test_what_is_no_corpus_is_refused(manifest, message, tmp_path):
+    if manifest is not None:
+        (tmp_path / "manifest.json").write_text(manifest)
+    with pytest.raises(UserError) as told:
+        Corpus.open(tmp_path)
+    assert message in str(told.value)
+
+
+def test_reading_needs_numpy_and_the_standard_library(tmp_path):
+    """Beyond what the package itself needs."""
+    corpus = prepare(make_lines(tmp_path / "some.jsonl", 20), out=tmp_path / "corpus")
+    code = (
+        "import memory_mosaics; before = set(sys.modules)\n"
+        "from memory_mosaics.text.corpus import Corpus\n"
+        "print(len(Corpus.open(sys.argv[1]).tokens('train')))\n"
+        "print({name.split('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)"
+    )
+    run_ = subprocess.run(
+        [sys.executable, "-c", "import sys\n" + code, str(corpus.folder)], capture_output=True, text=True, check=True
+    )
+    assert run_.stdout.splitlines() == [str(len(corpus.tokens("train"))), "{'memory_mosaics'}"]
+
+
+@pytest.mark.skipif(not (DATA / "tinystories").exists(), reason=f"no texts in {DATA}")
+def test_tinystories_in_gpt2s_tokens(tmp_path):
+    if not (DATA / "gpt2_bpe").exists():
+        pytest.skip(f"GPT-2's files are not in {DATA / 'gpt2_bpe'}")
+    stories, articles = DATA / "tinystories" / "valid.jsonl", DATA / "wikipedia"
+    corpus = prepare(stories, out=tmp_path / "corpus", tokenizer=str(DATA / "gpt2_bpe"), valid=[str(articles)])
+    with stories.open(encoding="utf-8") as lines:
+        texts = [json.loads(line) for line in lines]
+    assert documents(corpus, "train") == texts
+    assert (
+        corpus.manifest["splits"]["train"]["tokens"] == sum(map(len, gpt2(DATA / "gpt2_bpe").encode_many(texts))) + 997
+    )
+    assert corpus.manifest["splits"]["valid"]["documents"] == 752
+    assert corpus.manifest["dtype"] == "uint16"
+
+
+def test_a_file_that_vanishes_is_told(tmp_path):
+    with pytest.raises(UserError, match=r"source gone.txt cannot be read: .* No such file"):
+        list(read_blocks(Source("gone.txt", "text", "gone.txt"), text_field="text", whole=False))
+
+
+def test_what_a_dead_namesake_left_is_removed(tmp_path):
+    """In a container the process number of the killed run comes again."""
+    left = tmp_path / f".corpus.{platform.node()}.{os.getpid()}.part"
+    left.mkdir()
+    (left / "train.bin").write_text("half")
+    prepare(make_lines(tmp_path / "some.jsonl", 5), out=tmp_path / "corpus")
+    assert left_in(tmp_path) == ["corpus", "some.jsonl"]
+
+
+def test_what_differs_is_told(tmp_path):
+    file = make_lines(tmp_path / "some.jsonl", 20)
+    for name in ("one", "two"):
+        train_bpe([f"{name} {name}"], 260, name="own").save(tmp_path / name)
+    prepare(file, file, out=tmp_path / "corpus", tokenizer=str(tmp_path / "one"))
+    with pytest.raises(UserError, match="prepared with another tokenizer called own; name another --out"):
+        prepare(file, file, out=tmp_path / "corpus", tokenizer=str(tmp_path / "two"))
+    with pytest.raises(UserError, match="prepared from 2 sources, not these"):
+        prepare(file, out=tmp_path / "corpus", tokenizer=str(tmp_path / "one"))
+    with pytest.raises(UserError, match="no source was named"):
+        prepare(out=tmp_path / "other")

@@ -1,0 +1,233 @@
+"""One process: what a run leaves behind, and that stopping it changes nothing."""
+
+import json
+import os
+import random
+import signal
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from memory_mosaics import checkpoint
+from memory_mosaics.errors import UserError
+from memory_mosaics.training import state
+from memory_mosaics.training.log import read
+from memory_mosaics.training.loop import Diverged, train
+from training.conftest import finish, start
+
+
+def weights(run):
+    return load_file(checkpoint.newest(run.out) / "model.safetensors")
+
+
+def same(left, right):
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def losses(run, name="loss"):
+    return [line[name] for line in read(run.out / "log.jsonl") if name in line]
+
+
+def test_it_learns_and_leaves_what_it_says(run, capsys):
+    plan = run(steps=60, evaluate_every=20, machine={"samples": 2})
+    results = train(plan)
+    assert results["valid_loss"] < losses(plan)[0] - 1
+    assert [line["step"] for line in read(plan.out / "log.jsonl") if "valid_loss" in line] == [20, 40, 60]
+    said = capsys.readouterr().out
+    for name in ("log.jsonl", "samples.md", "results.json", "run.yaml", "step-00000060"):
+        assert name in said
+        assert (plan.out / name).exists()
+    assert json.loads((plan.out / "results.json").read_text())["valid_loss"] == results["valid_loss"]
+    samples = (plan.out / "samples.md").read_text()
+    assert samples.count("## step") == 3
+    assert samples.count("**") == 2 * 2 * 3
+
+
+def test_the_checkpoint_opens_in_hugging_face_with_its_tokenizer(run):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    import memory_mosaics.huggingface  # noqa: F401
+
+    plan = run()
+    train(plan)
+    folder = checkpoint.newest(plan.out)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    ids = model.generate(**tokenizer("One day", return_tensors="pt"), max_new_tokens=5)
+    assert tokenizer.decode(ids[0]).startswith("One day")
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id == 256
+    assert len(checkpoint.load(plan.out).blocks) == 2
+
+
+def test_a_checkpoint_holds_no_pickle(run):
+    plan = run()
+    train(plan)
+    files = [file for file in checkpoint.newest(plan.out).rglob("*") if file.is_file()]
+    assert {file.suffix for file in files} == {".json", ".safetensors"}
+
+
+def test_two_runs_are_the_same_to_the_last_bit_and_another_seed_is_not(run):
+    plans = [run("one", model={"dropout": 0.1}), run("two", model={"dropout": 0.1}), run("three", seed=1)]
+    for plan in plans:
+        train(plan)
+    assert losses(plans[0]) == losses(plans[1]) != losses(plans[2])
+    assert same(weights(plans[0]), weights(plans[1]))
+
+
+@pytest.mark.parametrize("kind", ["memory-mosaic-tiny", "transformer-tiny"])
+def test_a_run_that_was_stopped_goes_on_to_the_same_weights(run, kind, monkeypatch):
+    change = {"model": {"name": kind, "dropout": 0.1}, "machine": {"save_every": 5, "keep": 9}}
+    whole, parted = run("whole", **change), run("parted", **change)
+    train(whole)
+    take_step, taken = torch.optim.AdamW.step, []
+
+    def interrupt(self, *arguments):
+        taken.append(1)
+        if len(taken) == 8:
+            os.kill(os.getpid(), signal.SIGINT)
+        return take_step(self, *arguments)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", interrupt)
+    stopped = train(parted)
+    assert (stopped["interrupted"], stopped["step"]) == (True, 8)
+    assert not train(parted)["interrupted"]
+    assert same(weights(whole), weights(parted))
+    assert losses(whole) == losses(parted)
+    assert losses(whole, "valid_loss") == losses(parted, "valid_loss")
+    assert len(taken) == 12, "no step is taken twice"
+
+
+def test_a_finished_run_is_not_repeated(run):
+    plan = run()
+    first = train(plan)
+    stamp = (plan.out / "step-00000012" / "model.safetensors").stat().st_mtime_ns
+    again = train(plan)
+    assert again["valid_loss"] == first["valid_loss"]
+    assert (plan.out / "step-00000012" / "model.safetensors").stat().st_mtime_ns == stamp
+
+
+@pytest.mark.parametrize("micro", [1, 2])
+def test_accumulated_micro_batches_are_the_batch(run, micro):
+    whole, parts = run("whole"), run("parts", machine={"micro_batch": micro})
+    train(whole), train(parts)
+    assert losses(parts) == pytest.approx(losses(whole), abs=1e-4)
+    assert losses(parts, "valid_loss") == pytest.approx(losses(whole, "valid_loss"), abs=1e-4)
+
+
+def test_old_checkpoints_go_and_the_best_stays(run):
+    plan = run(machine={"save_every": 3, "keep": 2}, learning_rate=0.3, warm_up=7)
+    results = train(plan)
+    kept = {path.name for path in checkpoint.steps(plan.out)}
+    assert kept == {"step-00000009", "step-00000012", f"step-{results['best_step']:08}"}
+
+
+def test_it_stops_early_when_the_validation_loss_no_longer_falls(run):
+    plan = run(steps=40, evaluate_every=2, learning_rate=1.0, warm_up=0, patience=2)
+    results = train(plan)
+    assert results["step"] < 40
+    assert results["worse"] == 2
+    assert not results["interrupted"]
+
+
+def test_a_run_that_diverges_says_so(run):
+    with pytest.raises(Diverged, match=r"the loss is nan at step \d+ .*take a smaller learning_rate than 1e\+30"):
+        train(run(learning_rate=1e30, steps=20))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"steps": 13}, r"holds a run with training.steps 12, not 13; name another folder, or remove that one"),
+        ({"model": {"blocks": 1}}, r"holds a run with model.blocks 2, not 1"),
+    ],
+)
+def test_another_run_in_the_same_folder_is_refused_and_nothing_is_lost(run, change, said):
+    plan = run()
+    train(plan)
+    before = weights(plan)
+    with pytest.raises(UserError, match=said):
+        train(run(**change))
+    assert same(weights(plan), before)
+
+
+def test_another_corpus_in_the_same_folder_is_refused(run, tmp_path):
+    from dataclasses import replace
+
+    from memory_mosaics.text import corpus as corpora
+
+    plan = run()
+    train(plan)
+    corpora.run(["stories:60:9"], out=tmp_path / "other", tokenizer="bytes", valid_share=0.1)
+    with pytest.raises(UserError, match="holds a run with corpus"):
+        train(replace(plan, data=tmp_path / "other"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model": {"context": 10**6}}, r"the train split of .* has [\d,]+ tokens, and a window of 1000000 wants"),
+        ({"model": {"heads": 5}}, "width 16 does not split into 5 heads"),
+        ({"machine": {"device": "tpu"}}, "there is no device 'tpu' here; there is cpu"),
+        ({"machine": {"micro_batch": 3}}, "micro_batch 3 does not divide the 4 sequences of a process"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_is_written(run, change, said):
+    plan = run(**change)
+    with pytest.raises(UserError, match=said):
+        train(plan)
+    assert not plan.out.exists()
+
+
+def test_a_damaged_checkpoint_is_named(run):
+    plan = run(machine={"save_every": 6, "keep": 2})
+    train(plan)
+    (plan.out / "step-00000012" / "training" / "shard-00001-model-00001-of-00001.safetensors").write_bytes(b"nothing")
+    with pytest.raises(UserError, match=r"cannot go on from .*step-00000012.*remove that folder to go on from the one"):
+        train(plan)
+
+
+def test_a_disk_that_fills_while_saving_leaves_the_last_checkpoint(run, monkeypatch):
+    plan = run(machine={"save_every": 4, "keep": 3})
+
+    def full(*arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    save = state.dcp.save
+    calls = []
+    monkeypatch.setattr(
+        state.dcp, "save", lambda *a, **k: full() if len(calls) == 2 else calls.append(1) or save(*a, **k)
+    )
+    with pytest.raises(UserError, match="No space left on device"):
+        train(plan)
+    assert [path.name for path in checkpoint.steps(plan.out)] == ["step-00000004", "step-00000008"]
+    assert not list(plan.out.glob(".*"))
+    monkeypatch.undo()
+    assert train(plan)["step"] == 12
+
+
+@pytest.mark.slow
+def test_killed_twenty_times_it_ends_the_same(run):
+    """kill -9 at random moments, half of them while saving, since it saves after each step."""
+    change = {
+        "steps": 70,
+        "machine": {"save_every": 1, "log_every": 1},
+        "model": {"dropout": 0.1},
+        "evaluate_every": 35,
+    }
+    whole, killed = run("whole", **change), run("killed", **change)
+    train(whole)
+    moments = random.Random(0)
+    for number in range(20):
+        before = {path.name for path in checkpoint.steps(killed.out)}
+        process = start(killed)
+        while process.poll() is None and {path.name for path in checkpoint.steps(killed.out)} == before:
+            time.sleep(0.005)  # until it has gone on
+        time.sleep(moments.uniform(0, 0.25))
+        assert process.poll() is None, f"it ended before kill {number}"
+        process.kill()
+        process.communicate()
+    finish(start(killed))
+    assert same(weights(whole), weights(killed))
+    assert losses(whole) == losses(killed)
+    assert not list(killed.out.glob(".*"))

@@ -1,0 +1,88 @@
+"""Many processes: torchrun on the CPU with gloo. The losses are those of one process."""
+
+import shutil
+import socket
+
+import pytest
+
+from memory_mosaics import checkpoint
+from memory_mosaics.training.log import read
+from memory_mosaics.training.loop import train
+from training.conftest import finish, start
+
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node")
+pytestmark = pytest.mark.slow
+
+
+def curve(run):
+    return [line["loss"] for line in read(run.out / "log.jsonl") if "loss" in line]
+
+
+def valid(run):
+    return [line["valid_loss"] for line in read(run.out / "log.jsonl") if "valid_loss" in line]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+def on_two_nodes(run):
+    """Two launchers of one process each that meet at an address, as on two machines."""
+    meet = ["--nnodes", "2", "--master-addr", "localhost", "--master-port", str(free_port())]
+    nodes = [start(run, *TORCHRUN, "1", *meet, "--node-rank", str(rank)) for rank in range(2)]
+    for node in nodes:
+        finish(node)
+
+
+def on_two_processes(run):
+    finish(start(run, *TORCHRUN, "2", "--standalone"))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return {}
+
+
+@pytest.mark.parametrize("kind", ["memory-mosaic-tiny", "transformer-tiny"])
+@pytest.mark.parametrize(
+    ("how", "sharding"),
+    [(on_two_processes, "ddp"), (on_two_processes, "fsdp"), (on_two_nodes, "ddp"), (on_two_nodes, "fsdp")],
+    ids=["ddp", "fsdp", "ddp on two nodes", "fsdp on two nodes"],
+)
+def test_the_losses_are_those_of_one_process(run, kind, how, sharding):
+    model = {"name": kind, "slots": 7} if "mosaic" in kind else {"name": kind}
+    one = run("one", model=model)
+    many = run("many", model=model, machine={"sharding": sharding, "micro_batch": 1, "samples": 1})
+    train(one)
+    how(many)
+    assert curve(many) == pytest.approx(curve(one), abs=1e-4)
+    assert valid(many) == pytest.approx(valid(one), abs=1e-4)
+
+
+@pytest.mark.parametrize("before", ["one", "fsdp"])
+@pytest.mark.parametrize("after", ["one", "ddp", "fsdp"])
+def test_a_checkpoint_is_read_by_another_number_of_processes(run, before, after):
+    machine = {"save_every": 6, "keep": 9}
+    whole, parted = run("whole", machine=machine), run("parted", machine=machine)
+    if before == "one":
+        train(whole)
+    else:
+        on_two_processes(run("whole", machine=machine | {"sharding": before}))
+    shutil.copytree(whole.out, parted.out)
+    shutil.rmtree(parted.out / "step-00000012")
+    if after == "one":
+        train(parted)
+    else:
+        on_two_processes(run("parted", machine=machine | {"sharding": after}))
+    assert curve(parted) == pytest.approx(curve(whole), abs=1e-4)
+    assert checkpoint.load(parted.out).config == checkpoint.load(whole.out).config
+
+
+def test_a_batch_that_does_not_split_is_one_clear_line(run):
+    process = start(run(batch=3), *TORCHRUN, "2", "--standalone")
+    _, said = process.communicate(timeout=300)
+    assert process.returncode != 0
+    assert "a batch of 3 does not split over 2 processes; choose a multiple of 2" in said
+    assert "Traceback (most recent call last):\n  File" not in said.split("mosaics:")[0]

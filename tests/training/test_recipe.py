@@ -1,0 +1,92 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from memory_mosaics import LanguageModel, parameter_count, to_plain
+from memory_mosaics.errors import UserError
+from memory_mosaics.presets import memory_mosaic
+from memory_mosaics.training.recipe import RECIPES, Machine, ModelChoice, Training, recipe
+
+
+def test_the_papers_table():
+    model, training = recipe("memory-mosaic-18")
+    config = model.build(50257)
+    assert (config.blocks, config.width, config.context, config.dropout) == (18, 768, 512, 0.05)
+    assert (training.batch, training.steps, training.warm_up) == (512, 80_000, 2000)
+    assert (training.learning_rate, training.final_learning_rate, training.weight_decay) == (5e-3, 1e-4, 0.1)
+    assert (training.betas, training.clip) == ((0.9, 0.95), 1.0)
+    assert all(f"{kind}-{depth}" in RECIPES for kind in ("memory-mosaic", "transformer") for depth in (1, 4, 8, 12, 18))
+
+
+@pytest.mark.parametrize("size", ["1", "12", "small", "tiny"])
+def test_twins_have_the_same_size_and_training(size):
+    import torch
+
+    (mosaic, how), (transformer, how_too) = recipe(f"memory-mosaic-{size}"), recipe(f"transformer-{size}")
+    assert how == how_too
+    with torch.device("meta"):
+        counts = [
+            parameter_count(LanguageModel(model.build(2048 if size == "tiny" else 50257)))["total"]
+            for model in (mosaic, transformer)
+        ]
+    assert abs(counts[0] / counts[1] - 1) < 0.01
+
+
+def test_the_learning_rate_rises_in_a_line_and_falls_in_a_cosine():
+    training = Training(steps=100, warm_up=10, learning_rate=1.0, final_learning_rate=0.1)
+    rates = [training.rate(step) for step in range(100)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[9] == rates[10] == 1.0
+    assert rates[55] == pytest.approx(0.55)
+    assert rates[99] == pytest.approx(0.1, abs=1e-3)
+    assert sorted(rates[10:], reverse=True) == rates[10:]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"steps": 0}, "steps must be at least 1, not 0"),
+        ({"learning_rate": 0.0}, "learning_rate must be more than 0, not 0.0"),
+        ({"learning_rate": float("nan")}, "learning_rate must be more than 0"),
+        ({"final_learning_rate": 1.0}, "final_learning_rate must be from 0 to the learning_rate of 0.005, not 1.0"),
+        ({"betas": (0.9, 1.0)}, "betas must be in"),
+        ({"patience": 0}, "patience must be at least 1"),
+    ],
+)
+def test_wrong_numbers_are_named(change, said):
+    with pytest.raises(UserError, match=said):
+        replace(Training(), **change)
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ({"name": "nobody"}, "neither a preset nor a file; the presets are memory-mosaic-1"),
+        ({"name": "transformer-1", "slots": 3}, "slots"),
+        ({"name": "transformer-1", "position": "square"}, "no position code 'square'"),
+        ({"heads": 5}, "width|heads"),
+        ({"dropout": 2.0}, "dropout must be in"),
+    ],
+)
+def test_wrong_models_are_named(choice, said):
+    with pytest.raises(UserError, match=said):
+        LanguageModel(ModelChoice(**choice).build(100))
+
+
+def test_an_unknown_logger_or_device_is_named():
+    with pytest.raises(UserError, match="no logger 'telegraph'"):
+        Machine(loggers=["telegraph"])
+
+
+def test_another_width_takes_as_many_slots_as_fit_it():
+    config = ModelChoice(width=256).build(100)
+    assert config.channel_mixer is not None
+    assert to_plain(config.channel_mixer)["slots"] == 896
+
+
+def test_a_model_of_your_own_parts_comes_from_a_file(tmp_path):
+    config = memory_mosaic(width=16, blocks=1, heads=2, vocabulary=10, context=8)
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(to_plain(config)))
+    assert ModelChoice(name=str(file), blocks=3).build(77) == replace(config, vocabulary=77, blocks=3)
