@@ -32,6 +32,7 @@ ORDER = [
     "generation",
     "training",
     "figures",
+    "report",
     "studies",
     "__init__",
     "cli",
@@ -47,8 +48,9 @@ def test_imports_point_upwards(path):
     own = path.relative_to(ROOT).parts[0].removesuffix(".py")
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "memory_mosaics":
-            imported = (node.module or "").split(".")[1:2] or ["__init__"]
-            assert imported[0] == own or layer(imported[0]) < layer(own), f"{own} imports {node.module}"
+            names = [name.name if name.name in ORDER else "__init__" for name in node.names]
+            for imported in (node.module or "").split(".")[1:2] or names:
+                assert imported == own or layer(imported) < layer(own), f"{own} imports {imported}"
         assert not (isinstance(node, ast.ImportFrom) and node.level), "imports name the whole path"
         for name in node.names if isinstance(node, ast.Import) else ():
             parts = name.name.split(".")

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser, auto_cli
 
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.studies import curves, induction, moons, sweep
+from memory_mosaics.studies import curves, demo, induction, moons, sweep
 from memory_mosaics.text import corpus, stories
 from memory_mosaics.training import loop
 from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training, recipe
@@ -104,6 +104,7 @@ def train(
 
 
 COMMANDS: dict[str, Any] = {
+    "demo": demo.run,
     "stories": stories.run,
     "prepare": corpus.run,
     "train": train,

@@ -12,11 +12,11 @@ import pytest
 from memory_mosaics.errors import UserError
 from memory_mosaics.text import stories as module
 from memory_mosaics.text.stories import FEATURES, PLOTS, Story, run, stories, story
-from memory_mosaics.text.story_phrases import PHRASES
-from memory_mosaics.text.story_rules import RULES
-from memory_mosaics.text.story_teller import compile_phrase, phrases
-from memory_mosaics.text.story_words import BOYS, COLOURS, GIRLS, PETS, PLACES, SURNAMES, THINGS
-from memory_mosaics.text.story_world import Person, Place, Thing, World
+from memory_mosaics.text.story.phrases import PHRASES
+from memory_mosaics.text.story.rules import RULES
+from memory_mosaics.text.story.teller import compile_phrase, phrases
+from memory_mosaics.text.story.words import BOYS, COLOURS, GIRLS, PETS, PLACES, SURNAMES, THINGS
+from memory_mosaics.text.story.world import Person, Place, Thing, World
 
 NAMES = {*BOYS, *GIRLS, *(name for names in PETS.values() for name in names.split())}
 

@@ -213,7 +213,7 @@ def test_killed_twenty_times_it_ends_the_same(run):
         "steps": 70,
         "machine": {"save_every": 1, "log_every": 1},
         "model": {"dropout": 0.1},
-        "evaluate_every": 35,
+        "evaluate_every": 80,
     }
     whole, killed = run("whole", **change), run("killed", **change)
     train(whole)

@@ -1,9 +1,9 @@
 """The embedded story world: unlimited short stories for small language models, without a download.
 
-A story is simulated, then told. story_cast.py draws people, things and places; a plot in one of the story_plots files
-lets wants meet obstacles; every event is checked against the state and changes it (story_world.py, story_rules.py);
-the teller turns the trace into simple English (story_teller.py). So what a story says about who has what, where a thing
-was hidden or which colour it has is true to its end, and a reader with a memory can tell what must come.
+A story is simulated, then told. story/cast.py draws people, things and places; a plot of story/plots_*.py lets wants
+meet obstacles; every event is checked against the state and changes it (story/world.py, story/rules.py); the teller
+turns the trace into simple English (story/teller.py). So what a story says about who has what, where a thing was hidden
+or which colour it has is true to its end, and a reader with a memory can tell what must come.
 
     >>> one = story(seed=0, index=7)
     >>> one.text, one.features, one.words, one.probes
@@ -23,15 +23,15 @@ from tqdm import tqdm
 
 from memory_mosaics.errors import UserError
 from memory_mosaics.files import written_whole
-from memory_mosaics.text import story_plots_days as days
-from memory_mosaics.text import story_plots_friends as friends
-from memory_mosaics.text import story_plots_journeys as journeys
-from memory_mosaics.text import story_plots_owners as owners
-from memory_mosaics.text import story_plots_things as things
-from memory_mosaics.text.story_cast import Stage
-from memory_mosaics.text.story_details import weave
-from memory_mosaics.text.story_teller import CLOSE, OPEN, Teller
-from memory_mosaics.text.story_words import ANIMALS, BAKED, COLOURS, FEELS, NOUNS, RIPE, THINGS, TRAITS, VERBS
+from memory_mosaics.text.story import plots_days as days
+from memory_mosaics.text.story import plots_friends as friends
+from memory_mosaics.text.story import plots_journeys as journeys
+from memory_mosaics.text.story import plots_owners as owners
+from memory_mosaics.text.story import plots_things as things
+from memory_mosaics.text.story.cast import Stage
+from memory_mosaics.text.story.details import weave
+from memory_mosaics.text.story.teller import CLOSE, OPEN, Teller
+from memory_mosaics.text.story.words import ANIMALS, BAKED, COLOURS, FEELS, NOUNS, RIPE, THINGS, TRAITS, VERBS
 
 FEATURES = ("Dialogue", "BadEnding", "MoralValue", "Foreshadowing", "Twist", "Conflict")  # of TinyStories' prompts
 PLOTS = (

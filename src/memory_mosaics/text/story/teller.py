@@ -1,6 +1,6 @@
 """The teller: from a trace of events to English, with other words each time.
 
-Each kind of event has phrases in the story_phrases files. A phrase is text with choices and roles:
+Each kind of event has phrases in the phrases files. A phrase is text with choices and roles:
 
     {a} [ran|hurried] to {p}. {A} was [very |]happy.
 
@@ -18,9 +18,9 @@ Each kind of event has phrases in the story_phrases files. A phrase is text with
 import re
 from typing import Any
 
-from memory_mosaics.text.story_phrases import PHRASES
-from memory_mosaics.text.story_words import SYNONYMS
-from memory_mosaics.text.story_world import Person, Place, Roles, Spot, Thing, World
+from memory_mosaics.text.story.phrases import PHRASES
+from memory_mosaics.text.story.words import SYNONYMS
+from memory_mosaics.text.story.world import Person, Place, Roles, Spot, Thing, World
 
 PRONOUNS = {"he": ("she", "he"), "him": ("her", "him"), "his": ("her", "his"), "himself": ("herself", "himself")}
 AUTO = {"": "he", "obj": "him", "pos": "his"}

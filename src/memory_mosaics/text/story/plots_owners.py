@@ -1,7 +1,7 @@
 """Plots about what belongs to somebody else: broken, borrowed, traded."""
 
-from memory_mosaics.text.story_cast import Stage
-from memory_mosaics.text.story_pieces import (
+from memory_mosaics.text.story.cast import Stage
+from memory_mosaics.text.story.pieces import (
     close_story,
     go,
     good_deed,

@@ -1,6 +1,6 @@
 """The rules of the story world: what must hold for an event to happen, and what holds after it.
 
-Kinds of events that change nothing are not listed; how conditions are written is told in story_world.py.
+Kinds of events that change nothing are not listed; how conditions are written is told in world.py.
 """
 
 _RULES = """

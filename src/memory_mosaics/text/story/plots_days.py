@@ -1,9 +1,9 @@
 """Plots of a few days or one: a picnic, a hurt animal, a thing to make, a locked one."""
 
-from memory_mosaics.text.story_cast import Stage
-from memory_mosaics.text.story_pieces import close_story, detour, go, good_deed, lesson, open_story, own
-from memory_mosaics.text.story_words import CHORES, MADE_OF
-from memory_mosaics.text.story_world import Thing
+from memory_mosaics.text.story.cast import Stage
+from memory_mosaics.text.story.pieces import close_story, detour, go, good_deed, lesson, open_story, own
+from memory_mosaics.text.story.words import CHORES, MADE_OF
+from memory_mosaics.text.story.world import Thing
 
 
 def picnic(w: Stage) -> None:

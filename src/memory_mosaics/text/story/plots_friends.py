@@ -1,7 +1,7 @@
 """Plots between two: a promise, a newcomer, a treat to share, a race, a wrong suspicion, hide and seek, a seed."""
 
-from memory_mosaics.text.story_cast import Stage
-from memory_mosaics.text.story_pieces import (
+from memory_mosaics.text.story.cast import Stage
+from memory_mosaics.text.story.pieces import (
     close_story,
     detour,
     go,
@@ -12,7 +12,7 @@ from memory_mosaics.text.story_pieces import (
     own,
     quarrel,
 )
-from memory_mosaics.text.story_words import FLOWER_COLOURS
+from memory_mosaics.text.story.words import FLOWER_COLOURS
 
 
 def promise(w: Stage) -> None:

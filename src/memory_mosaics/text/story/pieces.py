@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from memory_mosaics.text.story_cast import Stage
-from memory_mosaics.text.story_world import Person, Place, Thing
+from memory_mosaics.text.story.cast import Stage
+from memory_mosaics.text.story.world import Person, Place, Thing
 
 DAYS = [
     "warm spring", "windy spring", "sunny spring", "hot summer", "bright summer", "cool fall", "windy fall",

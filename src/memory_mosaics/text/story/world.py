@@ -1,7 +1,7 @@
 """The story world: who and what there is, and a state that only events change.
 
 An event has a kind and fills roles: a, b, c are people, o and q things, p and r places, s a hiding spot, x and y words.
-RULES in story_rules.py says for each kind what must hold before and what holds after:
+RULES in rules.py says for each kind what must hold before and what holds after:
 
     "lend": "a has o & a at p & b at p -> b has o & b owes a"
 
@@ -17,7 +17,7 @@ The trace of events is what the teller tells. A want is a condition, too: it dec
 from random import Random
 from typing import Any
 
-from memory_mosaics.text.story_rules import RULES
+from memory_mosaics.text.story.rules import RULES
 
 
 class Place:

@@ -1,8 +1,8 @@
 """Plots that go somewhere: the way home, a delivery, a noise in the night."""
 
-from memory_mosaics.text.story_cast import Stage
-from memory_mosaics.text.story_pieces import close_story, detour, go, good_deed, lesson, open_story, own
-from memory_mosaics.text.story_words import LANDMARKS
+from memory_mosaics.text.story.cast import Stage
+from memory_mosaics.text.story.pieces import close_story, detour, go, good_deed, lesson, open_story, own
+from memory_mosaics.text.story.words import LANDMARKS
 
 
 def woods(w: Stage) -> None:

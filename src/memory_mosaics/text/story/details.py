@@ -4,9 +4,9 @@ A detail is told at the beginning and comes back where it belongs: the song when
 home, the food at dinner. So each is one more thing that a reader can know before it is said.
 """
 
-from memory_mosaics.text.story_cast import Stage
-from memory_mosaics.text.story_words import COLOURS, choices, words
-from memory_mosaics.text.story_world import Roles
+from memory_mosaics.text.story.cast import Stage
+from memory_mosaics.text.story.words import COLOURS, choices, words
+from memory_mosaics.text.story.world import Roles
 
 
 def _pairs(first: list[str], second: list[str]) -> list[str]:

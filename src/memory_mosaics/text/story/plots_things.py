@@ -1,7 +1,7 @@
 """Plots about things: lost, hidden, stuck."""
 
-from memory_mosaics.text.story_cast import Stage
-from memory_mosaics.text.story_pieces import (
+from memory_mosaics.text.story.cast import Stage
+from memory_mosaics.text.story.pieces import (
     close_story,
     detour,
     go,
@@ -10,7 +10,7 @@ from memory_mosaics.text.story_pieces import (
     open_story,
     own,
 )
-from memory_mosaics.text.story_world import Person, Place, Thing
+from memory_mosaics.text.story.world import Person, Place, Thing
 
 
 def lost(w: Stage) -> None:

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from memory_mosaics.text.story_words import (
+from memory_mosaics.text.story.words import (
     ANIMALS,
     BAKED,
     BOYS,
@@ -21,7 +21,7 @@ from memory_mosaics.text.story_words import (
     THINGS,
     TRAITS,
 )
-from memory_mosaics.text.story_world import Person, Place, Spot, Thing, World
+from memory_mosaics.text.story.world import Person, Place, Spot, Thing, World
 
 _TRAITS = list(TRAITS)
 _PETS = [(kind, names.split()) for kind, names in PETS.items()]

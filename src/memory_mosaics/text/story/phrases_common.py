@@ -1,4 +1,4 @@
-"""Phrases of the events that many plots share. How a phrase is written is told in story_teller.py."""
+"""Phrases of the events that many plots share. How a phrase is written is told in teller.py."""
 
 TEXT = """
 == open

@@ -1,0 +1,195 @@
+"""The demo: everything from nothing to a report, in minutes on a laptop.
+
+Three moons; the embedded stories as a corpus; a Memory Mosaic and its transformer twin trained on the same batches;
+what both have learned, in numbers and in their own words; one HTML page with all of it.
+"""
+
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from memory_mosaics import checkpoint, figures
+from memory_mosaics import results as files
+from memory_mosaics.generation import sample
+from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.report import Page
+from memory_mosaics.studies import curves, moons
+from memory_mosaics.text import corpus as corpora
+from memory_mosaics.text.stories import stories
+from memory_mosaics.text.tokenizer import Tokenizer
+from memory_mosaics.training.recipe import Machine, ModelChoice, Training
+
+STORIES = 20_000
+VOCABULARY = 2048
+MODEL = ModelChoice(width=128, heads=4, slots=480, context=256)  # as memory-mosaic-tiny: slots for the twin's positions
+BLOCKS = 4
+TRAINING = Training(
+    steps=250,
+    batch=16,
+    learning_rate=5e-3,
+    final_learning_rate=5e-4,
+    warm_up=30,
+    evaluate_every=50,
+    evaluate_windows=48,
+)
+UNSEEN = 1_000_003  # seed of the stories that probes and continuations are from
+PROBED, TOLD, OPENING, LENGTH = (
+    150,
+    3,
+    24,
+    120,
+)  # stories asked; stories continued, from so many words, for so many tokens
+
+
+def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_count: int = STORIES) -> dict[str, Any]:
+    """Run three moons, train a Memory Mosaic and its transformer twin on the embedded stories, and write a report.
+
+    About five minutes on two cores. Ctrl-C keeps what is finished; the same command goes on.
+
+    Args:
+        out: folder for everything; the page to open is report.html
+        steps: training steps of each model
+        story_count: stories of the corpus
+    """
+    figures.check()
+    files.prepare(out)
+    start = time.perf_counter()
+    print("1. Three moons: one memory of everything against one memory a moon")
+    sky = moons.run(out / "moons")
+    print(f"\n2. A corpus: {story_count:,} stories of the embedded world")
+    corpus = corpora.run([f"stories:{story_count}"], out=out / "corpus", tokenizer="bpe", vocabulary=VOCABULARY)
+    print("\n3. A Memory Mosaic and its transformer twin: same parameters, same batches in the same order")
+    training = replace(TRAINING, steps=steps, warm_up=min(TRAINING.warm_up, steps // 5))
+    trained = curves.run(
+        out / "corpus", out / "language", blocks=[BLOCKS], rates=[training.learning_rate], model=MODEL,
+        training=training, machine=Machine(samples=0),
+    )  # fmt: skip
+    results = {"study": "demo", "interrupted": sky["interrupted"] or trained["interrupted"], "moons": sky}
+    if results["interrupted"]:
+        return results
+    tokenizer = corpus.tokenizer()
+    models = {record["architecture"]: checkpoint.load(record["out"]) for record in trained["runs"]}
+    print("\n4. What they remember, and the stories they tell")
+    results["memory"] = {name: remembered(model, tokenizer) for name, model in models.items()}
+    results["stories"] = tell(models, tokenizer)
+    results["language"], results["corpus"] = trained, corpus.manifest
+    results["seconds"] = round(time.perf_counter() - start, 1)
+    print(memory_table(results), "", stories_text(results), sep="\n")
+    page = report(results, out)
+    files.write(out / "results.json", {key: results[key] for key in ("study", "seconds", "memory", "stories")})
+    print(f"\n{results['seconds'] / 60:.1f} minutes. The report, to open in a browser: {page}")
+    print(f"The models, for any command that takes one: {', '.join(str(r['out']) for r in trained['runs'])}")
+    return results
+
+
+@torch.no_grad()
+def remembered(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, float]:
+    """How often the model's best guess is the word that a story told at least 40 words before makes certain."""
+    right = asked = 0
+    for story in stories(PROBED, seed=UNSEEN):
+        for prefix, answer in story.probes:
+            before, word = tokenizer.encode(prefix), tokenizer.encode(" " + answer)
+            if word and len(before) + len(word) <= model.config.context:
+                logits, _ = model(torch.tensor([[*before, *word[:-1]]]))
+                right += logits[0, len(before) - 1 :].argmax(-1).tolist() == word
+                asked += 1
+    return {"asked": asked, "right": right, "share": right / max(1, asked)}
+
+
+def tell(models: dict[str, LanguageModel], tokenizer: Tokenizer) -> list[dict[str, str]]:
+    """How unseen stories begin, and how each model goes on."""
+    told = []
+    for number, story in enumerate(stories(TOLD, seed=UNSEEN + 1)):
+        opening = " ".join(story.text.split()[:OPENING])
+        prompt = torch.tensor(tokenizer.encode(opening))
+        texts = {"opening": opening}
+        for name, model in models.items():
+            generator = torch.Generator().manual_seed(number)
+            tokens = sample(model, prompt, LENGTH, temperature=0.7, end=tokenizer.end_of_text, generator=generator)
+            texts[name] = tokenizer.decode(tokens.tolist()).strip()
+        told.append(texts)
+    return told
+
+
+def memory_table(results: dict[str, Any]) -> str:
+    """The losses are in the table of the curves; this is what they do not show."""
+    lines = ["words that only an earlier sentence tells, right at the first guess:"]
+    for name, found in results["memory"].items():
+        lines.append(f"  {curves.LABELS[name]:15} {found['right']:4} of {found['asked']} ({found['share']:.0%})")
+    return "\n".join(lines)
+
+
+def stories_text(results: dict[str, Any]) -> str:
+    """The continuations, for the terminal."""
+    lines = []
+    for texts in results["stories"]:
+        lines.append(f"> {texts['opening']} ...")
+        lines += [f"  {curves.LABELS[name]}: ... {texts[name]}" for name in results["memory"]]
+    return "\n".join(lines)
+
+
+def report(results: dict[str, Any], out: Path) -> Path:
+    """The page with everything."""
+    page = Page("Memory Mosaics: what a few minutes of CPU show")
+    minutes = results["seconds"] / 60
+    page.text(
+        f"Everything here was computed on this machine in {minutes:.1f} minutes: {results['moons']['hardware']}. "
+        "The models are a hundred times smaller than the paper's and have read a few thousand stories. What such a run "
+        "shows is that the pieces work and which way the difference between the architectures points; it does not "
+        "measure how good either is at scale. experiments/ holds the runs that are large enough to judge by."
+    )
+    _moons_section(page, results["moons"], out)
+    _language_section(page, results, out)
+    page.heading("The stories they tell")
+    page.text(
+        f"The first {OPENING} words are from stories that neither has seen; both go on at temperature 0.7 with the "
+        "same random numbers. Nothing was chosen."
+    )
+    for texts in results["stories"]:
+        page.text(f"{texts['opening']} ...")
+        page.beside({curves.LABELS[name]: f"... {texts[name]}" for name in results["memory"]})
+    page.heading("Go on")
+    versions = ", ".join(f"{name} {version}" for name, version in results["moons"]["versions"].items())
+    page.text(f"All numbers are in {out}/**/results.json. {versions}.")
+    page.code("mosaics train --help\nmosaics prepare --help\nmosaics --help")
+    return page.write(out / "report.html")
+
+
+def _moons_section(page: Page, sky: dict[str, Any], out: Path) -> None:
+    page.heading("Three moons")
+    page.text(
+        "Moons circle with periods that differ in every sequence; who predicts them must learn the periods while "
+        "watching. One memory of the whole sky has to wait until all moons return together. Three memories find, by "
+        "training alone, that each should follow one moon, and predict as soon as the slowest has returned once."
+    )
+    page.figure(out / "moons" / "error.png", "Error of the next 25 positions against the days watched.")
+    page.figure(out / "moons" / "astronomers.png", "What each network expects (dots) and what happens (lines).")
+
+
+def _language_section(page: Page, results: dict[str, Any], out: Path) -> None:
+    splits, runs = results["corpus"]["splits"], results["language"]["runs"]
+    page.heading("A Memory Mosaic and its transformer twin")
+    page.text(
+        f"Both have {BLOCKS} blocks of width {MODEL.width}, {MODEL.heads} heads, and read the same batches in the same "
+        f"order: {results['language']['training']['steps']} steps of {TRAINING.batch} windows of {MODEL.context} "
+        f"tokens. The corpus is {splits['train']['documents']:,} stories of the embedded world, {splits['train']['tokens']:,} "
+        f"tokens; {splits['valid']['documents']:,} stories are held out."
+    )
+    rows = []
+    for record in runs:
+        found, loss = results["memory"][record["architecture"]], record["valid_loss"]
+        rows.append([
+            curves.LABELS[record["architecture"]], f"{record['parameters']:,}", f"{record['train_loss']:.3f}",
+            f"{loss:.3f}", f"{math.exp(loss):.2f}", f"{found['share']:.0%}", f"{record['tokens_per_second']:,.0f}",
+        ])  # fmt: skip
+    heads = ["model", "parameters", "train loss", "valid loss", "perplexity", "remembered", "tokens/s"]
+    page.table(heads, rows)
+    page.text(
+        f"Remembered: of {found['asked']} words in unseen stories that follow from something told at least 40 words "
+        "before, such as the colour of a kite or where a key was hidden, the share that is the model's first guess."
+    )
+    page.figure(out / "language" / "curves.png", "Training and validation loss.")

@@ -1,0 +1,1 @@
+"""The parts of the embedded story world; stories.py puts them together."""
