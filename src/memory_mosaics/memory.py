@@ -25,6 +25,10 @@ from memory_mosaics.extractors import Extractor, LeakyAverageConfig, Scale, Taps
 from memory_mosaics.ops.recall import gaussian, recall
 from memory_mosaics.shapes import Bool, Float
 
+# How training begins; docs/LOG.md has what was tried. Beta starts where a memory tells random keys apart. Slots are as
+# small as all other matrices, so that they learn as fast under Adam; beta and the scale of the answers make up for it.
+SHARPNESS, PERSISTENT_SHARPNESS, SLOTS_STD = e**3, e**4, 0.02
+
 State = tuple[Tensor, ...]
 Kernel = Callable[[Tensor, Tensor, float | Tensor], tuple[Tensor, Tensor]]
 
@@ -92,9 +96,9 @@ class Fixed(nn.Module):
 class Combine(nn.Module):
     """The combining layer: the answers of all heads, each with its trained scale, through one matrix."""
 
-    def __init__(self, width: int, heads: int, *, head_width: int, bias: bool = False):
+    def __init__(self, width: int, heads: int, *, head_width: int, bias: bool = False, scale: float = e**-0.5):
         super().__init__()
-        self.scale = Scale(heads, initial=e**-0.5)
+        self.scale = Scale(heads, initial=scale)
         self.map = nn.Linear(heads * head_width, width, bias=bias)
 
     def forward(self, answers: Float[Tensor, "B T H D"]) -> Float[Tensor, "B T W"]:
@@ -190,9 +194,8 @@ class PersistentMemory(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Pairs of about unit norm, like those that a contextual memory stores."""
         for pairs in (self.keys, self.values):
-            nn.init.normal_(pairs, std=pairs.shape[-1] ** -0.5)
+            nn.init.normal_(pairs, std=SLOTS_STD)
 
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
@@ -217,9 +220,9 @@ def head_width(width: int, heads: int) -> int:
     return width // heads
 
 
-def learned_sharpness(heads: int) -> Scale:
-    """Beta, one per head; it starts at e^2."""
-    return Scale(heads, initial=e**2, speed=20.0)
+def learned_sharpness(heads: int, initial: float) -> Scale:
+    """Beta, one per head."""
+    return Scale(heads, initial=initial, speed=20.0)
 
 
 @part("contextual_memory")
@@ -239,7 +242,7 @@ class ContextualMemoryConfig(MixerConfig):
         return ContextualMemory(
             key=self.key.build(width, self.heads, **shape),
             value=self.value.build(width, self.heads, **shape),
-            sharpness=learned_sharpness(self.heads),
+            sharpness=learned_sharpness(self.heads, SHARPNESS),
             combine=Combine(width, self.heads, **shape),
             dropout=dropout,
         )
@@ -260,12 +263,13 @@ class PersistentMemoryConfig(MixerConfig):
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> PersistentMemory:
         shape = {"head_width": head_width(width, self.heads), "bias": bias}
+        norm = SLOTS_STD * shape["head_width"] ** 0.5  # of a slot, at first
         return PersistentMemory(
             key=self.key.build(width, self.heads, **shape),
             slots=self.slots,
             memories=self.memories,
             head_shape=(self.heads, shape["head_width"]),
-            sharpness=learned_sharpness(self.heads),
-            combine=Combine(width, self.heads, **shape),
+            sharpness=learned_sharpness(self.heads, PERSISTENT_SHARPNESS / norm),
+            combine=Combine(width, self.heads, scale=e**-0.5 / norm, **shape),
             dropout=dropout,
         )

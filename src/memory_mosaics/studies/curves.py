@@ -67,7 +67,7 @@ def run(
         results["interrupted"] = bool(trained.get("interrupted"))
         if results["interrupted"]:
             break
-        results["runs"].append(labels | {"out": str(plan.out)} | _record(trained, plan.out))
+        results["runs"].append(labels | {"run": str(plan.out.relative_to(out))} | _record(trained, plan.out))
     files.write(out / "results.json", results)
     drawn = "No figures: matplotlib is not installed here; mosaics draw makes them from results.json"
     if figures.available() and results["runs"]:

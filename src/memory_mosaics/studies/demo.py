@@ -72,7 +72,7 @@ def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_cou
     if results["interrupted"]:
         return results
     tokenizer = corpus.tokenizer()
-    models = {record["architecture"]: checkpoint.load(record["out"]) for record in trained["runs"]}
+    models = {record["architecture"]: checkpoint.load(out / "language" / record["run"]) for record in trained["runs"]}
     print("\n4. What they remember, and the stories they tell")
     results["memory"] = {name: remembered(model, tokenizer) for name, model in models.items()}
     results["stories"] = tell(models, tokenizer)
@@ -82,7 +82,7 @@ def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_cou
     page = report(results, out)
     files.write(out / "results.json", {key: results[key] for key in ("study", "seconds", "memory", "stories")})
     print(f"\n{results['seconds'] / 60:.1f} minutes. The report, to open in a browser: {page}")
-    print(f"The models, for any command that takes one: {', '.join(str(r['out']) for r in trained['runs'])}")
+    print(f"The models, for any command that takes one: {', '.join(str(out / 'language' / r['run']) for r in trained['runs'])}")
     return results
 
 

@@ -64,6 +64,8 @@ class World:
 def world(machine: Machine) -> Iterator[World]:
     """The processes that torchrun started, or this one alone."""
     kind = find_device(machine.device)
+    if kind == "cuda" and machine.precision != "float32":
+        torch.set_float32_matmul_precision("high")  # what stays in float32 may use TF32
     if "RANK" not in os.environ:
         yield World(0, 1, torch.device(kind))
         return
