@@ -16,8 +16,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 demo: setup
-	$(BIN)/mosaics moons --out runs/moons
-	$(BIN)/mosaics induction --out runs/induction
+	$(BIN)/mosaics demo --out runs/demo
 
 # One thread for each of the two workers: threads of two processes that wait for each other are many times slower.
 test: setup

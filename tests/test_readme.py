@@ -98,3 +98,25 @@ def test_all_hundred_seeds_of_three_memories_converged():
     seeds = results["networks"]["3"]["seeds"]
     assert len(seeds) == 100
     assert all(seed["converged"] and seed["score"] > 0.99 for seed in seeds)
+
+
+def test_the_numbers_of_the_stories_tables_are_those_measured():
+    folder = ROOT / "experiments" / "stories"
+    pages = [(folder / "README.md").read_text(), README]
+    runs = json.loads((folder / "results.json").read_text())["runs"]
+    pairs = {}
+    for run in runs:
+        pairs.setdefault((run["blocks"], run["learning_rate"]), {})[run["architecture"]] = run
+    assert len(pairs) == 6
+    for (blocks, rate), pair in pairs.items():
+        cells = [
+            f"{run['train_loss']:.3f} | {run['valid_loss']:.3f} | {run['tokens_per_second'] / 1000:,.0f}"
+            for run in (pair["memory-mosaic"], pair["transformer"])
+        ]
+        assert f"| {blocks} | {rate:g} | {' | '.join(cells)} |" in pages[0]
+    for blocks in (1, 6):
+        best = [
+            min(run["valid_loss"] for run in runs if (run["architecture"], run["blocks"]) == (kind, blocks))
+            for kind in ("memory-mosaic", "transformer")
+        ]
+        assert f"| {blocks} | {best[0]:.3f} | {best[1]:.3f} |" in pages[1]

@@ -5,9 +5,10 @@ Flags come from the signatures and their help from the docstrings. A user's mist
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
 from inspect import signature
 from itertools import takewhile
 from pathlib import Path
@@ -75,6 +76,8 @@ def draw(folder: Path) -> None:
     try:
         results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
         drawn = figures.draw(results, folder)
+    except FileNotFoundError:
+        raise UserError(f"{folder} holds no results.json; name the folder of a study") from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / 'results.json'} is not what a study wrote: {one_line(error)}") from error
     print(f"drawn: {', '.join(map(str, drawn))}")
@@ -131,7 +134,12 @@ def gather_lists(arguments: Sequence[str]) -> list[str]:
     rest = list(arguments)
     gathered = [rest.pop(0)]
     parameters = signature(COMMANDS[gathered[0]]).parameters if gathered[0] in COMMANDS else {}
-    lists = {f"--{name}": str(each.annotation) for name, each in parameters.items() if "list[" in str(each.annotation)}
+    kinds = {name: each.annotation for name, each in parameters.items()}
+    for name, group in tuple(kinds.items()):
+        kinds |= {f"{name}.{field.name}": field.type for field in (fields(group) if is_dataclass(group) else ())}
+    lists = {
+        f"--{name}": str(kind) for name, kind in kinds.items() if re.match(r"(list|tuple)\[(?!.*\| str)", str(kind))
+    }
     word = f"--{next(iter(parameters), '')}"  # the first parameter takes the words before any flag
     while rest:
         values = list(takewhile(lambda value: not value.startswith(("-", "[")), rest)) if word in lists else []

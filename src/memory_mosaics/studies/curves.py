@@ -50,12 +50,12 @@ def run(
     """
     depths, rates = blocks or [1, 6], rates or [1e-3, 3e-3, 6e-3]
     corpus = Corpus.open(data)
-    files.prepare(out)
     plans = list(
         _plans(data, out, depths, rates, Run(data=data, out=out, model=model, training=training, machine=machine))
     )
     for _, plan in plans:
         plan.model.build(corpus.vocabulary)  # a wrong size is found before hours are spent
+    files.prepare(out)
     results: dict[str, Any] = {"study": "curves", "interrupted": False, "corpus": _corpus(corpus)}
     results |= {"model": asdict(model), "training": asdict(training), "runs": []}
     for labels, plan in plans:

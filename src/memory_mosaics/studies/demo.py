@@ -19,6 +19,7 @@ from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.report import Page
 from memory_mosaics.studies import curves, moons
 from memory_mosaics.text import corpus as corpora
+from memory_mosaics.text.sources import find_sources
 from memory_mosaics.text.stories import stories
 from memory_mosaics.text.tokenizer import Tokenizer
 from memory_mosaics.training.recipe import Machine, ModelChoice, Training
@@ -28,21 +29,17 @@ VOCABULARY = 2048
 MODEL = ModelChoice(width=128, heads=4, slots=480, context=256)  # as memory-mosaic-tiny: slots for the twin's positions
 BLOCKS = 4
 TRAINING = Training(
-    steps=250,
-    batch=16,
-    learning_rate=5e-3,
-    final_learning_rate=5e-4,
-    warm_up=30,
-    evaluate_every=50,
+    steps=500,
+    batch=8,
+    learning_rate=3e-3,
+    final_learning_rate=3e-4,
+    warm_up=50,
+    evaluate_every=100,
     evaluate_windows=48,
 )
 UNSEEN = 1_000_003  # seed of the stories that probes and continuations are from
-PROBED, TOLD, OPENING, LENGTH = (
-    150,
-    3,
-    24,
-    120,
-)  # stories asked; stories continued, from so many words, for so many tokens
+PROBED, TOLD = 150, 3  # stories whose words are asked for, and that are continued
+OPENING, LENGTH = 24, 120  # words that a continuation is given, and tokens that it may have
 
 
 def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_count: int = STORIES) -> dict[str, Any]:
@@ -55,6 +52,8 @@ def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_cou
         steps: training steps of each model
         story_count: stories of the corpus
     """
+    training = replace(TRAINING, steps=steps, warm_up=min(TRAINING.warm_up, steps // 5))
+    find_sources([f"stories:{story_count}"])
     figures.check()
     files.prepare(out)
     start = time.perf_counter()
@@ -63,7 +62,6 @@ def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_cou
     print(f"\n2. A corpus: {story_count:,} stories of the embedded world")
     corpus = corpora.run([f"stories:{story_count}"], out=out / "corpus", tokenizer="bpe", vocabulary=VOCABULARY)
     print("\n3. A Memory Mosaic and its transformer twin: same parameters, same batches in the same order")
-    training = replace(TRAINING, steps=steps, warm_up=min(TRAINING.warm_up, steps // 5))
     trained = curves.run(
         out / "corpus", out / "language", blocks=[BLOCKS], rates=[training.learning_rate], model=MODEL,
         training=training, machine=Machine(samples=0),
@@ -82,7 +80,8 @@ def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_cou
     page = report(results, out)
     files.write(out / "results.json", {key: results[key] for key in ("study", "seconds", "memory", "stories")})
     print(f"\n{results['seconds'] / 60:.1f} minutes. The report, to open in a browser: {page}")
-    print(f"The models, for any command that takes one: {', '.join(str(out / 'language' / r['run']) for r in trained['runs'])}")
+    folders = (str(out / "language" / record["run"]) for record in trained["runs"])
+    print(f"The models, for any command that takes one: {', '.join(folders)}")
     return results
 
 
@@ -176,8 +175,8 @@ def _language_section(page: Page, results: dict[str, Any], out: Path) -> None:
     page.text(
         f"Both have {BLOCKS} blocks of width {MODEL.width}, {MODEL.heads} heads, and read the same batches in the same "
         f"order: {results['language']['training']['steps']} steps of {TRAINING.batch} windows of {MODEL.context} "
-        f"tokens. The corpus is {splits['train']['documents']:,} stories of the embedded world, {splits['train']['tokens']:,} "
-        f"tokens; {splits['valid']['documents']:,} stories are held out."
+        f"tokens. The corpus is {splits['train']['documents']:,} stories of the embedded world, "
+        f"{splits['train']['tokens']:,} tokens; {splits['valid']['documents']:,} stories are held out."
     )
     rows = []
     for record in runs:
@@ -189,7 +188,7 @@ def _language_section(page: Page, results: dict[str, Any], out: Path) -> None:
     heads = ["model", "parameters", "train loss", "valid loss", "perplexity", "remembered", "tokens/s"]
     page.table(heads, rows)
     page.text(
-        f"Remembered: of {found['asked']} words in unseen stories that follow from something told at least 40 words "
+        f"Remembered: of {max(found['asked'] for found in results['memory'].values())} words in unseen stories that follow from something told at least 40 words "
         "before, such as the colour of a kite or where a key was hidden, the share that is the model's first guess."
     )
     page.figure(out / "language" / "curves.png", "Training and validation loss.")

@@ -201,7 +201,7 @@ def train(
     optimiser = torch.optim.Adam(net.parameters(), lr=STEP_SIZE, betas=(0.9, 0.95))
     repeated = max(system.lcm for system in task.training) + MARGIN
     curve = []
-    progress = tqdm(range(steps), desc=f"{heads} head{'s' * (heads > 1)}, {seeds} seed{'s' * (seeds > 1)}", unit="step")
+    progress = tqdm(range(steps), desc=f"heads {heads}, seeds {seeds}", unit="step", disable=None)
     for step in progress:
         optimiser.param_groups[0]["lr"] = STEP_SIZE * (1 - step / steps)
         start, end = (0, repeated) if step < 0.7 * steps else (repeated, 3 * repeated // 2)
@@ -257,9 +257,8 @@ def errors_ahead(
 def error_curve(net: ContextualMemory, task: MoonsTask, system: System, sequences: int, longest: int) -> list[float]:
     """Mean error of 25 steps beyond contexts of 1 .. longest observations, over many sequences of one system."""
     x = task.sequences(system, sequences, seed=2**20)[:, : longest + AHEAD]
-    parts = [
-        errors_ahead(net, part)[0].mean(dim=0).sum(dim=0) for part in tqdm(x.split(16), desc="measuring", leave=False)
-    ]
+    bar = tqdm(x.split(16), desc="measuring", leave=False, disable=None)
+    parts = [errors_ahead(net, part)[0].mean(dim=0).sum(dim=0) for part in bar]
     return [round(error, 4) for error in (torch.stack(parts).sum(dim=0) / sequences).tolist()]
 
 
@@ -292,7 +291,7 @@ def judge(
     first, last = window(system.periods, system.lcm)
     x = task.sequences(system, sequences, seed=2**21)[:, : last + AHEAD]
     scores, found = disentanglement(net, heads=heads), []
-    for one in tqdm(range(seeds), desc="judging", unit="seed", leave=False):
+    for one in tqdm(range(seeds), desc="judging", unit="seed", leave=False, disable=None):
         error = errors_ahead(pick(net, one, heads=heads), x)[0][:, :, first:].mean(dim=(1, 2))
         near, far = round(error[0].item(), 4), round(error.mean().item(), 4)
         measured = {"error_1": near, "error_25": far, "score": round(scores[one], 4)}

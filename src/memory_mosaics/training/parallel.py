@@ -125,7 +125,8 @@ def spread(objective: nn.Module, machine: Machine, world: World) -> nn.Module:
         if compiles(machine, world):
             block.compile(dynamic=False)  # each by itself: what gathers its parameters stays outside
         fully_shard(block, **options)
-    return fully_shard(objective, **options)
+    fully_shard(objective, **options)
+    return objective
 
 
 def _placement(weight: nn.Parameter, size: int) -> Any:
