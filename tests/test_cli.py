@@ -88,3 +88,30 @@ def test_ctrl_c_is_quiet(monkeypatch, capsys):
 def test_the_command_runs_as_a_module():
     run = subprocess.run([sys.executable, "-m", "memory_mosaics.cli", "--version"], capture_output=True, text=True)
     assert run.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["train", "c", "--preset", "transformer-18"], {"name": "transformer-18", "steps": "80000"}),
+        (
+            ["train", "c", "--preset=transformer-small", "--training.steps", "7"],
+            {"name": "transformer-12", "steps": "7"},
+        ),
+        (["train", "c", "--training.betas", "0.8", "0.9"], {"name": "memory-mosaic-tiny", "steps": "600"}),
+        (["sweep", "c", "--preset", "memory-mosaic-1"], {"name": "memory-mosaic-1", "steps": "80000"}),
+    ],
+)
+def test_a_preset_gives_the_values_and_flags_change_them(arguments, expected, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([*arguments, "--print_config"])
+    assert stop.value.code == 0
+    said = capsys.readouterr().out
+    for name, value in expected.items():
+        assert f"  {name}: {value}\n" in said
+
+
+def test_a_preset_in_a_file_is_refused(tmp_path, capsys):
+    (tmp_path / "mine.yaml").write_text("preset: transformer-tiny\n")
+    assert main(["train", "c", "--config", str(tmp_path / "mine.yaml")]) == 2
+    assert "give it as the flag --preset" in capsys.readouterr().err

@@ -20,11 +20,10 @@ from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.studies import curves, demo, induction, moons, sweep
 from memory_mosaics.text import corpus, stories
 from memory_mosaics.training import loop
-from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training, recipe
+from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training, as_flag_only, recipe
 from memory_mosaics.version import __version__
 
-PRESET = "memory-mosaic-tiny"
-MODEL, TRAINING = recipe(PRESET)
+MODEL, TRAINING = recipe("memory-mosaic-tiny")
 MACHINE = Machine()
 
 
@@ -87,7 +86,7 @@ def train(
     data: Path,
     out: Path = Path("runs/model"),
     *,
-    preset: str = PRESET,
+    preset: str | None = None,
     model: ModelChoice = MODEL,
     training: Training = TRAINING,
     machine: Machine = MACHINE,
@@ -97,12 +96,13 @@ def train(
     Args:
         data: a folder that `mosaics prepare` wrote
         out: the folder of the run; the same command goes on from the newest checkpoint in it
-        preset: where all values below come from that are not given: memory-mosaic-{1,4,8,12,18} are the paper's, -small
-            and -tiny for small corpora; transformer- has the same
+        preset: where the values below come from that are not given: memory-mosaic-{1,4,8,12,18} are the paper's, -small
+            and -tiny, the default, for small corpora; transformer- has the same
         model: which model
         training: how it learns
         machine: how it is computed, saved and watched
     """
+    as_flag_only(preset)
     return loop.train(Run(data=data, out=out, model=model, training=training, machine=machine))
 
 
@@ -157,14 +157,11 @@ def with_preset(arguments: list[str]) -> list[str]:
     named = [at for at, word in enumerate(arguments) if word.split("=")[0] == "--preset"]
     if arguments[0] not in ("train", "sweep") or not named:
         return arguments
-    _, _, name = arguments[named[-1]].partition("=")
-    model, training = recipe(name or " ".join(arguments[named[-1] + 1 : named[-1] + 2]))
-    return [
-        arguments[0],
-        "--config",
-        json.dumps({"model": asdict(model), "training": asdict(training)}),
-        *arguments[1:],
-    ]
+    at = named[-1]
+    _, given, name = arguments[at].partition("=")
+    rest = arguments[1:at] + arguments[at + (1 if given else 2) :]
+    model, training = recipe(name if given else " ".join(arguments[at + 1 : at + 2]))
+    return [arguments[0], "--config", json.dumps({"model": asdict(model), "training": asdict(training)}), *rest]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,7 +18,11 @@ def sample(
     end: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Int[Tensor, " N"]:
-    """At most `length` tokens that continue the prompt, up to but without the token `end`. Temperature 0 is greedy."""
+    """At most `length` tokens that continue the prompt, up to but without the token `end`. Temperature 0 is greedy.
+
+    A model with a table of positions stops where the table ends.
+    """
+    length = length if model.longest is None else min(length, model.longest - len(prompt))
     device = model.embedding.weight.device
     training = model.training
     model.eval()

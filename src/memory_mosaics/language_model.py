@@ -114,6 +114,11 @@ class LanguageModel(nn.Module):
             states.append(block_state)
         return self.norm(x), tuple(states)
 
+    @property
+    def longest(self) -> int | None:
+        """The most tokens that can be read one after the other; None where nothing but memory bounds them."""
+        return getattr(self.positions, "longest", None)
+
     def logits(self, features: Float[Tensor, "B T W"]) -> Float[Tensor, "B T vocabulary"]:
         return F.linear(features, self.output)
 

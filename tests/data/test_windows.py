@@ -50,13 +50,24 @@ def test_in_order_predicts_every_token_but_the_first_once():
     assert batch.targets.flatten().tolist() == list(range(1, 41))
 
 
-@pytest.mark.parametrize("length", [502, 2000])
+@pytest.mark.parametrize("length", [1003, 2000])
 def test_a_corpus_too_small_for_a_window_says_both_numbers(length):
-    with pytest.raises(UserError, match=rf"my text has 1,003 tokens, and a window of {length} wants"):
+    with pytest.raises(
+        UserError, match=rf"my text has 1,003 tokens, and a window of {length} wants at least {length + 1:,}"
+    ):
         Windows(TOKENS, length, name="my text")
 
 
+@pytest.mark.parametrize("length", [1002, 800, 502, 501])
+def test_a_corpus_of_one_or_two_windows_is_enough(length):
+    windows = Windows(TOKENS, length)
+    for step in range(20):
+        batch = windows.batch(step, 2)
+        assert batch.targets.shape == (2, length)
+        assert torch.equal(batch.targets, batch.inputs + 1)
+
+
 def test_openings_begin_after_an_end_and_stop_before_the_next():
-    tokens = np.array([5, 6, 0, 1, 2, 3, 4, 0, 7, 0, 8, 8, 8, 8, 8])
+    tokens = np.array([5, 6, 0, 1, 2, 3, 4, 0, 0, 7, 0, 8, 8, 8, 8, 8])
     found = [opening.tolist() for opening in openings(tokens, 0, count=4, length=3)]
     assert found == [[5, 6], [1, 2, 3], [7], [8, 8, 8]]

@@ -7,6 +7,7 @@ the rows of a batch can be dealt to any number of processes.
 
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import islice
 
 import numpy as np
 import torch
@@ -20,13 +21,12 @@ class Windows:
 
     def __init__(self, tokens: np.ndarray, length: int, *, seed: int = 0, name: str = "the corpus"):
         self.tokens, self.length, self.seed = tokens, length, seed
-        self.in_epoch = (len(tokens) - length) // length  # at any offset
-        if self.in_epoch < 1:
-            wanted = 2 * length
+        if len(tokens) <= length:
             raise UserError(
-                f"{name} has {len(tokens):,} tokens, and a window of {length} wants at least {wanted:,}; "
+                f"{name} has {len(tokens):,} tokens, and a window of {length} wants at least {length + 1:,}; "
                 f"take more text or a shorter context"
             )
+        self.in_epoch = max(1, (len(tokens) - length) // length)  # at any offset
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
 
     def batch(self, step: int, size: int, rows: slice = slice(None)) -> Batch:
@@ -49,7 +49,8 @@ class Windows:
 
     def _draw_epoch(self, epoch: int) -> tuple[int, np.ndarray]:
         random = np.random.default_rng([self.seed, epoch])
-        return int(random.integers(self.length)), random.permutation(self.in_epoch)
+        offsets = min(self.length, len(self.tokens) - self.in_epoch * self.length)
+        return int(random.integers(offsets)), random.permutation(self.in_epoch)
 
     def _at(self, starts: list[int]) -> Batch:
         rows = np.stack([self.tokens[start : start + self.length + 1] for start in starts])
@@ -59,6 +60,8 @@ class Windows:
 
 def openings(tokens: np.ndarray, end: int, *, count: int, length: int = 12) -> list[torch.Tensor]:
     """How the first documents begin: at the first token, and after each `end`."""
-    starts = [0, *np.flatnonzero(tokens[: len(tokens) - length] == end)[: count - 1] + 1]
-    rows = (np.asarray(tokens[start : start + length], dtype=np.int64) for start in starts)
-    return [torch.from_numpy(row[: np.argmax(row == end)] if (row == end).any() else row) for row in rows]
+    tokens = np.asarray(tokens[:1_000_000], dtype=np.int64)
+    starts = [0, *np.flatnonzero(tokens[: len(tokens) - length] == end) + 1]
+    rows = (tokens[start : start + length] for start in starts if tokens[start] != end)
+    found = (row[: np.argmax(row == end)] if (row == end).any() else row for row in rows)
+    return [torch.from_numpy(row.copy()) for row in islice(found, count)]

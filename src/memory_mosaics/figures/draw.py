@@ -33,6 +33,10 @@ def draw(results: dict[str, Any], folder: Path) -> list[Path]:
     study = results.get("study")
     if study not in DRAWINGS:
         raise UserError(f"no figures are known of a study {study!r}; there are {', '.join(DRAWINGS)}")
+    if study in ("curves", "sweep") and not any(
+        row["valid_loss"] for row in results.get("runs", results.get("rows", ()))
+    ):
+        raise UserError("there is nothing to draw: no run came to an end")
     with rc_context(STYLE):
         for name, drawing in DRAWINGS[study].items():
             save(drawing(results), folder / name)

@@ -154,6 +154,7 @@ class LearnedPositions(nn.Module):
     def __init__(self, width: int, *, context: int):
         super().__init__()
         self.table = nn.Embedding(context, width)
+        self.longest = context
 
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None

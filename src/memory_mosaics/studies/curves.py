@@ -14,13 +14,13 @@ from typing import Any
 from memory_mosaics import figures
 from memory_mosaics import results as files
 from memory_mosaics.errors import UserError
+from memory_mosaics.figures.language import LABELS
 from memory_mosaics.text.corpus import Corpus
-from memory_mosaics.training import loop
+from memory_mosaics.training import loop, parallel
 from memory_mosaics.training.log import read
 from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training, recipe
 
 ARCHITECTURES = ("memory-mosaic", "transformer")
-LABELS = {"memory-mosaic": "Memory Mosaic", "transformer": "transformer"}
 MODEL, TRAINING = recipe("memory-mosaic-small")
 MACHINE = Machine(samples=0)
 
@@ -48,38 +48,44 @@ def run(
         training: how all learn
         machine: how it is computed
     """
-    depths, rates = blocks or [1, 6], rates or [1e-3, 3e-3, 6e-3]
+    base = Run(data=data, out=out, model=model, training=training, machine=machine)
+    plans = list(_plans(base, blocks or [1, 6], rates or [1e-3, 3e-3, 6e-3]))
     corpus = Corpus.open(data)
-    plans = list(
-        _plans(data, out, depths, rates, Run(data=data, out=out, model=model, training=training, machine=machine))
-    )
     for _, plan in plans:
         plan.model.build(corpus.vocabulary)  # a wrong size is found before hours are spent
     files.prepare(out)
     results: dict[str, Any] = {"study": "curves", "interrupted": False, "corpus": _corpus(corpus)}
     results |= {"model": asdict(model), "training": asdict(training), "runs": []}
-    for labels, plan in plans:
-        try:
-            trained = loop.train(plan)
-            results |= {key: trained[key] for key in ("versions", "hardware")}
-        except loop.Diverged:
-            trained = {"train_loss": None, "valid_loss": None}
-        results["interrupted"] = bool(trained.get("interrupted"))
-        if results["interrupted"]:
-            break
-        results["runs"].append(labels | {"run": str(plan.out.relative_to(out))} | _record(trained, plan.out))
-    files.write(out / "results.json", results)
-    drawn = "No figures: matplotlib is not installed here; mosaics draw makes them from results.json"
-    if figures.available() and results["runs"]:
-        drawn = f"Figures: {', '.join(file.name for file in figures.draw(results, out))} beside it."
-    stopped = "Stopped; the same command goes on. " if results["interrupted"] else ""
-    print(f"{table(results)}\n{stopped}Results: {out / 'results.json'}. {drawn}")
+    with parallel.world(machine) as world:
+        for labels, plan in plans:
+            try:
+                trained = loop.train(plan)
+                results |= {key: trained[key] for key in ("versions", "hardware")}
+            except loop.Diverged:
+                trained = {}
+            results["interrupted"] = bool(trained.get("interrupted"))
+            if not results["interrupted"]:
+                results["runs"].append(labels | {"run": str(plan.out.relative_to(out))} | _record(trained, plan.out))
+            if world.first:
+                files.write(out / "results.json", results)
+            if results["interrupted"]:
+                break
+        if world.first:
+            _say(results, out)
     return results
 
 
-def _plans(
-    data: Path, out: Path, depths: list[int], rates: list[float], base: Run
-) -> Iterator[tuple[dict[str, Any], Run]]:
+def _say(results: dict[str, Any], out: Path) -> None:
+    drawn = "No figures: matplotlib is not installed here; mosaics draw makes them from results.json."
+    if not any(record["valid_loss"] for record in results["runs"]):
+        drawn = "No figures: no run came to an end."
+    elif figures.available():
+        drawn = f"Figures: {', '.join(file.name for file in figures.draw(results, out))} beside it."
+    stopped = "Stopped; the same command goes on. " if results["interrupted"] else ""
+    print(f"{table(results)}\n{stopped}Results: {out / 'results.json'}. {drawn}")
+
+
+def _plans(base: Run, depths: list[int], rates: list[float]) -> Iterator[tuple[dict[str, Any], Run]]:
     """Every run with what tells it from the others."""
     share = base.training.final_learning_rate / base.training.learning_rate
     for depth, rate, architecture in product(depths, rates, ARCHITECTURES):
@@ -90,7 +96,7 @@ def _plans(
             {"architecture": architecture, "blocks": depth, "learning_rate": rate},
             replace(
                 base,
-                out=out / "runs" / f"{architecture}-{depth}-{rate:g}",
+                out=base.out / "runs" / f"{architecture}-{depth}-{rate:g}",
                 model=replace(base.model, name=f"{architecture}-12", blocks=depth, **own),
                 training=replace(base.training, learning_rate=rate, final_learning_rate=rate * share),
             ),

@@ -4,6 +4,7 @@ Three moons; the embedded stories as a corpus; a Memory Mosaic and its transform
 what both have learned, in numbers and in their own words; one HTML page with all of it.
 """
 
+import json
 import math
 import time
 from dataclasses import replace
@@ -26,15 +27,15 @@ from memory_mosaics.training.recipe import Machine, ModelChoice, Training
 
 STORIES = 20_000
 VOCABULARY = 2048
-MODEL = ModelChoice(width=128, heads=4, slots=480, context=256)  # as memory-mosaic-tiny: slots for the twin's positions
-BLOCKS = 4
+BLOCKS = 2
+MODEL = ModelChoice(width=128, heads=4, slots=512, context=256)  # 64 slots more make up for the twin's positions
 TRAINING = Training(
-    steps=500,
+    steps=900,
     batch=8,
-    learning_rate=3e-3,
-    final_learning_rate=3e-4,
-    warm_up=50,
-    evaluate_every=100,
+    learning_rate=5e-3,
+    final_learning_rate=5e-4,
+    warm_up=90,
+    evaluate_every=150,
     evaluate_windows=48,
 )
 UNSEEN = 1_000_003  # seed of the stories that probes and continuations are from
@@ -58,7 +59,9 @@ def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_cou
     files.prepare(out)
     start = time.perf_counter()
     print("1. Three moons: one memory of everything against one memory a moon")
-    sky = moons.run(out / "moons")
+    sky = _finished(out / "moons") or moons.run(out / "moons")
+    if sky["interrupted"]:
+        return {"interrupted": True}
     print(f"\n2. A corpus: {story_count:,} stories of the embedded world")
     corpus = corpora.run([f"stories:{story_count}"], out=out / "corpus", tokenizer="bpe", vocabulary=VOCABULARY)
     print("\n3. A Memory Mosaic and its transformer twin: same parameters, same batches in the same order")
@@ -66,7 +69,7 @@ def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_cou
         out / "corpus", out / "language", blocks=[BLOCKS], rates=[training.learning_rate], model=MODEL,
         training=training, machine=Machine(samples=0),
     )  # fmt: skip
-    results = {"study": "demo", "interrupted": sky["interrupted"] or trained["interrupted"], "moons": sky}
+    results = {"study": "demo", "interrupted": trained["interrupted"], "moons": sky}
     if results["interrupted"]:
         return results
     tokenizer = corpus.tokenizer()
@@ -83,6 +86,13 @@ def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_cou
     folders = (str(out / "language" / record["run"]) for record in trained["runs"])
     print(f"The models, for any command that takes one: {', '.join(folders)}")
     return results
+
+
+def _finished(folder: Path) -> dict[str, Any] | None:
+    """What a study that came to its end has left."""
+    file = folder / "results.json"
+    results = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"interrupted": True}
+    return None if results["interrupted"] else results
 
 
 @torch.no_grad()
@@ -187,8 +197,9 @@ def _language_section(page: Page, results: dict[str, Any], out: Path) -> None:
         ])  # fmt: skip
     heads = ["model", "parameters", "train loss", "valid loss", "perplexity", "remembered", "tokens/s"]
     page.table(heads, rows)
+    asked = max(found["asked"] for found in results["memory"].values())
     page.text(
-        f"Remembered: of {max(found['asked'] for found in results['memory'].values())} words in unseen stories that follow from something told at least 40 words "
-        "before, such as the colour of a kite or where a key was hidden, the share that is the model's first guess."
+        f"Remembered: of {asked} words in unseen stories that follow from something told 40 or more words before, such "
+        "as the colour of a kite or where a key was hidden, the share that is the model's first guess."
     )
     page.figure(out / "language" / "curves.png", "Training and validation loss.")

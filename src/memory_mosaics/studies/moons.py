@@ -72,9 +72,9 @@ def run(
         "sequences": sequences,
         "seed": seed,
     }
-    for name in ("seeds", "steps", "sequences"):
-        if settings[name] < 1:
-            raise UserError(f"{name} must be at least 1, not {settings[name]}")
+    for name, least in {"seeds": 1, "steps": 1, "sequences": 1, "seed": 0}.items():
+        if settings[name] < least:
+            raise UserError(f"{name} must be at least {least}, not {settings[name]}")
     task = MoonsTask(moons=moons, length=max(800, 4 * shortest(moons)))
     for count in heads:
         network(moons, count)

@@ -31,10 +31,9 @@ from memory_mosaics.studies.sweep_trials import Plan, Settings, Values, name_of,
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training.log import read
 from memory_mosaics.training.parallel import find_device
-from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training, plain, recipe
+from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training, as_flag_only, plain, recipe
 
-PRESET = "memory-mosaic-tiny"
-MODEL, TRAINING = recipe(PRESET)
+MODEL, TRAINING = recipe("memory-mosaic-tiny")
 MACHINE = Machine()
 
 
@@ -81,7 +80,7 @@ def run(
     data: Path,
     out: Path = Path("runs/sweep"),
     *,
-    preset: str = PRESET,
+    preset: str | None = None,
     model: ModelChoice = MODEL,
     training: Training = TRAINING,
     machine: Machine = MACHINE,
@@ -108,6 +107,7 @@ def run(
         jobs: trials at once, each in a process of its own, dealt out to the GPUs there are
         cluster: ray trains on the Ray cluster of this machine or of RAY_ADDRESS, whose machines share data and out
     """
+    as_flag_only(preset)
     if "RANK" in os.environ:
         raise UserError("a sweep is not for torchrun: give it --jobs, or --cluster ray")
     if min(jobs, trials) < 1:

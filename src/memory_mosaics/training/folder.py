@@ -1,37 +1,64 @@
-"""The folder of a run: run.yaml, log.jsonl, samples.md, results.json, and the checkpoints of state.py."""
+"""The folder of a run: run.yaml, corpus.json, samples.md, and what is said of it at the end."""
 
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout  # torch brings it
+
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import written_whole
+from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training.parallel import World
 from memory_mosaics.training.recipe import Run, plain
 
 
-def claim(run: Run, fingerprint: str, world: World) -> None:
-    """Write run.yaml, or make sure that the run which is there already is the same one."""
-    error = world.agree(_claim(run, fingerprint) if world.first else None)
-    if error:
-        raise UserError(error)
+@contextmanager
+def claimed(run: Run, corpus: Corpus, world: World) -> Iterator[None]:
+    """Within, the folder is this run's: run.yaml says which it is, and no other process trains in it.
+
+    The run that is there already must be the same one: another machine may go on with it, another recipe may not.
+    """
+    lock = FileLock(run.out / ".lock", timeout=0)
+    try:
+        world.all(lambda: _claim(run, corpus, lock))
+        (seen,) = world.sum(float((run.out / "run.yaml").exists()))
+        if seen < world.size:
+            raise UserError(f"{run.out} must be one folder that all processes see; {seen:.0f} of {world.size} do")
+        yield
+    finally:
+        lock.release()
 
 
-def _claim(run: Run, fingerprint: str) -> str | None:
-    """What stands in the way, for all processes to know."""
+def _claim(run: Run, corpus: Corpus, lock: FileLock) -> None:
     import yaml
 
-    file, mine = run.out / "run.yaml", plain(run) | {"corpus": fingerprint}
     try:
         run.out.mkdir(parents=True, exist_ok=True)
-        theirs = yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else mine
-        for name in ("corpus", "model", "training"):
-            if other := difference(name, theirs.get(name), mine[name]):
-                return f"{run.out} holds a run with {other}; name another folder, or remove that one"
-        with written_whole(file) as aside:
-            aside.write_text(yaml.safe_dump(mine, sort_keys=False), encoding="utf-8")
-    except (OSError, UserError, AttributeError, yaml.YAMLError) as error:
-        return f"cannot use {run.out}: {one_line(error)}"
-    return None
+        lock.acquire()
+        _same(run.out, "run.yaml", plain(run), yaml.safe_load, lambda mine: yaml.safe_dump(mine, sort_keys=False))
+        read = {name: split["sha256"] for name, split in corpus.manifest["splits"].items()}
+        _same(run.out, "corpus.json", {"corpus": read}, json.loads, json.dumps)
+    except Timeout:
+        raise UserError(
+            f"{run.out} is being trained in by another process; wait for it, or name another folder"
+        ) from None
+    except (OSError, AttributeError, TypeError, yaml.YAMLError) as error:
+        raise UserError(f"cannot use {run.out}: {one_line(error)}") from error
+
+
+def _same(folder: Path, name: str, mine: dict[str, Any], read: Callable[..., Any], text: Callable[..., str]) -> None:
+    """Compare with what the file says, then write it anew: what may differ, such as the machine, may have changed."""
+    file = folder / name
+    theirs = read(file.read_text(encoding="utf-8")) if file.exists() else mine
+    for part in mine.keys() & {"corpus", "model", "training"}:
+        if other := difference(part, theirs.get(part), mine[part]):
+            raise UserError(f"{folder} holds a run with {other}; name another folder, or remove that one")
+    with written_whole(file) as aside:
+        aside.write_text(text(mine), encoding="utf-8")
 
 
 def difference(name: str, theirs: Any, mine: Any) -> str | None:
@@ -50,8 +77,19 @@ def closing(results: dict[str, Any]) -> str:
     ]
     said = [f"{results['model']['name']}, {results['parameters']:,} parameters: step {step:,} of {steps:,}", *losses]
     where = f"Checkpoint: {out}/step-{step:08}. Beside it: log.jsonl, samples.md, results.json, run.yaml."
+    if results["kept_step"] not in (0, step):
+        where = f"Best: {out}/step-{results['kept_step']:08}, valid loss {results['kept']:.4f}. {where}"
     go_on = " Stopped; the same command goes on from there." if results["interrupted"] else ""
     return f"{', '.join(said)}.{go_on}\n{where}"
+
+
+def trim_samples(file: Path, step: int) -> None:
+    """Forget what was written after a step, as a run that goes on from there will write it again."""
+    if file.exists():
+        parts = re.split(r"^(?=## step \d+$)", file.read_text(encoding="utf-8"), flags=re.M)
+        kept = [part for part in parts if part and int(part.split()[2]) <= step]
+        with written_whole(file) as aside:
+            aside.write_text("".join(kept), encoding="utf-8")
 
 
 def write_samples(file: Path, step: int, stories: list[tuple[str, str]]) -> None:

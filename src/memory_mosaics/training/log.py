@@ -1,14 +1,15 @@
 """The log of a run: log.jsonl always, one JSON object a line; TensorBoard, wandb and trackio where asked for."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from tqdm import tqdm
 
 from memory_mosaics.errors import UserError
 from memory_mosaics.files import written_whole
+from memory_mosaics.training.folder import trim_samples
 from memory_mosaics.training.recipe import Run, plain
 
 SHOWN = {"loss": "loss {:.3f}", "valid_loss": "valid {:.3f}", "tokens_per_second": "{:,.0f} tokens/s"}
@@ -29,6 +30,7 @@ class Log:
         kept = [line for line in read(file) if line["step"] <= step]
         with written_whole(file) as aside:
             aside.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        trim_samples(run.out / "samples.md", step)
         self._stream = file.open("a", encoding="utf-8")
         self._also = [LOGGERS[name](run.out, step, plain(run)) for name in run.machine.loggers]
 
@@ -39,6 +41,8 @@ class Log:
         self.bar.close()
         if not self._silent:
             self._stream.close()
+            for log in self._also:
+                log.close()
 
     def write(self, step: int, **numbers: float) -> None:
         """Add a line, on the disk at once, and show the newest numbers."""
@@ -47,7 +51,7 @@ class Log:
         self._stream.write(json.dumps({"step": step, **numbers}) + "\n")
         self._stream.flush()
         for log in self._also:
-            log(step, numbers)
+            log.write(step, numbers)
         self._shown.update({name: value for name, value in numbers.items() if name in SHOWN})
         self.bar.set_postfix_str(", ".join(SHOWN[name].format(value) for name, value in self._shown.items()))
 
@@ -60,31 +64,55 @@ def read(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in whole.splitlines()]
 
 
-def _tensorboard(run: Path, step: int, config: dict[str, Any]) -> Callable[[int, dict[str, float]], None]:
-    with _installed("tensorboard"):
-        from torch.utils.tensorboard import SummaryWriter
-    writer = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1 if step else None)
+class Tensorboard:
+    """Event files in RUN/tensorboard."""
 
-    def log(step: int, numbers: dict[str, float]) -> None:
+    def __init__(self, run: Path, step: int, config: dict[str, Any]):
+        with _installed("tensorboard"):
+            from torch.utils.tensorboard import SummaryWriter
+        self.writer = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1 if step else None)
+
+    def write(self, step: int, numbers: dict[str, float]) -> None:
         for name, value in numbers.items():
-            writer.add_scalar(name, value, step)
-        writer.flush()
+            self.writer.add_scalar(name, value, step)
+        self.writer.flush()
 
-    return log
-
-
-def _wandb(run: Path, step: int, config: dict[str, Any]) -> Callable[[int, dict[str, float]], None]:
-    with _installed("wandb"):
-        import wandb  # type: ignore[import-not-found]
-    session = wandb.init(project="memory-mosaics", name=run.name, dir=str(run), config=config, resume="allow")
-    return lambda step, numbers: session.log(numbers, step=step)
+    def close(self) -> None:
+        self.writer.close()
 
 
-def _trackio(run: Path, step: int, config: dict[str, Any]) -> Callable[[int, dict[str, float]], None]:
-    with _installed("trackio"):
-        import trackio  # type: ignore[import-not-found]
-    session = trackio.init(project="memory-mosaics", name=run.name, config=config, resume="allow")
-    return lambda step, numbers: session.log(numbers, step=step)
+class Wandb:
+    """A run at Weights & Biases, the same one when it goes on: its id is in RUN/wandb.id."""
+
+    def __init__(self, run: Path, step: int, config: dict[str, Any]):
+        with _installed("wandb"):
+            import wandb  # type: ignore[import-not-found]
+        file = run / "wandb.id"
+        if not file.exists():
+            file.write_text(uuid4().hex[:8], encoding="utf-8")
+        options = {"id": file.read_text(encoding="utf-8"), "resume": "allow", "dir": str(run), "config": config}
+        self.session = wandb.init(project="memory-mosaics", name=run.name, **options)
+
+    def write(self, step: int, numbers: dict[str, float]) -> None:
+        self.session.log(numbers, step=step)
+
+    def close(self) -> None:
+        self.session.finish()
+
+
+class Trackio:
+    """A local run of trackio, the same one when it goes on."""
+
+    def __init__(self, run: Path, step: int, config: dict[str, Any]):
+        with _installed("trackio"):
+            import trackio  # type: ignore[import-not-found]
+        self.session = trackio.init(project="memory-mosaics", name=run.name, config=config, resume="allow")
+
+    def write(self, step: int, numbers: dict[str, float]) -> None:
+        self.session.log(numbers, step=step)
+
+    def close(self) -> None:
+        self.session.finish()
 
 
 class _installed:
@@ -100,4 +128,4 @@ class _installed:
             raise UserError(f"the logger {self.library} is not installed: pip install {self.library}") from error
 
 
-LOGGERS = {"tensorboard": _tensorboard, "wandb": _wandb, "trackio": _trackio}
+LOGGERS = {"tensorboard": Tensorboard, "wandb": Wandb, "trackio": Trackio}

@@ -4,11 +4,14 @@ A run that is stopped, killed or moved to another number of processes goes on fr
 command and ends with the same losses. On a CPU and the same number of processes they are the same to the last bit.
 """
 
+import json
+import re
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -45,6 +48,10 @@ class Trainer:
         self.run, self.training, self.machine, self.world = run, run.training, run.machine, world
         self.corpus = Corpus.open(run.data)
         self.tokenizer = self.corpus.tokenizer()
+        if not len(self.corpus.tokens("valid")):
+            raise UserError(
+                f"{run.data} has nothing to validate on; prepare it with --valid, or a --valid_share above 0"
+            )
         config = run.model.build(self.corpus.vocabulary)
         self.windows = {
             split: Windows(
@@ -66,7 +73,13 @@ class Trainer:
         compiled = parallel.compiles(self.machine, world) and not self.dealt_out
         self.objective = parallel.spread(Objective(self.model, compiled=compiled), self.machine, world)
         self.adamw = optimiser(self.model, self.training)
-        self.progress: dict[str, Any] = {"step": 0, "best": None, "best_step": 0, "worse": 0, "seconds": 0.0}
+        self.progress: dict[str, Any] = {"step": 0, "measured_step": 0, "seconds": 0.0, "worse": 0}
+        self.progress |= {
+            "best": None,
+            "best_step": 0,
+            "kept": None,
+            "kept_step": 0,
+        }  # of all measured, and of all saved
         self.stopping = False
 
     @property
@@ -77,34 +90,51 @@ class Trainer:
 
     def go(self) -> dict[str, Any]:
         """Train until done or told to stop."""
-        folder.claim(self.run, self.corpus.manifest["splits"]["train"]["sha256"], self.world)
-        if found := checkpoint.steps(self.run.out):
-            self.progress = state.restore(found[-1], self.model, self.adamw)
+        with folder.claimed(self.run, self.corpus, self.world):
+            newest = self.world.agree([str(path) for path in checkpoint.steps(self.run.out)][-1:])
+            for path in newest:
+                self.progress |= state.restore(Path(path), self.model, self.adamw)
+            if self.done and (self.run.out / "results.json").exists():
+                return self._said(json.loads((self.run.out / "results.json").read_text(encoding="utf-8")))
+            with Log(self.run, step=self.progress["step"], silent=not self.world.first) as log, stopped_gently(self):
+                try:
+                    self._train(log)
+                except RuntimeError as error:
+                    if not re.search(r"out of memory|allocate memory", str(error)):
+                        raise
+                    advice = f"{self.micro} sequences at once are too many; give a smaller --machine.micro_batch"
+                    raise UserError(f"out of memory: {advice}") from error
+            return self._said(self.results())
+
+    def _train(self, log: Log) -> None:
+        saved = self.progress["step"]
         self.objective.train()
-        with Log(self.run, step=self.progress["step"], silent=not self.world.first) as log, stopped_gently(self):
-            while not self.done and not self.stopping:
-                numbers = self.advance(self.next_pause(), log)
-                log.write(self.progress["step"], **numbers)
+        while not self.done and not self.stopping:
+            if numbers := self.advance(self.next_pause(), log):
                 self.check(numbers["loss"])
+                log.write(self.progress["step"], **numbers)
                 if self.due(self.training.evaluate_every):
                     self.measure(log)
-                if self.stopping or self.due(self.machine.save_every or self.training.evaluate_every):
+                if self.due(self.machine.save_every or self.training.evaluate_every):
                     self.save()
-        return self.results()
+                    saved = self.progress["step"]
+        if saved != self.progress["step"]:  # stopped, by hand or for want of progress
+            self.save()
 
     def results(self) -> dict[str, Any]:
-        """What the run came to, as results.json says."""
+        """What the run came to."""
         speeds = [line["tokens_per_second"] for line in read(self.run.out / "log.jsonl") if "tokens_per_second" in line]
-        results = (
-            plain(self.run)
-            | self.progress
-            | surroundings(self.world.device)
-            | {
-                "parameters": parameter_count(self.model)["total"],
-                "tokens_per_second": median(speeds) if speeds else None,
-                "interrupted": not self.done,
-            }
-        )
+        return {
+            **plain(self.run),
+            **self.progress,
+            **surroundings(self.world.device),
+            "parameters": parameter_count(self.model)["total"],
+            "tokens_per_second": median(speeds) if speeds else None,
+            "interrupted": not self.done,
+        }
+
+    def _said(self, results: dict[str, Any]) -> dict[str, Any]:
+        """Written and printed by the first process."""
         if self.world.first:
             write(self.run.out / "results.json", results)
             print(folder.closing(results))
@@ -113,7 +143,7 @@ class Trainer:
     def check(self, loss: float) -> None:
         if not isfinite(loss):
             raise Diverged(
-                f"the loss is {loss} at step {self.progress['step']} of {self.run.out}; "
+                f"the loss is {loss} at step {self.progress['step']} of {self.run.out}; in another folder, "
                 f"take a smaller learning_rate than {self.training.learning_rate} or a longer warm_up"
             )
 
@@ -138,6 +168,8 @@ class Trainer:
         steps = self.progress["step"] - first
         loss_sum, stopping = self.world.sum(total, float(self.stopping))
         self.stopping = stopping > 0  # as soon as one of the processes was told to
+        if steps == 0:  # told so before the first
+            return {}
         seconds = time.perf_counter() - start
         self.progress["seconds"] += seconds
         tokens = steps * self.training.batch * self.model.config.context
@@ -147,7 +179,7 @@ class Trainer:
 
     def step(self, step: int) -> tuple[Tensor, Tensor]:
         """One step of the optimiser on the batch of that number; the loss and the gradient's norm."""
-        torch.manual_seed((self.training.seed * 1_000_003 + step) * 65_537 + self.world.rank)  # dropout
+        torch.manual_seed(((self.training.seed * 1_000_003 + step) * 65_537 + self.world.rank) % 2**63)  # dropout
         batch = self.windows["train"].batch(step, self.training.batch, self.rows)
         inputs, targets = (part.to(self.world.device, non_blocking=True) for part in (batch.inputs, batch.targets))
         parts = list(zip(inputs.split(self.micro), targets.split(self.micro), strict=True))
@@ -188,9 +220,9 @@ class Trainer:
         """Both losses and some text; remembers the best."""
         progress = self.progress
         losses = {f"{split}_loss": self.evaluate(split) for split in self.windows}
-        log.write(progress["step"], **losses)
         self.check(losses["valid_loss"])
-        progress.update(losses)
+        log.write(progress["step"], **losses)
+        progress.update(losses, measured_step=progress["step"])
         better = progress["best"] is None or losses["valid_loss"] < progress["best"]
         progress["worse"] = 0 if better else progress["worse"] + 1
         if better:
@@ -200,7 +232,7 @@ class Trainer:
 
     def _stories(self) -> list[tuple[str, str]]:
         """Continuations of how the first validation documents begin."""
-        weights = state.full_weights(self.model) if self.dealt_out else None
+        weights = state.full_weights(self.model, keep=self.world.first) if self.dealt_out else None
         if not self.world.first:
             return []
         model = self.model
@@ -218,9 +250,13 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint and remove those that are no longer wanted."""
-        state.save(self.run.out, self.model, self.adamw, self.progress, world=self.world, tokenizer=self.tokenizer)
+        progress = self.progress
+        measured = progress["valid_loss"] if progress["measured_step"] == progress["step"] else inf
+        if measured < (inf if progress["kept"] is None else progress["kept"]):
+            progress.update(kept=measured, kept_step=progress["step"])
+        state.save(self.run.out, self.model, self.adamw, progress, world=self.world, tokenizer=self.tokenizer)
         if self.world.first:
-            state.prune(self.run.out, keep=self.machine.keep, best=self.progress["best_step"])
+            state.prune(self.run.out, keep=self.machine.keep, best=progress["kept_step"])
 
 
 def _up(number: int, multiple: int) -> int:

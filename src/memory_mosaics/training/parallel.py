@@ -5,7 +5,7 @@ All code outside this file sees a `World` and does not ask which.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from memory_mosaics.errors import UserError
+from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.training.recipe import Machine
 
 
@@ -34,7 +34,7 @@ class World:
 
     def sum(self, *numbers: float | Tensor) -> list[float]:
         """Each number, added up over the processes. Waits for the device."""
-        total = torch.stack([torch.as_tensor(number, dtype=torch.float64).detach().cpu() for number in numbers])
+        total = torch.stack([torch.as_tensor(number).detach().cpu().double() for number in numbers])
         if self.distributed:
             dist.all_reduce(total)
         return total.tolist()
@@ -43,6 +43,18 @@ class World:
         """Until every process is here."""
         if self.distributed:
             dist.barrier()
+
+    def all(self, act: Callable[[], None]) -> None:
+        """Have the first process act, and wait; where it fails, all fail with one line."""
+        error = None
+        if self.first:
+            try:
+                act()
+            except (OSError, ValueError, RuntimeError) as failure:
+                error = one_line(failure)
+        error = self.agree(error)
+        if error is not None:
+            raise UserError(error)
 
     def agree(self, value: Any) -> Any:
         """What the first process says."""
@@ -62,7 +74,7 @@ class World:
 
 @contextmanager
 def world(machine: Machine) -> Iterator[World]:
-    """The processes that torchrun started, or this one alone."""
+    """The processes that torchrun started, or this one alone. Within, another call gives the same."""
     kind = find_device(machine.device)
     if kind == "cuda" and machine.precision != "float32":
         torch.set_float32_matmul_precision("high")  # what stays in float32 may use TF32
@@ -72,11 +84,14 @@ def world(machine: Machine) -> Iterator[World]:
     device = torch.device(kind, int(os.environ["LOCAL_RANK"])) if kind == "cuda" else torch.device(kind)
     if kind == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo")
+    inside = dist.is_initialized()
+    if not inside:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo")
     try:
         yield World(dist.get_rank(), dist.get_world_size(), device, distributed=True)
     finally:
-        dist.destroy_process_group()
+        if not inside:
+            dist.destroy_process_group()
 
 
 def find_device(name: str) -> str:

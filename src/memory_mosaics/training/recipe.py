@@ -67,6 +67,8 @@ class ModelChoice:
             plain = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise UserError(f"neither a preset nor a file; the presets are {', '.join(PRESETS)}") from None
+        if not isinstance(plain, dict):
+            raise UserError(f"{file} holds no description of a model")
         return config_from_plain(plain.get("language_model", plain))
 
 
@@ -129,7 +131,7 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """How a run is computed, saved and watched; none of it changes what is learned.
+    """How a run is computed, saved and watched: what is learned differs by rounding, and by which units drop out.
 
     Args:
         device: cuda, mps or cpu; auto takes the first that is there
@@ -138,7 +140,7 @@ class Machine:
         sharding: ddp copies the model to every process of torchrun, fsdp deals its parameters out
         micro_batch: sequences at once on a device; null takes the process's whole share, less accumulates gradients
         save_every: steps between checkpoints; null saves at every measurement
-        keep: checkpoints to keep beside the best
+        keep: checkpoints to keep beside the best that was saved
         log_every: steps between lines of log.jsonl
         samples: texts written into samples.md at every measurement
         loggers: any of tensorboard, wandb, trackio, beside the log.jsonl that is always written
@@ -198,6 +200,12 @@ def recipe(name: str) -> tuple[ModelChoice, Training]:
     if name not in RECIPES:
         raise UserError(f"no preset {name!r} to train; there are {', '.join(RECIPES)}")
     return RECIPES[name]
+
+
+def as_flag_only(preset: str | None) -> None:
+    """The command line puts a preset's values where they belong; a file or a call should name the values themselves."""
+    if preset is not None:
+        raise UserError(f"preset {preset}: give it as the flag --preset, or its values as model and training")
 
 
 def plain(run: Run) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
 from memory_mosaics import checkpoint
@@ -40,39 +39,47 @@ def save(
     tokenizer: Tokenizer,
 ) -> Path:
     """Write the checkpoint of this moment; every process takes part."""
+    import torch.distributed.checkpoint as dcp
+
     folder = run / f"step-{progress['step']:08}"
     aside = run / f".{folder.name}.part"
-    weights = full_weights(model)
-    with _one_line(f"cannot save {folder}"):
-        try:
-            if world.first:
-                for left in run.glob(".step-*.part"):  # of a run that was killed while saving
-                    shutil.rmtree(left)
-                end = tokenizer.end_of_text
-                ends = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
-                checkpoint.save(model, aside, weights=weights, generation=ends)
-                tokenizer.save(aside)
-                (aside / "progress.json").write_text(json.dumps(progress), encoding="utf-8")
-                (aside / "training").mkdir()
-            world.wait()
+    weights = full_weights(model, keep=world.first)
+    try:
+        with _one_line(f"cannot save {folder}"):
+            world.all(lambda: _write_model(aside, model, weights, progress, tokenizer))
             writer = dcp.HuggingFaceStorageWriter(str(aside / "training"), save_distributed=True)
             dcp.save(moments(model, adamw), storage_writer=writer)
-            world.wait()
-            if world.first:
-                for path in (*aside.rglob("*"), aside):
-                    flush(path)
-                shutil.rmtree(folder, ignore_errors=True)  # the same moment, saved before
-                aside.rename(folder)
-                flush(run)
-            world.wait()
-        finally:
-            if world.first:
-                shutil.rmtree(aside, ignore_errors=True)  # a full disk should not stay full of it
+            world.all(lambda: _rename(aside, folder))
+    finally:
+        if world.first:
+            shutil.rmtree(aside, ignore_errors=True)  # a full disk should not stay full of it
     return folder
+
+
+def _write_model(
+    aside: Path, model: LanguageModel, weights: dict[str, Tensor], progress: dict[str, Any], tokenizer: Tokenizer
+) -> None:
+    for left in aside.parent.glob(".*.part"):  # of a run that was killed while writing
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    end = tokenizer.end_of_text
+    ends = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
+    checkpoint.save(model, aside, weights=weights, generation=ends)
+    tokenizer.save(aside)
+    (aside / "progress.json").write_text(json.dumps(progress), encoding="utf-8")
+    (aside / "training").mkdir()
+
+
+def _rename(aside: Path, folder: Path) -> None:
+    for path in (*aside.rglob("*"), aside):
+        flush(path)
+    aside.rename(folder)
+    flush(folder.parent)
 
 
 def restore(folder: Path, model: LanguageModel, adamw: torch.optim.AdamW) -> dict[str, Any]:
     """Fill the model and the optimiser from a checkpoint; returns its progress."""
+    import torch.distributed.checkpoint as dcp
+
     with _one_line(f"cannot go on from {folder}", "; remove that folder to go on from the one before"):
         progress = json.loads((folder / "progress.json").read_text(encoding="utf-8"))
         weights = {checkpoint.PREFIX + name: weight for name, weight in model.state_dict().items()}
@@ -91,25 +98,28 @@ def prune(run: Path, *, keep: int, best: int | None) -> None:
             shutil.rmtree(aside)
 
 
-def full_weights(model: LanguageModel) -> dict[str, Tensor]:
-    """All weights on the CPU, also of a model that is dealt out; every process takes part."""
-    weights = {
-        name: weight.full_tensor() if hasattr(weight, "full_tensor") else weight  # type: ignore[operator]
-        for name, weight in model.state_dict().items()
-    }
-    return {name: weight.detach().cpu() for name, weight in weights.items()}
+def full_weights(model: LanguageModel, *, keep: bool) -> dict[str, Tensor]:
+    """All weights on the CPU, also of a model that is dealt out. All processes take part, for those that `keep`."""
+    full = {}
+    for name, weight in model.state_dict().items():  # one at a time: together they may not fit a device
+        whole = weight.full_tensor() if hasattr(weight, "full_tensor") else weight  # type: ignore[operator]
+        if keep:
+            full[name] = whole.detach().cpu()
+    return full
 
 
 @contextmanager
 def _one_line(what: str, remedy: str = "") -> Iterator[None]:
     """Whatever goes wrong with the files within is one line; torch would log tracebacks and warn of one process."""
+    from torch.distributed.checkpoint import CheckpointException
+
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except dcp.CheckpointException as error:  # of any process
+    except CheckpointException as error:  # of any process
         failure, _ = next(iter(error.failures.values()))
         raise UserError(f"{what}: {one_line(failure)}{remedy}") from error
     except (OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
