@@ -120,3 +120,12 @@ def test_the_numbers_of_the_stories_tables_are_those_measured():
             for kind in ("memory-mosaic", "transformer")
         ]
         assert f"| {blocks} | {best[0]:.3f} | {best[1]:.3f} |" in pages[1]
+
+
+def test_the_numbers_of_the_sweep_table_are_those_measured():
+    folder = ROOT / "experiments" / "sweep"
+    results, page = json.loads((folder / "results.json").read_text()), (folder / "README.md").read_text()
+    assert len(results["rows"]) == 7
+    for row in results["rows"]:
+        cells = [f"**{row[name]:g}**" if name in row["changed"] else f"{row[name]:g}" for name in results["base"]]
+        assert f"| {' | '.join(cells)} | {row['train_loss']:.3f} | {row['valid_loss']:.3f} |" in page
