@@ -1,0 +1,56 @@
+import importlib.util
+import sys
+
+import pytest
+
+from memory_mosaics.errors import UserError
+from memory_mosaics.training.log import Log, read
+
+
+def test_half_a_line_at_the_end_does_not_count(tmp_path):
+    file = tmp_path / "log.jsonl"
+    file.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "lo')
+    assert read(file) == [{"step": 1, "loss": 2.0}]
+    assert read(tmp_path / "none.jsonl") == []
+
+
+def test_what_came_after_the_checkpoint_is_forgotten(run):
+    plan = run()
+    plan.out.mkdir()
+    with Log(plan) as log:
+        for step in (1, 2, 3):
+            log.write(step, loss=float(step))
+    with Log(plan, step=2) as log:
+        log.write(3, loss=30.0)
+    assert [line["loss"] for line in read(plan.out / "log.jsonl")] == [1.0, 2.0, 30.0]
+
+
+def test_other_processes_write_nothing(run):
+    plan = run()
+    plan.out.mkdir()
+    with Log(plan, silent=True) as log:
+        log.write(1, loss=1.0)
+    assert list(plan.out.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
+def test_a_logger_that_is_not_installed_is_named(run, name, monkeypatch):
+    for module in ("wandb", "trackio", "tensorboard", "torch.utils.tensorboard"):
+        monkeypatch.setitem(sys.modules, module, None)
+    plan = run(machine={"loggers": [name]})
+    plan.out.mkdir()
+    with pytest.raises(UserError, match=f"the logger {name} is not installed: pip install {name}"):
+        Log(plan)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed")
+def test_tensorboard_reads_what_was_written(run):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    plan = run(machine={"loggers": ["tensorboard"]})
+    plan.out.mkdir()
+    with Log(plan) as log:
+        log.write(1, loss=3.0)
+        log.write(2, loss=2.0)
+    events = EventAccumulator(str(plan.out / "tensorboard")).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 3.0), (2, 2.0)]
