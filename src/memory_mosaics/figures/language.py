@@ -23,7 +23,7 @@ def training_curves(results: dict[str, Any]) -> "Figure":
                 _curve(axes, record, colour)
         axes.set_title(f"{depth} block{'s' if depth > 1 else ''}", loc="left", fontsize=10.5)
         axes.set_xlabel("steps")
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, loc="upper right")
     losses = [loss for record in best.values() for _, loss in record["curve"]]
     ends = [loss for record in best.values() for loss in (record["train_loss"], record["valid_loss"])]
     if losses:

@@ -200,6 +200,8 @@ def _language_section(page: Page, results: dict[str, Any], out: Path) -> None:
     asked = max(found["asked"] for found in results["memory"].values())
     page.text(
         f"Remembered: of {asked} words in unseen stories that follow from something told 40 or more words before, such "
-        "as the colour of a kite or where a key was hidden, the share that is the model's first guess."
+        "as the colour of a kite or where a key was hidden, the share that is the model's first guess.",
+        "One block of memories can repeat what it has read; attention learns to do so late, from two blocks together. "
+        "Most of the difference here is that delay: with more steps and blocks the two come close.",
     )
     page.figure(out / "language" / "curves.png", "Training and validation loss.")
