@@ -18,7 +18,7 @@ def model(request):
 
 def test_greedy_is_the_best_token_of_the_whole_text_each_time(model):
     prompt = torch.tensor([3, 1, 4])
-    said = sample(model, prompt, 8, temperature=0)
+    said = sample(model, prompt, 8, temperature=0.0)
     text = prompt
     model.eval()
     for token in said:
@@ -33,9 +33,9 @@ def test_training_goes_on_as_before(model):
 
 def test_it_ends_before_the_end(model):
     prompt = torch.tensor([3, 1, 4])
-    first = sample(model, prompt, 6, temperature=0).tolist()
+    first = sample(model, prompt, 6, temperature=0.0).tolist()
     end = first[-1]
-    assert sample(model, prompt, 6, temperature=0, end=end).tolist() == first[: first.index(end)]
+    assert sample(model, prompt, 6, temperature=0.0, end=end).tolist() == first[: first.index(end)]
 
 
 def test_the_same_generator_says_the_same_and_another_does_not(model):
@@ -47,7 +47,7 @@ def test_the_same_generator_says_the_same_and_another_does_not(model):
 
 def test_top_k_of_one_is_greedy(model):
     prompt = torch.tensor([9, 2])
-    greedy = sample(model, prompt, 6, temperature=0)
+    greedy = sample(model, prompt, 6, temperature=0.0)
     assert torch.equal(sample(model, prompt, 6, top_k=1), greedy)
 
 

@@ -133,8 +133,22 @@ def test_initial_deviations():
     block = model.blocks[0]
     assert block.sequence_mixer.key.map.weight.std().item() == pytest.approx(0.02, rel=0.05)
     assert block.sequence_mixer.combine.map.weight.std().item() == pytest.approx(0.02 / 8**0.5, rel=0.05)
-    assert block.channel_mixer.keys.std().item() == pytest.approx(32**-0.5, rel=0.05)
+    for slots in (block.channel_mixer.keys, block.channel_mixer.values):
+        assert slots.std().item() == pytest.approx(0.02, rel=0.05)
     assert model.embedding.weight.std().item() == pytest.approx(0.02, rel=0.05)
+
+
+@pytest.mark.parametrize("heads", [1, 4, 16])
+def test_at_first_random_keys_are_told_apart_whatever_the_width_of_a_head(heads):
+    """The scores of a unit key against random unit keys and against the slots deviate as memory.py says."""
+    from memory_mosaics.memory import PERSISTENT_SPREAD, SPREAD
+
+    block = LanguageModel(memory_mosaic(width=256, blocks=1, heads=heads, vocabulary=9)).blocks[0]
+    query, others = torch.nn.functional.normalize(torch.randn(2, 4000, 256 // heads), dim=-1)
+    scores = block.sequence_mixer.sharpness()[0] * (query * others).sum(-1)
+    assert scores.std().item() == pytest.approx(SPREAD, rel=0.1)
+    scores = block.channel_mixer.sharpness()[0] * query[:200] @ block.channel_mixer.keys[0, :, 0].T
+    assert scores.std().item() == pytest.approx(PERSISTENT_SPREAD, rel=0.1)
 
 
 def test_states_map():

@@ -25,9 +25,10 @@ from memory_mosaics.extractors import Extractor, LeakyAverageConfig, Scale, Taps
 from memory_mosaics.ops.recall import gaussian, recall
 from memory_mosaics.shapes import Bool, Float
 
-# How training begins; docs/LOG.md has what was tried. Beta starts where a memory tells random keys apart. Slots are as
-# small as all other matrices, so that they learn as fast under Adam; beta and the scale of the answers make up for it.
-SHARPNESS, PERSISTENT_SHARPNESS, SLOTS_STD = e**3, e**4, 0.02
+# How training begins; docs/LOG.md has what was tried. Beta starts where a memory tells random keys apart: their scores
+# have these deviations. Slots are as small as all other matrices, so that they learn as fast under Adam; beta and the
+# scale of the answers make up for it.
+SPREAD, PERSISTENT_SPREAD, SLOTS_STD = e**3 / 8, e**4 / 8, 0.02
 
 State = tuple[Tensor, ...]
 Kernel = Callable[[Tensor, Tensor, float | Tensor], tuple[Tensor, Tensor]]
@@ -242,7 +243,7 @@ class ContextualMemoryConfig(MixerConfig):
         return ContextualMemory(
             key=self.key.build(width, self.heads, **shape),
             value=self.value.build(width, self.heads, **shape),
-            sharpness=learned_sharpness(self.heads, SHARPNESS),
+            sharpness=learned_sharpness(self.heads, SPREAD * shape["head_width"] ** 0.5),
             combine=Combine(width, self.heads, **shape),
             dropout=dropout,
         )
@@ -263,13 +264,12 @@ class PersistentMemoryConfig(MixerConfig):
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> PersistentMemory:
         shape = {"head_width": head_width(width, self.heads), "bias": bias}
-        norm = SLOTS_STD * shape["head_width"] ** 0.5  # of a slot, at first
         return PersistentMemory(
             key=self.key.build(width, self.heads, **shape),
             slots=self.slots,
             memories=self.memories,
             head_shape=(self.heads, shape["head_width"]),
-            sharpness=learned_sharpness(self.heads, PERSISTENT_SHARPNESS / norm),
-            combine=Combine(width, self.heads, scale=e**-0.5 / norm, **shape),
+            sharpness=learned_sharpness(self.heads, PERSISTENT_SPREAD / SLOTS_STD),
+            combine=Combine(width, self.heads, scale=e**-0.5 / (SLOTS_STD * shape["head_width"] ** 0.5), **shape),
             dropout=dropout,
         )

@@ -1,7 +1,10 @@
 """Many processes: torchrun on the CPU with gloo. The losses are those of one process."""
 
+import contextlib
+import random
 import shutil
 import socket
+import time
 
 import pytest
 
@@ -23,26 +26,32 @@ def valid(run):
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return probe.getsockname()[1]
+    """Below those that the system gives to outgoing connections, so that none takes it meanwhile."""
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("localhost", random.randrange(20_000, 30_000)))
+            return probe.getsockname()[1]
 
 
 def on_two_nodes(run):
     """Two launchers of one process each that meet at an address, as on two machines."""
     meet = ["--nnodes", "2", "--master-addr", "localhost", "--master-port", str(free_port())]
     nodes = [start(run, *TORCHRUN, "1", *meet, "--node-rank", str(rank)) for rank in range(2)]
+    end = time.monotonic() + 200
+    while (
+        time.monotonic() < end and all(node.poll() in (None, 0) for node in nodes) and None in [n.poll() for n in nodes]
+    ):
+        time.sleep(0.1)
+    failed = [node for node in nodes if node.poll() != 0]
+    for node in failed:
+        node.kill()
+    assert not failed, "\n".join(node.communicate()[1] for node in nodes)
     for node in nodes:
-        finish(node)
+        node.communicate()
 
 
 def on_two_processes(run):
     finish(start(run, *TORCHRUN, "2", "--standalone"))
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    return {}
 
 
 @pytest.mark.parametrize("kind", ["memory-mosaic-tiny", "transformer-tiny"])

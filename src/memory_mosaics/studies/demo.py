@@ -96,7 +96,7 @@ def _finished(folder: Path) -> dict[str, Any] | None:
 
 
 @torch.no_grad()
-def remembered(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, float]:
+def remembered(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, float | int]:
     """How often the model's best guess is the word that a story told at least 40 words before makes certain."""
     right = asked = 0
     for story in stories(PROBED, seed=UNSEEN):

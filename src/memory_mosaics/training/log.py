@@ -31,8 +31,8 @@ class Log:
         with written_whole(file) as aside:
             aside.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
         trim_samples(run.out / "samples.md", step)
-        self._stream = file.open("a", encoding="utf-8")
         self._also = [LOGGERS[name](run.out, step, plain(run)) for name in run.machine.loggers]
+        self._stream = file.open("a", encoding="utf-8")
 
     def __enter__(self) -> "Log":
         return self
