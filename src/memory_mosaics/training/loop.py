@@ -74,12 +74,8 @@ class Trainer:
         self.objective = parallel.spread(Objective(self.model, compiled=compiled), self.machine, world)
         self.adamw = optimiser(self.model, self.training)
         self.progress: dict[str, Any] = {"step": 0, "measured_step": 0, "seconds": 0.0, "worse": 0}
-        self.progress |= {
-            "best": None,
-            "best_step": 0,
-            "kept": None,
-            "kept_step": 0,
-        }  # of all measured, and of all saved
+        # The lowest validation loss of all measured, and of all saved.
+        self.progress |= {"best": None, "best_step": 0, "kept": None, "kept_step": 0}
         self.stopping = False
 
     @property

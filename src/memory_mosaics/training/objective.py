@@ -1,6 +1,5 @@
 """What training minimises, and the optimiser that does it."""
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -45,13 +44,9 @@ def optimiser(model: LanguageModel, training: Training) -> torch.optim.AdamW:
     groups = [{"params": decayed, "weight_decay": training.weight_decay}, {"params": free, "weight_decay": 0.0}]
     adamw = torch.optim.AdamW([group for group in groups if group["params"]], lr=0.0, betas=training.betas, fused=True)
     for weight in (weight for group in adamw.param_groups for weight in group["params"]):
-        zeros = partial(torch.zeros_like, weight, memory_format=torch.preserve_format, requires_grad=False)
-        adamw.state[weight] = {"step": _count(weight), "exp_avg": zeros(), "exp_avg_sq": zeros()}
+        first, second = (torch.zeros_like(weight, requires_grad=False) for _ in range(2))
+        adamw.state[weight] = {"step": torch.zeros((), device=weight.device), "exp_avg": first, "exp_avg_sq": second}
     return adamw
-
-
-def _count(weight: Tensor, steps: int = 0) -> Tensor:
-    return torch.tensor(float(steps), device=weight.device)
 
 
 def moments(model: LanguageModel, adamw: torch.optim.AdamW) -> dict[str, Tensor]:

@@ -39,11 +39,6 @@ class World:
             dist.all_reduce(total)
         return total.tolist()
 
-    def wait(self) -> None:
-        """Until every process is here."""
-        if self.distributed:
-            dist.barrier()
-
     def all(self, act: Callable[[], None]) -> None:
         """Have the first process act, and wait; where it fails, all fail with one line."""
         error = None

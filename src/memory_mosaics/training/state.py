@@ -89,10 +89,10 @@ def restore(folder: Path, model: LanguageModel, adamw: torch.optim.AdamW) -> dic
     return progress
 
 
-def prune(run: Path, *, keep: int, best: int | None) -> None:
+def prune(run: Path, *, keep: int, best: int) -> None:
     """Remove all checkpoints but the newest `keep` and the one of the `best` step."""
     for folder in checkpoint.steps(run)[:-keep]:
-        if best is None or folder.name != f"step-{best:08}":
+        if folder.name != f"step-{best:08}":
             aside = run / f".{folder.name}.part"  # half a folder must not look like a checkpoint
             folder.rename(aside)
             shutil.rmtree(aside)
