@@ -131,11 +131,14 @@ def test_every_preset_builds():
 def test_initial_deviations():
     model = LanguageModel(preset("memory-mosaic-tiny"))
     block = model.blocks[0]
-    assert block.sequence_mixer.key.map.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    assert block.sequence_mixer.key.map.weight.std().item() == pytest.approx(128**-0.5, rel=0.05)
     assert block.sequence_mixer.combine.map.weight.std().item() == pytest.approx(0.02 / 8**0.5, rel=0.05)
     for slots in (block.channel_mixer.keys, block.channel_mixer.values):
         assert slots.std().item() == pytest.approx(0.02, rel=0.05)
     assert model.embedding.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    block = LanguageModel(preset("transformer-tiny", width=384, heads=6)).blocks[0]
+    for matrix in (block.sequence_mixer.query, block.sequence_mixer.key.map, block.channel_mixer.expand):
+        assert matrix.weight.std().item() == pytest.approx(0.025, rel=0.05)
 
 
 @pytest.mark.parametrize("heads", [1, 4, 16])

@@ -122,6 +122,22 @@ def test_the_numbers_of_the_stories_tables_are_those_measured():
         assert f"| {blocks} | {best[0]:.3f} | {best[1]:.3f} |" in pages[1]
 
 
+def test_the_numbers_beside_the_public_code_are_those_measured():
+    folder = ROOT / "experiments" / "stories"
+    loss = {}
+    for file, slots in ((folder / "results.json", 1344), (folder / "more_slots" / "results.json", 2688)):
+        for run in json.loads(file.read_text())["runs"]:
+            kind = slots if run["architecture"] == "memory-mosaic" else "transformer"
+            loss[f"{run['blocks']} | {run['learning_rate']:g}", kind] = f"{run['valid_loss']:.3f}"
+    table = (folder / "README.md").read_text().partition("## Beside the authors' public code")[2]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if re.match(r"\| [16] \|", line)]
+    assert len(rows) == 4
+    for blocks, rate, public, ours, _, *memories in rows:
+        case = f"{blocks} | {rate}"
+        assert ours == loss[case, "transformer"] <= public
+        assert memories == [loss[case, slots] for slots in (1344, 2688) if (case, slots) in loss]
+
+
 def test_the_numbers_of_the_sweep_table_are_those_measured():
     folder = ROOT / "experiments" / "sweep"
     results, page = json.loads((folder / "results.json").read_text()), (folder / "README.md").read_text()

@@ -77,6 +77,8 @@ def draw(folder: Path) -> None:
         drawn = figures.draw(results, folder)
     except FileNotFoundError:
         raise UserError(f"{folder} holds no results.json; name the folder of a study") from None
+    except UserError:
+        raise
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / 'results.json'} is not what a study wrote: {one_line(error)}") from error
     print(f"drawn: {', '.join(map(str, drawn))}")

@@ -28,7 +28,7 @@ from memory_mosaics.shapes import Bool, Float
 # How training begins; docs/LOG.md has what was tried. Beta starts where a memory tells random keys apart: their scores
 # have these deviations. Slots are as small as all other matrices, so that they learn as fast under Adam; beta and the
 # scale of the answers make up for it.
-SPREAD, PERSISTENT_SPREAD, SLOTS_STD = e**3 / 8, e**4 / 8, 0.02
+SPREAD, PERSISTENT_SPREAD, SLOTS_STD = e**2 / 8, e**3 / 8, 0.02
 
 State = tuple[Tensor, ...]
 Kernel = Callable[[Tensor, Tensor, float | Tensor], tuple[Tensor, Tensor]]
