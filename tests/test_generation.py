@@ -2,24 +2,39 @@ import pytest
 import torch
 
 from memory_mosaics import LanguageModel, memory_mosaic, transformer
-from memory_mosaics.generation import sample
+from memory_mosaics.generation import GREEDY, Draw, beam_search, generate, stream
 
 SMALL = {"width": 32, "blocks": 2, "heads": 4, "vocabulary": 50, "context": 24}
 MODELS = {"memory mosaic": memory_mosaic, "transformer": transformer}
+PROMPT = torch.tensor([3, 1, 4])
+
+
+def strong(config):
+    """A model far from uniform, so that its choices are clear."""
+    torch.manual_seed(0)
+    model = LanguageModel(config)
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.3) if weight.dim() > 1 else None
+    return model
 
 
 @pytest.fixture(params=MODELS)
 def model(request):
-    model = LanguageModel(MODELS[request.param](**SMALL, dropout=0.5))
-    for weight in model.parameters():  # far from uniform
-        torch.nn.init.normal_(weight, std=0.3) if weight.dim() > 1 else None
-    return model.train()
+    return strong(MODELS[request.param](**SMALL, dropout=0.5)).train()
+
+
+def say(model, prompt=PROMPT, length=8, **options):
+    return generate(model, [prompt], length, **options)[0].tolist()
+
+
+def log_probability(model, prompt, said):
+    logits = model.eval()(torch.cat([prompt, said])[None])[0][0].log_softmax(-1)
+    return sum(logits[len(prompt) - 1 + i, token].item() for i, token in enumerate(said))
 
 
 def test_greedy_is_the_best_token_of_the_whole_text_each_time(model):
-    prompt = torch.tensor([3, 1, 4])
-    said = sample(model, prompt, 8, temperature=0.0)
-    text = prompt
+    said = torch.tensor(say(model, draw=GREEDY))
+    text = PROMPT
     model.eval()
     for token in said:
         assert token == model(text[None])[0][0, -1].argmax()
@@ -27,43 +42,98 @@ def test_greedy_is_the_best_token_of_the_whole_text_each_time(model):
 
 
 def test_training_goes_on_as_before(model):
-    sample(model, torch.tensor([3]), 2)
+    say(model, length=2)
     assert model.training
 
 
 def test_it_ends_before_the_end(model):
-    prompt = torch.tensor([3, 1, 4])
-    first = sample(model, prompt, 6, temperature=0.0).tolist()
+    first = say(model, length=6, draw=GREEDY)
     end = first[-1]
-    assert sample(model, prompt, 6, temperature=0.0, end=end).tolist() == first[: first.index(end)]
+    assert say(model, length=6, draw=GREEDY, end=end) == first[: first.index(end)]
+
+
+def test_each_row_ends_by_itself(model):
+    prompts = [PROMPT, torch.tensor([9, 2]), torch.tensor([7, 7, 7, 7, 7])]
+    alone = [say(model, prompt, 12, draw=GREEDY) for prompt in prompts]
+    end = alone[0][4]
+    expected = [row[: row.index(end)] if end in row else row for row in alone]
+    assert [row.tolist() for row in generate(model, prompts, 12, draw=GREEDY, end=end)] == expected
+
+
+def test_a_stream_stops_when_all_rows_have_ended(model):
+    end = say(model, length=3, draw=GREEDY)[-1]
+    steps = [tokens.tolist() for tokens in stream(model, [PROMPT, PROMPT], 20, draw=GREEDY, end=end)]
+    assert steps[-1] == [end, end]
+    assert len(steps) <= 3
 
 
 def test_the_same_generator_says_the_same_and_another_does_not(model):
-    said = [
-        sample(model, torch.tensor([7]), 15, generator=torch.Generator().manual_seed(s)).tolist() for s in (0, 0, 1)
-    ]
+    said = [say(model, length=15, generator=torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
     assert said[0] == said[1] != said[2]
 
 
-def test_top_k_of_one_is_greedy(model):
-    prompt = torch.tensor([9, 2])
-    greedy = sample(model, prompt, 6, temperature=0.0)
-    assert torch.equal(sample(model, prompt, 6, top_k=1), greedy)
+@pytest.mark.parametrize("draw", [Draw(top_k=1), Draw(top_p=1e-6)])
+def test_one_choice_is_greedy(model, draw):
+    assert say(model, draw=draw) == say(model, draw=GREEDY)
 
 
 def test_drawn_tokens_follow_the_probabilities():
-    torch.manual_seed(0)
-    model = LanguageModel(memory_mosaic(**SMALL | {"vocabulary": 3})).eval()
-    torch.nn.init.normal_(model.embedding.weight, std=1.0)
-    expected = model(torch.tensor([[1]]))[0][0, -1].div(0.5).softmax(-1)
-    generator = torch.Generator().manual_seed(0)
-    drawn = [sample(model, torch.tensor([1]), 1, temperature=0.5, generator=generator).item() for _ in range(600)]
-    shares = torch.bincount(torch.tensor(drawn), minlength=3) / 600
-    assert torch.allclose(shares, expected, atol=0.08)
+    logits = torch.tensor([[0.0, 1.0, 2.0]]).expand(4000, -1)
+    drawn = Draw(temperature=0.5)(logits, torch.Generator().manual_seed(0))
+    shares = torch.bincount(drawn, minlength=3) / 4000
+    assert torch.allclose(shares, (logits[0] / 0.5).softmax(-1), atol=0.03)
+
+
+def test_top_k_and_top_p_allow_the_fewest_that_suffice():
+    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4]]).log()
+    assert Draw(top_p=0.6).allowed(logits).isfinite().tolist() == [[1, 1, 0, 0], [0, 0, 1, 1]]
+    assert Draw(top_k=3).allowed(logits).isfinite().tolist() == [[1, 1, 1, 0], [0, 1, 1, 1]]
+    assert Draw(top_k=3, top_p=0.5).allowed(logits).isfinite().tolist() == [[1, 1, 0, 0], [0, 0, 1, 1]]
+    assert Draw(top_k=9, top_p=1.0).allowed(logits).isfinite().all()
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": -1.0}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}])
+def test_a_wrong_choice_is_named(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Draw(**wrong)
 
 
 def test_a_table_of_positions_ends_the_text_and_memories_go_on():
     prompt = torch.arange(20)
-    assert len(sample(LanguageModel(transformer(**SMALL)), prompt, 50)) == 4
-    assert len(sample(LanguageModel(transformer(**SMALL, position="rotary")), prompt, 50)) == 50
-    assert len(sample(LanguageModel(memory_mosaic(**SMALL)), prompt, 50)) == 50
+    assert len(say(LanguageModel(transformer(**SMALL)), prompt, 50)) == 4
+    assert len(say(LanguageModel(transformer(**SMALL, position="rotary")), prompt, 50)) == 50
+    assert len(say(LanguageModel(memory_mosaic(**SMALL)), prompt, 50)) == 50
+    assert say(LanguageModel(transformer(**SMALL)), torch.arange(24), 50) == []
+
+
+def test_one_beam_is_greedy(model):
+    assert beam_search(model, [PROMPT], 8, beams=1)[0].tolist() == say(model, draw=GREEDY)
+
+
+def test_enough_beams_find_the_most_probable_text_of_all():
+    model = strong(memory_mosaic(**SMALL | {"vocabulary": 4})).eval()
+    texts = torch.cartesian_prod(*[torch.arange(4)] * 3)
+    best = max(texts, key=lambda text: log_probability(model, PROMPT.clamp(max=3), text))
+    assert beam_search(model, [PROMPT.clamp(max=3)], 3, beams=16)[0].tolist() == best.tolist()
+
+
+@pytest.mark.parametrize("beams", [2, 3])
+def test_beams_of_rows_side_by_side_find_what_transformers_finds(model, beams):
+    pytest.importorskip("transformers")
+    from memory_mosaics.huggingface import MosaicConfig, MosaicForCausalLM
+
+    theirs = MosaicForCausalLM(MosaicConfig(language_model=model.config)).eval()
+    theirs.language_model.load_state_dict(model.state_dict())
+    end = say(model, length=5, draw=GREEDY)[3]
+    prompts = [PROMPT, torch.tensor([9, 2, 8]), torch.tensor([5, 5, 5])]
+    found = beam_search(model, prompts, 12, beams=beams, end=end)
+    options = {"num_beams": beams, "do_sample": False, "eos_token_id": end, "pad_token_id": end, "max_new_tokens": 12}
+    for prompt, said in zip(prompts, found, strict=True):
+        expected = theirs.generate(prompt[None], **options)[0, len(prompt) :].tolist()
+        expected = expected[: expected.index(end)] if end in expected else expected
+        assert said.tolist() == expected
+
+
+def test_no_beam_is_refused(model):
+    with pytest.raises(ValueError, match="beams must be at least 1"):
+        beam_search(model, [PROMPT], 3, beams=0)

@@ -1,47 +1,192 @@
-"""Text from a model, one token at a time on its state. Knows ids, not text."""
+"""Text from a model, one token at a time. Knows ids, not text.
+
+    stream         the tokens of each step as they come
+    generate       whole continuations, drawn (`Draw`: greedy, temperature, top-k, top-p)
+    beam_search    the most probable continuations found with a few candidates kept
+
+reader.py has what reads prompts and chosen tokens. Nothing waits for the device but who looks at a token.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from memory_mosaics.language_model import LanguageModel
-from memory_mosaics.shapes import Int
+from memory_mosaics.reader import Reader
+from memory_mosaics.shapes import Float, Int
+
+LOOK = 16  # steps between looks at whether all rows have ended: each waits for the device
 
 
-@torch.no_grad()
-def sample(
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """How the next token is chosen: the most probable (temperature 0), or at random among the probable ones."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0:
+            raise ValueError(f"temperature must be 0 or more, not {self.temperature}")
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top_k must be at least 1, not {self.top_k}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1], not {self.top_p}")
+
+    def __call__(
+        self, logits: Float[Tensor, "B vocabulary"], generator: torch.Generator | None = None
+    ) -> Int[Tensor, " B"]:
+        """One token a row. Random numbers are drawn where the generator lives, so that a seed means one text."""
+        if self.temperature == 0:
+            return logits.argmax(dim=-1)
+        logits = self.allowed(logits.float() / self.temperature)
+        where = logits.device if generator is None else generator.device
+        noise = torch.empty(logits.shape, device=where).exponential_(generator=generator).to(logits.device)
+        return (logits.softmax(dim=-1) / noise).argmax(dim=-1)  # argmax of p / Exp(1) falls on i with probability p_i
+
+    def allowed(self, logits: Float[Tensor, "B vocabulary"]) -> Float[Tensor, "B vocabulary"]:
+        """The `top_k` largest, and of those the fewest that make up `top_p`; the others at -inf."""
+        if self.top_k is not None and self.top_k < logits.shape[-1]:
+            least = logits.topk(self.top_k, dim=-1).values[:, -1:]
+            logits = logits.masked_fill(logits < least, -torch.inf)
+        if self.top_p is not None and self.top_p < 1:
+            largest, order = logits.sort(dim=-1, descending=True)
+            shares = largest.softmax(dim=-1)
+            beyond = shares.cumsum(dim=-1) - shares >= self.top_p
+            logits = logits.masked_fill(torch.zeros_like(beyond).scatter(1, order, beyond), -torch.inf)
+        return logits
+
+
+GREEDY, PLAIN = Draw(temperature=0.0), Draw()
+
+
+def stream(
     model: LanguageModel,
-    prompt: Int[Tensor, " T"],
+    prompts: Sequence[Int[Tensor, " _"]],
     length: int,
     *,
-    temperature: float = 1.0,
-    top_k: int | None = None,
+    draw: Draw = PLAIN,
     end: int | None = None,
     generator: torch.Generator | None = None,
-) -> Int[Tensor, " N"]:
-    """At most `length` tokens that continue the prompt, up to but without the token `end`. Temperature 0 is greedy.
+    compiled: bool = False,
+) -> Iterator[Int[Tensor, " B"]]:
+    """At most `length` times one token of each row. A row that has drawn `end` repeats it; when all have, it is over.
 
     A model with a table of positions stops where the table ends.
     """
-    length = length if model.longest is None else min(length, model.longest - len(prompt))
-    device = model.embedding.weight.device
-    training = model.training
-    model.eval()
-    tokens, state = prompt[None].to(device), None
-    continuation: list[int] = []
-    while len(continuation) < length:
-        logits, state = model(tokens, state)
-        token = _draw(logits[0, -1].float().cpu(), temperature, top_k, generator)
-        if token == end:
+    reader = Reader(model, prompts, compiled=compiled)
+    length = reader.at_most(length)
+    reader.reserve(length)
+    ended = torch.zeros(len(prompts), dtype=torch.bool, device=reader.device)
+    for step in range(1, length + 1):
+        tokens = draw(reader.logits, generator)
+        if end is not None:
+            tokens = tokens.masked_fill(ended, end)
+            ended |= tokens == end
+        yield tokens
+        look = step % LOOK == 0 or reader.device.type == "cpu"
+        if step == length or (end is not None and look and bool(ended.all())):
+            return
+        reader.read(tokens)
+
+
+def generate(
+    model: LanguageModel,
+    prompts: Sequence[Int[Tensor, " _"]],
+    length: int,
+    *,
+    draw: Draw = PLAIN,
+    end: int | None = None,
+    generator: torch.Generator | None = None,
+    compiled: bool = False,
+) -> list[Int[Tensor, " _"]]:
+    """At most `length` tokens that continue each prompt, up to but without the token `end`."""
+    steps = list(stream(model, prompts, length, draw=draw, end=end, generator=generator, compiled=compiled))
+    rows = torch.stack(steps, dim=1).cpu() if steps else torch.zeros(len(prompts), 0, dtype=torch.long)
+    return [_until(row, end) for row in rows]
+
+
+def beam_search(
+    model: LanguageModel,
+    prompts: Sequence[Int[Tensor, " _"]],
+    length: int,
+    *,
+    beams: int = 2,
+    end: int | None = None,
+    length_penalty: float = 1.0,
+    compiled: bool = False,
+) -> list[Int[Tensor, " _"]]:
+    """The best continuation of each prompt among those met while keeping its `beams` most probable beginnings.
+
+    Best is the highest log-probability divided by the number of tokens to the power of `length_penalty`.
+    """
+    if beams < 1:
+        raise ValueError(f"beams must be at least 1, not {beams}")
+    reader = Reader(model, [prompt for prompt in prompts for _ in range(beams)], compiled=compiled)
+    length = reader.at_most(length)
+    reader.reserve(length)
+    searches = [_Beams(beams, end, length_penalty) for _ in prompts]
+    scores = torch.full((len(prompts), beams), -torch.inf, device=reader.device)
+    scores[:, 0] = 0.0  # all beams of a prompt begin alike: one speaks for them
+    for step in range(1, length + 1):
+        logs = reader.logits.float().log_softmax(dim=-1).unflatten(0, scores.shape) + scores[..., None]
+        best = logs.flatten(1).topk(min(2 * beams, logs[0].numel()), dim=-1)
+        found = zip(searches, best.values.tolist(), best.indices.tolist(), strict=True)
+        kept = [search.keep(*candidates, vocabulary=logs.shape[-1]) for search, *candidates in found]
+        if step == length or all(search.done for search in searches):
             break
-        continuation.append(token)
-        tokens = torch.tensor([[token]], device=device)
-    model.train(training)
-    return torch.tensor(continuation, dtype=torch.long)
+        rows = torch.tensor([row * beams + beam for row, alive in enumerate(kept) for _, beam, _ in alive])
+        tokens = torch.tensor([token for alive in kept for _, _, token in alive])
+        scores = torch.tensor([[score for score, _, _ in alive] for alive in kept], device=reader.device)
+        reader.reorder(rows.to(reader.device))
+        reader.read(tokens.to(reader.device))
+    return [search.best() for search in searches]
 
 
-def _draw(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None) -> int:
-    if temperature == 0:
-        return int(logits.argmax())
-    if top_k is not None and top_k < len(logits):
-        logits = logits.masked_fill(logits < logits.topk(top_k).values[-1], float("-inf"))
-    return int(torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator))
+class _Beams:
+    """The beams of one prompt: those that go on, and those that have ended."""
+
+    def __init__(self, beams: int, end: int | None, length_penalty: float):
+        self.beams, self.end, self.penalty = beams, end, length_penalty
+        self.alive: list[tuple[float, list[int]]] = [(0.0, [])] * beams
+        self.ended: list[tuple[float, list[int]]] = []
+
+    def keep(self, scores: list[float], places: list[int], *, vocabulary: int) -> list[tuple[float, int, int]]:
+        """Of candidates, best first, those that go on: score, the beam they continue, token."""
+        alive, kept = [], []
+        for rank, (score, place) in enumerate(zip(scores, places, strict=True)):
+            beam, token = divmod(place, vocabulary)
+            text = self.alive[beam][1]
+            if token == self.end:
+                if rank < self.beams:  # an end counts when it is among the best
+                    self.ended.append((self._mean(score, len(text) + 1), text))
+            elif len(kept) < self.beams:
+                alive.append((score, [*text, token]))
+                kept.append((score, beam, token))
+        while len(kept) < self.beams:  # a vocabulary smaller than the beams
+            alive.append((-torch.inf, self.alive[0][1]))
+            kept.append((-torch.inf, 0, 0))
+        self.alive = alive
+        self.ended = sorted(self.ended, key=lambda hypothesis: -hypothesis[0])[: self.beams]
+        return kept
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing alive can still be better than what has ended, as things stand."""
+        score, text = self.alive[0]
+        return len(self.ended) == self.beams and self._mean(score, len(text)) <= self.ended[-1][0]
+
+    def best(self) -> Int[Tensor, " N"]:
+        alive = [(self._mean(score, len(text)), text) for score, text in self.alive]
+        return torch.tensor(max(self.ended + alive, key=lambda hypothesis: hypothesis[0])[1], dtype=torch.long)
+
+    def _mean(self, score: float, length: int) -> float:
+        return score / max(length, 1) ** self.penalty
+
+
+def _until(tokens: Int[Tensor, " N"], end: int | None) -> Int[Tensor, " M"]:
+    ends = (tokens == end).nonzero() if end is not None else tokens[:0]
+    return tokens[: int(ends[0])] if len(ends) else tokens

@@ -16,8 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 from memory_mosaics.config import MixerConfig, at_least, from_plain
 from memory_mosaics.extractors import Convolution, Decay, LeakyAverage, Scale, Taps
-from memory_mosaics.memory import PersistentMemory, State
+from memory_mosaics.memory import PersistentMemory
 from memory_mosaics.shapes import Bool, Float, Int
+from memory_mosaics.storage import State
 
 GAIN = 0.025 * 384**0.5  # where no norm follows: found at width 384, docs/LOG.md
 
@@ -116,12 +117,20 @@ class LanguageModel(nn.Module):
             states.append(block_state)
         return self.norm(x), tuple(states)
 
+    def with_room(self, state: tuple, capacity: int) -> tuple:
+        """The same state with room for `capacity` tokens in all, to be read on one token at a time, in place."""
+        states = []
+        for block, (sequence_state, channel_state) in zip(self.blocks, state[1:], strict=True):
+            make_room = getattr(block.sequence_mixer, "with_room", lambda state, _: state)  # some need none
+            states.append((make_room(sequence_state, capacity), channel_state))
+        return state[0], *states
+
     @property
     def longest(self) -> int | None:
         """The most tokens that can be read one after the other; None where nothing but memory bounds them."""
         return getattr(self.positions, "longest", None)
 
-    def logits(self, features: Float[Tensor, "B T W"]) -> Float[Tensor, "B T vocabulary"]:
+    def logits(self, features: Float[Tensor, "*B W"]) -> Float[Tensor, "*B vocabulary"]:
         return F.linear(features, self.output)
 
     @property

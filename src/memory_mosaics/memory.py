@@ -24,13 +24,13 @@ from memory_mosaics.config import ExtractorConfig, MixerConfig, at_least, part
 from memory_mosaics.extractors import Extractor, LeakyAverageConfig, Scale, TapsConfig, no_peeking
 from memory_mosaics.ops.recall import gaussian, recall
 from memory_mosaics.shapes import Bool, Float
+from memory_mosaics.storage import State, remember, with_room
 
 # How training begins; docs/LOG.md has what was tried. Beta starts where a memory tells random keys apart: their scores
 # have these deviations. Slots are as small as all other matrices, so that they learn as fast under Adam; beta and the
 # scale of the answers make up for it.
 SPREAD, PERSISTENT_SPREAD, SLOTS_STD = e**2 / 8, e**3 / 8, 0.02
 
-State = tuple[Tensor, ...]
 Kernel = Callable[[Tensor, Tensor, float | Tensor], tuple[Tensor, Tensor]]
 
 
@@ -107,30 +107,11 @@ class Combine(nn.Module):
         return self.map(scaled.flatten(2))
 
 
-def remember(
-    stored: State | None, keys: Tensor, values: Tensor, mask: Tensor | None
-) -> tuple[Float[Tensor, "B N H D"], Float[Tensor, "B M H V"], Bool[Tensor, "B _"]]:
-    """What was stored earlier (keys, values, which are real), followed by the new.
-
-    While no padding has come, all are real and their marks are left out: a tensor of no columns.
-    """
-    if stored is None:
-        real = keys.new_ones(len(keys), 0, dtype=torch.bool) if mask is None else mask
-        # A compiled graph must not return views of its own: torch 2.13 restores their shapes wrongly from its cache.
-        return (keys.clone(), values.clone(), real) if torch.compiler.is_compiling() else (keys, values, real)
-    old_keys, old_values, real = stored
-    if mask is not None or real.shape[1] > 0:
-        old_real = real if real.shape[1] > 0 else real.new_ones(old_keys.shape[:2])
-        real = torch.cat([old_real, real.new_ones(keys.shape[:2]) if mask is None else mask], dim=1)
-    return torch.cat([old_keys, keys], dim=1), torch.cat([old_values, values], dim=1), real
-
-
 class ContextualMemory(nn.Module):
     """A layer of associative memories, one per head, that start empty and store what they read (figure 1).
 
     At time T each memory answers its key k_T from the pairs stored before (equation 7); the pair (k_T, v_T) is stored
-    once the `value.peek` inputs that v_T depends on have come. State: the extractors' own, the keys of all times so
-    far, the values completed so far, and which of them are real (no columns: all).
+    once the `value.peek` inputs that v_T depends on have come. State: the extractors' own, then what is stored.
     """
 
     def __init__(
@@ -154,18 +135,21 @@ class ContextualMemory(nn.Module):
         key_state, value_state = state[:2] if state else (None, None)
         queries, key_state = self.key(x, key_state, mask)
         values, value_state = self.value(x, value_state, mask)
-        keys, values, real = remember(state[2:] if state else None, queries, values, mask)
-        earlier, pairs = keys.shape[1] - x.shape[1], values.shape[1]
+        pairs, stored = remember(state[2:] if state else None, queries, values, mask, peek=self.value.peek)
         answers = recall(
             queries,
-            keys[:, :pairs],
-            values,
+            pairs.keys,
+            pairs.values,
             self.sharpness(),
-            known=earlier + 1 - self.value.peek,
-            real=real[:, :pairs] if real.shape[1] > 0 else None,
+            known=pairs.known,
+            real=pairs.real,
             dropout=self.dropout if self.training else 0.0,
         )
-        return self.combine(answers), (key_state, value_state, keys, values, real)
+        return self.combine(answers), (key_state, value_state, *stored)
+
+    def with_room(self, state: State, capacity: int) -> State:
+        """The same state with room for `capacity` pairs, to be read on one token at a time."""
+        return *state[:2], *with_room(state[2:], capacity)
 
 
 class PersistentMemory(nn.Module):

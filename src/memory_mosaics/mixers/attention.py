@@ -18,18 +18,28 @@ from torch import Tensor, nn
 
 from memory_mosaics.config import ExtractorConfig, MixerConfig, at_least, part
 from memory_mosaics.extractors import Extractor, LinearConfig, no_peeking
-from memory_mosaics.memory import State, head_width, remember
+from memory_mosaics.memory import head_width
 from memory_mosaics.ops.recall import recall
 from memory_mosaics.shapes import Bool, Float
+from memory_mosaics.storage import State, remember, stored_count, with_room
 
 
 @runtime_checkable
 class PositionCode(Protocol):
-    """Writes the positions start, start + 1, ... into queries or keys, so that their dot products know them."""
+    """Writes the positions start, start + 1, ... into queries or keys, so that their dot products know them.
 
-    def queries(self, x: Tensor, start: int, /) -> Tensor: ...
+    `start` is a number, or one for each row (B).
+    """
 
-    def keys(self, x: Tensor, start: int, /) -> Tensor: ...
+    def queries(self, x: Tensor, start: int | Tensor, /) -> Tensor: ...
+
+    def keys(self, x: Tensor, start: int | Tensor, /) -> Tensor: ...
+
+
+def positions(x: Float[Tensor, "B T H D"], start: int | Tensor) -> Float[Tensor, "_ T"]:
+    """Of each step, the same for all rows (1 T) or not (B T)."""
+    time = torch.arange(x.shape[1], device=x.device, dtype=torch.float32)
+    return (start + time)[None] if isinstance(start, int) else start[:, None] + time
 
 
 @part("rotary")
@@ -39,13 +49,12 @@ class Rotary:
 
     base: float = 10000.0
 
-    def queries(self, queries: Float[Tensor, "B T H D"], start: int) -> Float[Tensor, "B T H D"]:
-        T, _, D = queries.shape[1:]
+    def queries(self, queries: Float[Tensor, "B T H D"], start: int | Tensor) -> Float[Tensor, "B T H D"]:
+        D = queries.shape[-1]
         if D % 2:
             raise ValueError(f"rotary positions turn pairs of coordinates, but a head is {D} wide")
-        position = torch.arange(start, start + T, device=queries.device, dtype=torch.float32)
         speed = self.base ** (-torch.arange(0, D, 2, device=queries.device, dtype=torch.float32) / D)
-        angle = position[:, None, None] * speed  # (T, 1, D/2)
+        angle = positions(queries, start)[:, :, None, None] * speed  # (B or 1, T, 1, D/2)
         x, y = queries.float().chunk(2, dim=-1)
         turned = torch.cat([x * angle.cos() - y * angle.sin(), x * angle.sin() + y * angle.cos()], dim=-1)
         return turned.to(queries.dtype)
@@ -63,13 +72,12 @@ class Alibi:
     each exact in the keys' own precision, since in bfloat16 one coordinate would round far positions together.
     """
 
-    def queries(self, queries: Float[Tensor, "B T H D"], start: int) -> Float[Tensor, "B T H E"]:
+    def queries(self, queries: Float[Tensor, "B T H D"], start: int | Tensor) -> Float[Tensor, "B T H E"]:
         return F.pad(queries, (0, 3), value=math.sqrt(queries.shape[-1]))  # undoes the scale of the scores
 
-    def keys(self, keys: Float[Tensor, "B T H D"], start: int) -> Float[Tensor, "B T H E"]:
-        B, T, H, _ = keys.shape
-        position = torch.arange(start, start + T, device=keys.device, dtype=torch.float32)
-        rest = position[:, None] * alibi_slopes(H).to(keys.device)  # (T, H)
+    def keys(self, keys: Float[Tensor, "B T H D"], start: int | Tensor) -> Float[Tensor, "B T H E"]:
+        B, H = len(keys), keys.shape[2]
+        rest = positions(keys, start)[:, :, None] * alibi_slopes(H).to(keys.device)  # (B or 1, T, H)
         digits = []
         for _ in range(3):
             digits.append(rest.to(keys.dtype))
@@ -88,7 +96,7 @@ def alibi_slopes(heads: int) -> Float[Tensor, " H"]:
 class Attention(nn.Module):
     """Multi-head causal self-attention.
 
-    State: the key extractor's own, the keys, the values, and which of them are real (no columns: all).
+    State: the key extractor's own, then what is stored.
     """
 
     def __init__(
@@ -114,21 +122,26 @@ class Attention(nn.Module):
         queries = self.query(x).unflatten(-1, (self.heads, -1))
         keys, key_state = self.key(x, state[0] if state else None, mask)
         values = self.value(x).unflatten(-1, (self.heads, -1))
-        earlier = state[1].shape[1] if state else 0
+        stored = state[1:] if state else None
         sharpness = queries.shape[-1] ** -0.5
         if self.position is not None:
-            queries, keys = self.position.queries(queries, earlier), self.position.keys(keys, earlier)
-        keys, values, real = remember(state[1:] if state else None, keys, values, mask)
+            start = stored_count(stored)
+            queries, keys = self.position.queries(queries, start), self.position.keys(keys, start)
+        pairs, stored = remember(stored, keys, values, mask, peek=0)
         answers = recall(
             queries,
-            keys,
-            values,
+            pairs.keys,
+            pairs.values,
             sharpness,
-            known=earlier + 1,
-            real=real if real.shape[1] > 0 else None,
+            known=pairs.known,
+            real=pairs.real,
             dropout=self.dropout if self.training else 0.0,
         )
-        return self.combine(answers.flatten(2)), (key_state, keys, values, real)
+        return self.combine(answers.flatten(2)), (key_state, *stored)
+
+    def with_room(self, state: State, capacity: int) -> State:
+        """The same state with room for `capacity` pairs, to be read on one token at a time."""
+        return state[0], *with_room(state[1:], capacity)
 
 
 @part("attention")
@@ -164,7 +177,8 @@ class LearnedPositions(nn.Module):
         real = torch.ones(B, T, dtype=torch.long, device=x.device) if mask is None else mask.long()
         total, context = seen + real.sum(dim=1), self.table.num_embeddings
         longest = T if state is None and mask is None else 0
-        if B > 0 and longest == 0 and not torch.compiler.is_compiling():
+        recorded = torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+        if B > 0 and longest == 0 and not recorded:  # or it would have to wait for the device
             longest = int(total.max())
         if longest > context:
             raise ValueError(f"{longest} tokens are more than the {context} learned positions of this model")

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memory_mosaics.config import MixerConfig, at_least, part
-from memory_mosaics.memory import State
 from memory_mosaics.shapes import Bool, Float
+from memory_mosaics.storage import State
 
 
 class MLP(nn.Module):

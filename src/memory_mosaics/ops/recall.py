@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from memory_mosaics.shapes import Bool, Float
 
 BLOCK = 128  # queries at a time where a mask, dropout on the CPU, or the log-sum-exp is asked for
+FEW = 64  # queries that leave most of a GPU idle, were each head one program of a fused kernel
 EMPTY = -1e30  # a score that no pair can have; finite, so that an empty memory has gradients too
 
 Sharpness = float | Float[Tensor, "..."]
@@ -49,6 +50,8 @@ def recall(
         real = None if real is None else real[:, : keys.shape[1]]
     if 0 in (time, pairs, keys.shape[1]):
         return _zeros(queries, values)
+    if queries.is_cuda and len(queries) * time <= FEW and known is None and not (dropout or torch.is_grad_enabled()):
+        return _densely(queries, keys, values, real)
     fused = real is None and (dropout == 0.0 or queries.is_cuda)
     if fused and known is None:
         return _attend(queries, keys, values, dropout=dropout)
@@ -226,6 +229,19 @@ def _masked(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor, drop
     anything = visible.any(dim=-1, keepdim=True)  # (B, 1, block, 1)
     answers = _attend(queries, keys, values, mask=visible | ~anything, dropout=dropout)
     return answers * anything.transpose(1, 2)
+
+
+def _densely(queries: Tensor, keys: Tensor, values: Tensor, real: Tensor | None) -> Tensor:
+    """All scores at once: a few queries want parallel work more than they fear a large matrix."""
+    width = values.shape[-1]
+    queries, keys, values = _heads_first(queries, keys, values)
+    scores = queries @ keys.transpose(-1, -2)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if real is None:
+        return (scores.softmax(dim=-1).to(values.dtype) @ values).transpose(1, 2)[..., :width]
+    seen = real[:, None, None]
+    weights = scores.masked_fill(~seen, EMPTY).softmax(dim=-1) * seen.any(dim=-1, keepdim=True)
+    return (weights.to(values.dtype) @ values).transpose(1, 2)[..., :width]
 
 
 def _weighed(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ import torch
 
 from memory_mosaics import checkpoint, figures
 from memory_mosaics import results as files
-from memory_mosaics.generation import sample
+from memory_mosaics.generation import Draw, generate
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.report import Page
 from memory_mosaics.studies import curves, moons
@@ -117,8 +117,8 @@ def tell(models: dict[str, LanguageModel], tokenizer: Tokenizer) -> list[dict[st
         prompt = torch.tensor(tokenizer.encode(opening))
         texts = {"opening": opening}
         for name, model in models.items():
-            generator = torch.Generator().manual_seed(number)
-            tokens = sample(model, prompt, LENGTH, temperature=0.7, end=tokenizer.end_of_text, generator=generator)
+            choice = {"draw": Draw(temperature=0.7), "generator": torch.Generator().manual_seed(number)}
+            (tokens,) = generate(model, [prompt], LENGTH, end=tokenizer.end_of_text, **choice)
             texts[name] = tokenizer.decode(tokens.tolist()).strip()
         told.append(texts)
     return told

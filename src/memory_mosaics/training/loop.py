@@ -21,7 +21,7 @@ from torch import Tensor
 from memory_mosaics import checkpoint
 from memory_mosaics.data.windows import Windows, openings
 from memory_mosaics.errors import UserError
-from memory_mosaics.generation import sample
+from memory_mosaics.generation import Draw, generate
 from memory_mosaics.language_model import LanguageModel, parameter_count
 from memory_mosaics.results import surroundings, write
 from memory_mosaics.text.corpus import Corpus
@@ -237,12 +237,13 @@ class Trainer:
             model.load_state_dict(weights)
         end = self.corpus.end_of_text
         generator = torch.Generator().manual_seed(self.training.seed)
-        stories = []
-        for opening in openings(self.windows["valid"].tokens, end, count=self.machine.samples):
-            with parallel.precision(self.machine, model.embedding.weight.device):
-                tokens = sample(model, opening, 200, temperature=0.8, end=end, generator=generator)
-            stories.append((self.tokenizer.decode(opening.tolist()), self.tokenizer.decode(tokens.tolist())))
-        return stories
+        begun = openings(self.windows["valid"].tokens, end, count=self.machine.samples)
+        with parallel.precision(self.machine, model.embedding.weight.device):
+            told = generate(model, begun, 200, draw=Draw(temperature=0.8), end=end, generator=generator)
+        decode = self.tokenizer.decode
+        return [
+            (decode(opening.tolist()), decode(tokens.tolist())) for opening, tokens in zip(begun, told, strict=True)
+        ]
 
     def save(self) -> None:
         """Write a checkpoint and remove those that are no longer wanted."""

@@ -1,0 +1,131 @@
+"""A model that has read prompts and reads on, one token of every row at a time: the engine of generation.
+
+A prompt is read in parallel. Then its state gets room for what is to come, and each step is the same work on the same
+tensors: on CUDA it is recorded once as a graph and replayed, so that nothing but the device itself takes time.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from memory_mosaics.language_model import LanguageModel, map_state
+from memory_mosaics.shapes import Bool, Float, Int
+
+ROOM = 2048  # tokens that get room at once; beyond, room doubles
+
+
+class Reader:
+    """A model that has read prompts and reads on. `logits` are of the token to come, `read` takes one token a row."""
+
+    logits: Float[Tensor, "B vocabulary"]
+
+    def __init__(self, model: LanguageModel, prompts: Sequence[Int[Tensor, " _"]], *, compiled: bool = False):
+        """Prompts of different lengths are filled up on the left. `compiled` fuses each step: faster, after a wait."""
+        if not prompts or any(len(prompt) == 0 for prompt in prompts):
+            raise ValueError("a prompt must have at least one token: there is nothing to predict from")
+        self.model, self.device = model, model.embedding.weight.device
+        self.through = torch.compile(nn.Module.__call__, dynamic=False) if compiled else None
+        self.replay: Callable[[], None] | None = None
+        tokens, mask = left_padded([prompt.to(self.device) for prompt in prompts])
+        self.count, self.room = tokens.shape[1], 0
+        self.peek = max(getattr(module, "peek", 0) for module in model.modules())  # shapes change before so many tokens
+        with _reading(self.model):
+            features, self.state = model.features(model.embedding(tokens), None, mask)
+            self.logits = model.logits(features[:, -1])
+        self.tokens = tokens[:, -1:].clone()
+
+    def read(self, tokens: Int[Tensor, " B"]) -> Float[Tensor, "B vocabulary"]:
+        """The logits after one more token of each row. They are overwritten by the next call."""
+        self._make_room(self.count + 1)
+        self.tokens.copy_(tokens[:, None])
+        if self.replay is None:
+            with _reading(self.model):
+                if self.device.type == "cuda" and self.room:
+                    self.replay = _recorded(self._step, self.state)
+                else:
+                    self._step()
+        if self.replay is not None:
+            self.replay()
+        self.count += 1
+        return self.logits
+
+    def at_most(self, tokens: int) -> int:
+        """So many more, or as many as a table of positions has left."""
+        return max(0, tokens if self.model.longest is None else min(tokens, self.model.longest - self.count))
+
+    def reserve(self, tokens: int) -> None:
+        """Make room for so many more, at most ROOM at once."""
+        self._make_room(min(self.count + tokens, max(self.count + 1, ROOM)))
+
+    def reorder(self, rows: Int[Tensor, " B"]) -> None:
+        """Go on from the states of these rows, in place: row b continues what row rows[b] has read."""
+        map_state(lambda tensor: tensor.copy_(tensor.index_select(0, rows)), self.state)
+        self.logits.copy_(self.logits.index_select(0, rows))
+
+    def _make_room(self, tokens: int) -> None:
+        if self.count >= self.peek and tokens > self.room:
+            self.room = -(-max(tokens, 2 * self.room) // 64) * 64
+            self.state = self.model.with_room(self.state, self.room)
+            self.replay = None  # was of other tensors
+
+    def _step(self) -> None:
+        """Read self.tokens. The logits change in place, and so does the state where it has room."""
+        features, state = self.model.features(self.model.embedding(self.tokens), self.state, through=self.through)
+        self.logits.copy_(self.model.logits(features[:, -1]))
+        if self.room:
+            _overwrite(self.state, state)
+        else:
+            self.state = state
+
+
+@contextmanager
+def _reading(model: LanguageModel) -> Iterator[None]:
+    """Within: no dropout, no gradients."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(training)
+
+
+def left_padded(prompts: Sequence[Int[Tensor, " _"]]) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"] | None]:
+    """Prompts as one batch, ending together, and which tokens are real; None where all are."""
+    longest = max(map(len, prompts))
+    tokens = torch.stack([F.pad(prompt, (longest - len(prompt), 0)) for prompt in prompts])
+    if all(len(prompt) == longest for prompt in prompts):
+        return tokens, None
+    lengths = torch.tensor([len(prompt) for prompt in prompts], device=tokens.device)
+    return tokens, torch.arange(longest, device=tokens.device) >= longest - lengths[:, None]
+
+
+def _overwrite(old: Any, new: Any) -> None:
+    """Write a state over another, where a step has not done so itself."""
+    if isinstance(old, Tensor):
+        if new.data_ptr() != old.data_ptr():
+            old.copy_(new)
+        return
+    for old_part, new_part in zip(old, new, strict=True):
+        _overwrite(old_part, new_part)
+
+
+def _recorded(step: Callable[[], None], state: Any) -> Callable[[], None]:
+    """What the step does to its tensors, as one CUDA graph to replay. Trying it out leaves the state as it was."""
+    before = map_state(torch.clone, state)
+    # What autocast keeps for later would be gone when the graph is replayed.
+    uncached = torch.autocast("cuda", enabled=torch.is_autocast_enabled("cuda"), cache_enabled=False)
+    aside, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside), uncached:
+        for _ in range(2):
+            step()
+            _overwrite(state, before)
+    torch.cuda.current_stream().wait_stream(aside)
+    with torch.cuda.graph(graph), uncached:
+        step()
+    return graph.replay

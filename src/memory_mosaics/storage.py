@@ -1,0 +1,93 @@
+"""What a layer has stored of what it read: a state that grows with every call, or one with room set aside.
+
+    growing      keys (B, N, H, D), values (B, M, H, V), real (B, N), or (B, 0) while no padding has come
+    with room    keys (B, C, H, D), values (B, C, H, V), real (B, C), count (B,)
+
+A growing state takes any number of tokens at a time. One with room for C pairs takes one token at a time and writes it
+in place: no tensor moves and no shape changes, so that a step can be recorded once and replayed (generation.py).
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from memory_mosaics.shapes import Bool, Float
+
+State = tuple[Tensor, ...]
+
+
+class Pairs(NamedTuple):
+    """Stored pairs, and which of them a query sees, as `recall` wants it said."""
+
+    keys: Float[Tensor, "B N H D"]
+    values: Float[Tensor, "B N H V"]
+    known: int | None
+    real: Bool[Tensor, "B N"] | None
+
+
+def remember(
+    stored: State | None,
+    keys: Float[Tensor, "B T H D"],
+    values: Float[Tensor, "B M H V"],
+    mask: Bool[Tensor, "B T"] | None,
+    *,
+    peek: int,
+) -> tuple[Pairs, State]:
+    """The pairs stored earlier followed by the new, and the state that holds them.
+
+    A value that depends on the next `peek` inputs completes a pair so much later: there are fewer values than keys.
+    """
+    if stored is not None and len(stored) == 4:
+        return _fill(stored, keys, values, mask, peek)
+    time = keys.shape[1]
+    keys, values, real = stored = _append(stored, keys, values, mask)
+    pairs = values.shape[1]
+    seen = real[:, :pairs] if real.shape[1] > 0 else None
+    return Pairs(keys[:, :pairs], values, keys.shape[1] - time + 1 - peek, seen), stored
+
+
+def _append(
+    stored: State | None, keys: Tensor, values: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Bool[Tensor, "B _"]]:
+    if stored is None:
+        real = keys.new_ones(len(keys), 0, dtype=torch.bool) if mask is None else mask
+        # A compiled graph must not return views of its own: torch 2.13 restores their shapes wrongly from its cache.
+        return (keys.clone(), values.clone(), real) if torch.compiler.is_compiling() else (keys, values, real)
+    old_keys, old_values, real = stored
+    if mask is not None or real.shape[1] > 0:
+        old_real = real if real.shape[1] > 0 else real.new_ones(old_keys.shape[:2])
+        real = torch.cat([old_real, real.new_ones(keys.shape[:2]) if mask is None else mask], dim=1)
+    return torch.cat([old_keys, keys], dim=1), torch.cat([old_values, values], dim=1), real
+
+
+def _fill(stored: State, keys: Tensor, values: Tensor, mask: Tensor | None, peek: int) -> tuple[Pairs, State]:
+    """One more token of every row, in place."""
+    if (keys.shape[1], values.shape[1]) != (1, 1):
+        raise ValueError(f"a state with room takes one token at a time, not {keys.shape[1]}")
+    all_keys, all_values, real, count = stored
+    row = torch.arange(len(count), device=count.device)
+    all_keys[row, count] = keys[:, 0].to(all_keys.dtype)
+    all_values[row, count - peek] = values[:, 0].to(all_values.dtype)
+    if mask is not None:
+        real[row, count] = mask[:, 0]
+    seen = real & (torch.arange(real.shape[1], device=real.device) <= (count - peek)[:, None])
+    return Pairs(all_keys, all_values, None, seen), (all_keys, all_values, real, count + 1)
+
+
+def with_room(stored: State, capacity: int) -> State:
+    """The same pairs in room for `capacity` of them: from a state that has grown, or one whose room is used up."""
+    keys, values, real = stored[:3]
+    if keys.shape[1] > capacity:
+        raise ValueError(f"{keys.shape[1]} pairs do not fit into room for {capacity}")
+    count = stored[3] if len(stored) == 4 else torch.full((len(keys),), keys.shape[1], device=keys.device)
+    keys, values = (F.pad(x, (0, 0, 0, 0, 0, capacity - x.shape[1])) for x in (keys, values))
+    return keys, values, F.pad(real, (0, capacity - real.shape[1]), value=True), count
+
+
+def stored_count(stored: State | None) -> int | Tensor:
+    """How many tokens have been stored: a number, or one for each row where there is room."""
+    if stored is None:
+        return 0
+    return stored[3] if len(stored) == 4 else stored[0].shape[1]
