@@ -16,8 +16,9 @@ from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, auto_cli
 
+from memory_mosaics.benchmarks import bench
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.studies import curves, demo, induction, moons, sweep
+from memory_mosaics.studies import curves, demo, generate, induction, moons, sweep
 from memory_mosaics.text import corpus, stories
 from memory_mosaics.training import loop
 from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training, as_flag_only, recipe
@@ -115,11 +116,13 @@ COMMANDS: dict[str, Any] = {
     "train": train,
     "info": info,
     "convert": convert,
+    "generate": generate.run,
     "curves": curves.run,
     "sweep": sweep.run,
     "draw": draw,
     "induction": induction.run,
     "moons": moons.run,
+    "bench": bench.run,
 }
 
 
@@ -132,7 +135,10 @@ class Parser(ArgumentParser):
 
 
 def gather_lists(arguments: Sequence[str]) -> list[str]:
-    """`--heads 1 3` as `--heads [1,3]`, which is how the parser wants a list; words before the first flag likewise."""
+    """`--heads 1 3` as `--heads [1,3]`, which is how the parser wants a list; words before the first flag likewise.
+
+    `bench train` is `bench --benchmarks train`, and a flag that is true or false may stand alone: `--cpu`.
+    """
     rest = list(arguments)
     gathered = [rest.pop(0)]
     parameters = signature(COMMANDS[gathered[0]]).parameters if gathered[0] in COMMANDS else {}
@@ -143,6 +149,8 @@ def gather_lists(arguments: Sequence[str]) -> list[str]:
         f"--{name}": str(kind) for name, kind in kinds.items() if re.match(r"(list|tuple)\[(?!.*\| str)", str(kind))
     }
     word = f"--{next(iter(parameters), '')}"  # the first parameter takes the words before any flag
+    if word in lists and parameters[word[2:]].default is None and rest and not rest[0].startswith("-"):
+        rest.insert(0, word)
     while rest:
         values = list(takewhile(lambda value: not value.startswith(("-", "[")), rest)) if word in lists else []
         if values:
@@ -151,6 +159,8 @@ def gather_lists(arguments: Sequence[str]) -> list[str]:
         if rest:
             word = rest.pop(0)
             gathered.append(word)
+            if kinds.get(word[2:]) is bool and rest[:1] not in (["true"], ["false"]):
+                gathered.append("true")
     return gathered
 
 

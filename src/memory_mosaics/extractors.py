@@ -20,12 +20,11 @@ from torch import Tensor, nn
 
 from memory_mosaics.config import ExtractorConfig, at_least, part
 from memory_mosaics.ops.leaky_average import leaky_average
+from memory_mosaics.ops.normalise import normalise
+from memory_mosaics.ops.triton import kernels_take
+from memory_mosaics.ops.triton.leaky_average import leaky_key
+from memory_mosaics.ops.triton.taps import tapped_value
 from memory_mosaics.shapes import Bool, Float
-
-
-def normalise(x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-    """Norm(x) = x / |x|, computed in float32."""
-    return F.normalize(x.float(), dim=-1).to(x.dtype)
 
 
 def identity(x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
@@ -151,6 +150,8 @@ class LeakyAverage(nn.Module):
         self, x: Float[Tensor, "B T W"], state: Tensor | None = None, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T H D"], Float[Tensor, "B H D"]]:
         raw = heads_of(self.map(x), self.heads, mask)
+        if kernels_take(raw):
+            return leaky_key(raw, self.decay(), state)
         average, last = leaky_average(raw.float(), self.decay(), state)
         return normalise(average).to(raw.dtype), last
 
@@ -189,9 +190,14 @@ class Taps(nn.Module):
     ) -> tuple[Float[Tensor, "B N H D"], Tensor]:
         window = _extend(state, heads_of(self.map(x), self.heads, mask), back=self.back)
         taps = self.taps.unbind(dim=1)
+        if len(taps) == 2 and self.norm is normalise and kernels_take(window):
+            return tapped_value(window, self.taps), _keep(window, 1)
         complete = max(window.shape[1] - len(taps) + 1, 0)
-        terms = [c[:, None] * window[:, j : j + complete].float() for j, c in enumerate(taps)]
-        features = self.norm(torch.stack(terms).sum(dim=0)).to(window.dtype)
+        wide = window.float()
+        total = taps[0][:, None] * wide[:, :complete]
+        for j, c in enumerate(taps[1:], start=1):
+            total = torch.addcmul(total, c[:, None], wide[:, j : j + complete])
+        features = self.norm(total).to(window.dtype)
         return features, _keep(window, len(taps) - 1)
 
 

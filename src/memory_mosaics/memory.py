@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from math import e
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memory_mosaics.config import ExtractorConfig, MixerConfig, at_least, part
 from memory_mosaics.extractors import Extractor, LeakyAverageConfig, Scale, TapsConfig, no_peeking
 from memory_mosaics.ops.recall import gaussian, recall
 from memory_mosaics.shapes import Bool, Float
-from memory_mosaics.storage import State, remember, with_room
+from memory_mosaics.storage import Pairs, Question, State, remember, with_room
 
 # How training begins; docs/LOG.md has what was tried. Beta starts where a memory tells random keys apart: their scores
 # have these deviations. Slots are as small as all other matrices, so that they learn as fast under Adam; beta and the
@@ -103,8 +104,12 @@ class Combine(nn.Module):
         self.map = nn.Linear(heads * head_width, width, bias=bias)
 
     def forward(self, answers: Float[Tensor, "B T H D"]) -> Float[Tensor, "B T W"]:
-        scaled = answers * self.scale()[:, None].to(answers.dtype)
-        return self.map(scaled.flatten(2))
+        scale, width = self.scale(), self.map.out_features
+        if answers.shape[:2].numel() <= width:
+            return self.map((answers * scale[:, None].to(answers.dtype)).flatten(2))
+        # The matrix is the smaller of the two to scale.
+        weight = (self.map.weight * scale.repeat_interleave(answers.shape[-1])).to(self.map.weight.dtype)
+        return F.linear(answers.flatten(2), weight, self.map.bias)
 
 
 class ContextualMemory(nn.Module):
@@ -132,20 +137,16 @@ class ContextualMemory(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], State]:
+        question, state = self.ask(x, state, mask)
+        return self.combine(question.answer(self.dropout if self.training else 0.0)), state
+
+    def ask(self, x: Tensor, state: State | None = None, mask: Tensor | None = None) -> tuple[Question, State]:
+        """What is asked at every time of x, and the state after it."""
         key_state, value_state = state[:2] if state else (None, None)
         queries, key_state = self.key(x, key_state, mask)
         values, value_state = self.value(x, value_state, mask)
         pairs, stored = remember(state[2:] if state else None, queries, values, mask, peek=self.value.peek)
-        answers = recall(
-            queries,
-            pairs.keys,
-            pairs.values,
-            self.sharpness(),
-            known=pairs.known,
-            real=pairs.real,
-            dropout=self.dropout if self.training else 0.0,
-        )
-        return self.combine(answers), (key_state, value_state, *stored)
+        return Question(queries, pairs, self.sharpness()), (key_state, value_state, *stored)
 
     def with_room(self, state: State, capacity: int) -> State:
         """The same state with room for `capacity` pairs, to be read on one token at a time."""
@@ -185,17 +186,16 @@ class PersistentMemory(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], State]:
+        question, state = self.ask(x, state, mask)
+        answers = question.answer(self.dropout if self.training else 0.0).mean(dim=0)
+        return self.combine(answers.unflatten(0, x.shape[:2])), state
+
+    def ask(self, x: Tensor, state: State | None = None, mask: Tensor | None = None) -> tuple[Question, State]:
+        """What is asked at every time of every row of x, as if it were one row: (memories, B*T, H, D)."""
         keys, key_state = self.key(x, *(state or ()), mask=mask)
-        memories = len(self.keys)
-        queries = keys.flatten(0, 1).expand(memories, -1, -1, -1)  # the whole batch asks as one: (memories, B*T, H, D)
-        answers = recall(
-            queries,
-            self.keys.to(queries.dtype),
-            self.values.to(queries.dtype),
-            self.sharpness(),
-            dropout=self.dropout if self.training else 0.0,
-        ).mean(dim=0)
-        return self.combine(answers.unflatten(0, x.shape[:2])), (key_state,)
+        queries = keys.flatten(0, 1).expand(len(self.keys), -1, -1, -1)
+        pairs = Pairs(self.keys.to(queries.dtype), self.values.to(queries.dtype))
+        return Question(queries, pairs, self.sharpness()), (key_state,)
 
 
 def head_width(width: int, heads: int) -> int:

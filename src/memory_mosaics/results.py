@@ -3,6 +3,8 @@
 import json
 import os
 import platform
+import subprocess
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ def prepare(out: Path) -> None:
 
 
 def surroundings(device: torch.device | None = None) -> dict[str, Any]:
-    """Versions and hardware, in words."""
+    """Versions, commit and hardware, in words."""
     versions = {
         "memory-mosaics": __version__,
         "python": platform.python_version(),
@@ -36,7 +38,30 @@ def surroundings(device: torch.device | None = None) -> dict[str, Any]:
     hardware = f"CPU ({platform.machine()}), {os.cpu_count()} cores, {torch.get_num_threads()} threads"
     if device is not None and device.type == "cuda":
         hardware = f"{torch.cuda.get_device_name(device)}; {hardware}"
-    return {"versions": versions, "hardware": hardware}
+    return {"versions": versions, "commit": commit(), "hardware": hardware}
+
+
+@lru_cache
+def commit() -> str | None:
+    """The commit of this code, marked where its files have changed since; None where it is not in a repository."""
+    file = Path(__file__)
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(file.parent), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", file.name)  # or it is the repository of whoever installed the package
+        return git("rev-parse", "HEAD") + (" with changes" if git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def rounded(numbers: Any, digits: int) -> Any:
+    """A number, an array or None with so many significant digits, as plain JSON: files stay small."""
+    if isinstance(numbers, np.ndarray | list):
+        return [rounded(number, digits) for number in numbers]
+    return None if numbers is None else float(f"{numbers:.{digits}g}")
 
 
 def write(file: Path, results: dict[str, Any]) -> None:

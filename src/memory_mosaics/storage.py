@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from memory_mosaics.shapes import Bool, Float
+from memory_mosaics.ops.recall import Sharpness, recall
+from memory_mosaics.shapes import Bool, Float, Int
 
 State = tuple[Tensor, ...]
 
@@ -23,8 +24,22 @@ class Pairs(NamedTuple):
 
     keys: Float[Tensor, "B N H D"]
     values: Float[Tensor, "B N H V"]
-    known: int | None
-    real: Bool[Tensor, "B N"] | None
+    known: int | None = None
+    real: Bool[Tensor, "B N"] | None = None
+    held: Int[Tensor, " B"] | None = None
+
+
+class Question(NamedTuple):
+    """What a layer asks of its memories: queries, one a head and time, the pairs to answer from, and beta."""
+
+    queries: Float[Tensor, "B T H D"]
+    pairs: Pairs
+    sharpness: Sharpness
+
+    def answer(self, dropout: float = 0.0) -> Float[Tensor, "B T H V"]:
+        """What the memories say. `dropout` forgets that share of the retrieval weights."""
+        keys, values, known, real, held = self.pairs
+        return recall(self.queries, keys, values, self.sharpness, known=known, real=real, held=held, dropout=dropout)
 
 
 def remember(
@@ -72,8 +87,7 @@ def _fill(stored: State, keys: Tensor, values: Tensor, mask: Tensor | None, peek
     all_values[row, count - peek] = values[:, 0].to(all_values.dtype)
     if mask is not None:
         real[row, count] = mask[:, 0]
-    seen = real & (torch.arange(real.shape[1], device=real.device) <= (count - peek)[:, None])
-    return Pairs(all_keys, all_values, None, seen), (all_keys, all_values, real, count + 1)
+    return Pairs(all_keys, all_values, None, real, count + 1 - peek), (all_keys, all_values, real, count + 1)
 
 
 def with_room(stored: State, capacity: int) -> State:

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memory_mosaics.errors import UserError
-from memory_mosaics.figures import language, tasks
+from memory_mosaics.figures import language, speed, tasks
 from memory_mosaics.figures.style import STYLE, check, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DRAWINGS: dict[str, dict[str, "Callable[[dict[str, Any]], Figure]"]] = {
+DRAWINGS: dict[str, dict[str, "Callable[[dict[str, Any]], Figure | None]"]] = {
     "induction": {"induction.png": tasks.induction},
     "moons": {
         "error.png": tasks.moons_error,
@@ -22,11 +22,12 @@ DRAWINGS: dict[str, dict[str, "Callable[[dict[str, Any]], Figure]"]] = {
     },
     "curves": {"curves.png": language.training_curves, "step_sizes.png": language.step_sizes},
     "sweep": {"sweep.png": language.sweep},
+    "bench": {"speed.png": speed.speed, "memory.png": speed.memory, "profile.png": speed.profile},
 }
 
 
 def draw(results: dict[str, Any], folder: Path) -> list[Path]:
-    """All figures of a study, from what its results.json holds; returns their files."""
+    """All figures of a study, from what its results.json holds; returns their files. What was not run is not drawn."""
     check()
     from matplotlib import rc_context
 
@@ -38,6 +39,8 @@ def draw(results: dict[str, Any], folder: Path) -> list[Path]:
     ):
         raise UserError("there is nothing to draw: no run came to an end")
     with rc_context(STYLE):
-        for name, drawing in DRAWINGS[study].items():
-            save(drawing(results), folder / name)
-    return [folder / name for name in DRAWINGS[study]]
+        drawn = {folder / name: drawing(results) for name, drawing in DRAWINGS[study].items()}
+        for file, figure in drawn.items():
+            if figure is not None:
+                save(figure, file)
+    return [file for file, figure in drawn.items() if figure is not None]

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from memory_mosaics.config import ExtractorConfig, MixerConfig, at_least, part
 from memory_mosaics.extractors import Extractor, LinearConfig, no_peeking
 from memory_mosaics.memory import head_width
-from memory_mosaics.ops.recall import recall
 from memory_mosaics.shapes import Bool, Float
-from memory_mosaics.storage import State, remember, stored_count, with_room
+from memory_mosaics.storage import Question, State, remember, stored_count, with_room
 
 
 @runtime_checkable
@@ -119,6 +118,11 @@ class Attention(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], State]:
+        question, state = self.ask(x, state, mask)
+        return self.combine(question.answer(self.dropout if self.training else 0.0).flatten(2)), state
+
+    def ask(self, x: Tensor, state: State | None = None, mask: Tensor | None = None) -> tuple[Question, State]:
+        """What is asked at every time of x, and the state after it."""
         queries = self.query(x).unflatten(-1, (self.heads, -1))
         keys, key_state = self.key(x, state[0] if state else None, mask)
         values = self.value(x).unflatten(-1, (self.heads, -1))
@@ -128,16 +132,7 @@ class Attention(nn.Module):
             start = stored_count(stored)
             queries, keys = self.position.queries(queries, start), self.position.keys(keys, start)
         pairs, stored = remember(stored, keys, values, mask, peek=0)
-        answers = recall(
-            queries,
-            pairs.keys,
-            pairs.values,
-            sharpness,
-            known=pairs.known,
-            real=pairs.real,
-            dropout=self.dropout if self.training else 0.0,
-        )
-        return self.combine(answers.flatten(2)), (key_state, *stored)
+        return Question(queries, pairs, sharpness), (key_state, *stored)
 
     def with_room(self, state: State, capacity: int) -> State:
         """The same state with room for `capacity` pairs, to be read on one token at a time."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from memory_mosaics.shapes import Float
 
-CHUNK = 32
+CHUNK = 16
 
 
 def leaky_average(
@@ -39,7 +39,8 @@ def _in_chunks(
     if T == 1:
         return x + (decay[:, None] * mean)[:, None]
     count = (T + CHUNK - 1) // CHUNK
-    chunks = F.pad(x, (0, 0, 0, 0, 0, count * CHUNK - T)).view(B, count, CHUNK, H, D)
+    missing = count * CHUNK - T
+    chunks = (F.pad(x, (0, 0, 0, 0, 0, missing)) if missing else x).reshape(B, count, CHUNK, H, D)
     t = torch.arange(CHUNK, device=x.device)
     weights = (decay[:, None, None] ** (t[:, None] - t).clamp(min=0)).tril()  # (H, C, C)
     means = torch.einsum("hts,bcshd->bcthd", weights, chunks)
@@ -48,7 +49,8 @@ def _in_chunks(
     if T > CHUNK:
         leaving = _in_chunks(means[:, :, -1], decay**CHUNK, mean)
         entering = torch.cat([entering, leaving[:, : count - 1]], dim=1)  # (B, T/C, H, D)
-    means = means + torch.einsum("ht,bchd->bcthd", decay[:, None] ** (t + 1), entering)
+    powers = (decay ** (t + 1)[:, None])[..., None]  # (C, H, 1)
+    means = torch.addcmul(means, powers, entering[:, :, None])
     return means.reshape(B, count * CHUNK, H, D)[:, :T]
 
 

@@ -11,18 +11,21 @@ in T: the strict causal mask is an ordinary one on shifted tensors, and anything
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-from memory_mosaics.shapes import Bool, Float
+from memory_mosaics.ops.triton import TRITON
+from memory_mosaics.ops.triton.recall import DTYPES, EMPTY, FEW, recall_few
+from memory_mosaics.shapes import Bool, Float, Int
 
 BLOCK = 128  # queries at a time where a mask, dropout on the CPU, or the log-sum-exp is asked for
-FEW = 64  # queries that leave most of a GPU idle, were each head one program of a fused kernel
-EMPTY = -1e30  # a score that no pair can have; finite, so that an empty memory has gradients too
+FASTEST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 Sharpness = float | Float[Tensor, "..."]
 Answer = TypeVar("Answer")
@@ -36,22 +39,33 @@ def recall(
     *,
     known: int | None = None,
     real: Bool[Tensor, "B N"] | None = None,
+    held: Int[Tensor, " B"] | None = None,
     dropout: float = 0.0,
 ) -> Float[Tensor, "B T H V"]:
     """Answer every query from the pairs it may see; `real` is False where a pair is padding.
 
+    `held` says, row by row, how many pairs there are at all: what follows them is room for more.
     `sharpness` (beta) is a number, or one per head (H), per time and head (T H), or per row too (B T H).
     `dropout` forgets that share of the retrieval weights.
     """
-    queries = _sharpen(queries, sharpness)
     time, pairs = queries.shape[1], keys.shape[1]
     if known is not None and time == 1:  # one query: all it may see, and nothing else, is there
         keys, values, known = keys[:, : max(known, 0)], values[:, : max(known, 0)], None
         real = None if real is None else real[:, : keys.shape[1]]
     if 0 in (time, pairs, keys.shape[1]):
         return _zeros(queries, values)
-    if queries.is_cuda and len(queries) * time <= FEW and known is None and not (dropout or torch.is_grad_enabled()):
-        return _densely(queries, keys, values, real)
+    few = len(queries) * time <= FEW and known is None and not (dropout or torch.is_grad_enabled())
+    if few and queries.is_cuda and TRITON and queries.dtype in DTYPES:
+        beta = sharpness if isinstance(sharpness, Tensor) and sharpness.ndim == 1 else None
+        queries = _sharpen(queries, sharpness) if beta is None else queries
+        return recall_few(queries, keys, values, beta, real, held)
+    if held is not None:
+        there = torch.arange(keys.shape[1], device=keys.device) < held[:, None]
+        real = there if real is None else real & there
+    if keys.shape[:2].numel() < queries.shape[:2].numel() and _same_at_all_times(sharpness):
+        keys = _sharpen(keys, sharpness)  # beta q.k = q.(beta k), and there are fewer of them
+    else:
+        queries = _sharpen(queries, sharpness)
     fused = real is None and (dropout == 0.0 or queries.is_cuda)
     if fused and known is None:
         return _attend(queries, keys, values, dropout=dropout)
@@ -150,6 +164,10 @@ def gaussian(
     return torch.cat([2 * sharpness * queries, -sharpness * ones], dim=-1), torch.cat([keys, squares], dim=-1)
 
 
+def _same_at_all_times(sharpness: Sharpness) -> bool:
+    return not isinstance(sharpness, Tensor) or sharpness.ndim <= 1
+
+
 def _sharpen(queries: Tensor, sharpness: Sharpness) -> Tensor:
     """Beta times the queries, rounded once: the product is taken in float32 whatever the keys are kept in."""
     if isinstance(sharpness, float | int):
@@ -176,9 +194,11 @@ def _attend(
     """PyTorch's fused attention on (B T H D) tensors."""
     width = values.shape[-1]
     queries, keys, values = _heads_first(queries, keys, values)
-    answers = F.scaled_dot_product_attention(
-        queries, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=1.0
-    )
+    # cuDNN is the fastest on CUDA, but plans for every new shape at length: it is for training, whose shapes stay.
+    with sdpa_kernel(FASTEST, set_priority=True) if queries.is_cuda and torch.is_grad_enabled() else nullcontext():
+        answers = F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=1.0
+        )
     return answers.transpose(1, 2)[..., :width]
 
 
@@ -192,7 +212,8 @@ def _attend_with_lse(queries: Tensor, keys: Tensor, values: Tensor, *, causal: b
 def _heads_first(queries: Tensor, keys: Tensor, values: Tensor) -> list[Tensor]:
     """As the kernels want them: (B H T D), and keys and values of one width."""
     width = max(queries.shape[-1], values.shape[-1])
-    return [F.pad(x, (0, width - x.shape[-1])).transpose(1, 2) for x in (queries, keys, values)]
+    widened = (x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1])) for x in (queries, keys, values))
+    return [x.transpose(1, 2) for x in widened]
 
 
 def _in_blocks(
@@ -229,19 +250,6 @@ def _masked(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor, drop
     anything = visible.any(dim=-1, keepdim=True)  # (B, 1, block, 1)
     answers = _attend(queries, keys, values, mask=visible | ~anything, dropout=dropout)
     return answers * anything.transpose(1, 2)
-
-
-def _densely(queries: Tensor, keys: Tensor, values: Tensor, real: Tensor | None) -> Tensor:
-    """All scores at once: a few queries want parallel work more than they fear a large matrix."""
-    width = values.shape[-1]
-    queries, keys, values = _heads_first(queries, keys, values)
-    scores = queries @ keys.transpose(-1, -2)
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    if real is None:
-        return (scores.softmax(dim=-1).to(values.dtype) @ values).transpose(1, 2)[..., :width]
-    seen = real[:, None, None]
-    weights = scores.masked_fill(~seen, EMPTY).softmax(dim=-1) * seen.any(dim=-1, keepdim=True)
-    return (weights.to(values.dtype) @ values).transpose(1, 2)[..., :width]
 
 
 def _weighed(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:

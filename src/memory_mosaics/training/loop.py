@@ -27,8 +27,9 @@ from memory_mosaics.results import surroundings, write
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training import folder, parallel, state
 from memory_mosaics.training.log import Log, read
-from memory_mosaics.training.objective import Objective, optimiser, take_step
+from memory_mosaics.training.objective import Objective, optimiser
 from memory_mosaics.training.recipe import Run, plain
+from memory_mosaics.training.step import Eager, step_for
 
 
 class Diverged(UserError):
@@ -73,6 +74,8 @@ class Trainer:
         compiled = parallel.compiles(self.machine, world) and not self.dealt_out
         self.objective = parallel.spread(Objective(self.model, compiled=compiled), self.machine, world)
         self.adamw = optimiser(self.model, self.training)
+        eager = Eager(self.objective, self.adamw, self.training, self.machine, micro=self.micro)
+        self.take = step_for(eager, rows=share, compiled=compiled, world=world)
         self.progress: dict[str, Any] = {"step": 0, "measured_step": 0, "seconds": 0.0, "worse": 0}
         # The lowest validation loss of all measured, and of all saved.
         self.progress |= {"best": None, "best_step": 0, "kept": None, "kept_step": 0}
@@ -178,15 +181,7 @@ class Trainer:
         torch.manual_seed(((self.training.seed * 1_000_003 + step) * 65_537 + self.world.rank) % 2**63)  # dropout
         batch = self.windows["train"].batch(step, self.training.batch, self.rows)
         inputs, targets = (part.to(self.world.device, non_blocking=True) for part in (batch.inputs, batch.targets))
-        parts = list(zip(inputs.split(self.micro), targets.split(self.micro), strict=True))
-        total = torch.zeros((), device=self.world.device)
-        for number, (part, answer) in enumerate(parts, start=1):
-            with parallel.gradients_stay(self.objective, number < len(parts)):
-                with parallel.precision(self.machine, self.world.device):
-                    loss = self.objective(part, answer) / len(parts)
-                loss.backward()
-            total += loss.detach()
-        return total, take_step(self.adamw, self.model, self.training, step)
+        return self.take(step, inputs, targets)
 
     @torch.no_grad()
     def evaluate(self, split: str) -> float:

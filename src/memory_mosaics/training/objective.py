@@ -3,36 +3,33 @@
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memory_mosaics.checkpoint import KEEP_IN_FLOAT32
 from memory_mosaics.language_model import LanguageModel, next_token_loss
+from memory_mosaics.ops.triton.cross_entropy import linear_cross_entropy
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.training.recipe import Training
 
 
 class Objective(nn.Module):
-    """The mean loss of a batch. Compiled, its blocks share one compilation, and the loss over the vocabulary is one."""
+    """The mean loss of a batch. Compiled, its blocks share one compilation."""
 
     def __init__(self, model: LanguageModel, *, compiled: bool = False):
         super().__init__()
         self.model = model
         self.through = torch.compile(_without_state, dynamic=False) if compiled else None
-        self.loss = torch.compile(_loss, dynamic=False) if compiled else _loss
 
     def forward(self, inputs: Int[Tensor, "B T"], targets: Int[Tensor, "B T"]) -> Float[Tensor, ""]:
         features, _ = self.model.features(self.model.embedding(inputs), through=self.through)
-        return self.loss(features, self.model.output, targets)
+        if features.is_cuda:
+            return linear_cross_entropy(features.flatten(0, 1), self.model.output, targets.flatten())
+        return next_token_loss(self.model.logits(features), targets)
 
 
 def _without_state(block: nn.Module, x: Tensor, state: None, mask: None) -> tuple[Tensor, tuple]:
     """A compiled graph would copy the state of every block only to have it thrown away."""
     return block(x)[0], ()
-
-
-def _loss(features: Tensor, output: Tensor, targets: Tensor) -> Tensor:
-    return next_token_loss(F.linear(features, output), targets)
 
 
 def optimiser(model: LanguageModel, training: Training) -> torch.optim.AdamW:
@@ -42,7 +39,11 @@ def optimiser(model: LanguageModel, training: Training) -> torch.optim.AdamW:
         matrix = weight.dim() >= 2 and name.rsplit(".", 1)[-1] not in KEEP_IN_FLOAT32
         (decayed if matrix else free).append(weight)
     groups = [{"params": decayed, "weight_decay": training.weight_decay}, {"params": free, "weight_decay": 0.0}]
-    adamw = torch.optim.AdamW([group for group in groups if group["params"]], lr=0.0, betas=training.betas, fused=True)
+    groups = [group for group in groups if group["params"]]
+    weight = groups[0]["params"][0]
+    recordable = weight.is_cuda and not hasattr(weight, "full_tensor")  # then what changes between steps is a tensor
+    rate = torch.zeros((), device=weight.device) if recordable else 0.0
+    adamw = torch.optim.AdamW(groups, lr=rate, betas=training.betas, fused=True, capturable=recordable)
     for weight in (weight for group in adamw.param_groups for weight in group["params"]):
         first, second = (torch.zeros_like(weight, requires_grad=False) for _ in range(2))
         adamw.state[weight] = {"step": torch.zeros((), device=weight.device), "exp_avg": first, "exp_avg_sq": second}
@@ -64,11 +65,18 @@ def set_steps(adamw: torch.optim.AdamW, steps: int) -> None:
         state["step"].fill_(steps)
 
 
-def take_step(adamw: torch.optim.AdamW, model: nn.Module, training: Training, step: int) -> Tensor:
-    """Clip, move, forget the gradients; returns the norm they had."""
-    norm: Any = torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip)
+def set_rate(adamw: torch.optim.AdamW, rate: float) -> None:
+    """The learning rate of the next step."""
     for group in adamw.param_groups:
-        group["lr"] = training.rate(step)
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def take_step(adamw: torch.optim.AdamW, training: Training) -> Tensor:
+    """Clip the gradients and move; returns the norm that they had."""
+    weights = [weight for group in adamw.param_groups for weight in group["params"]]
+    norm: Any = torch.nn.utils.clip_grad_norm_(weights, training.clip)
     adamw.step()
-    adamw.zero_grad(set_to_none=True)
     return norm.full_tensor() if hasattr(norm, "full_tensor") else norm

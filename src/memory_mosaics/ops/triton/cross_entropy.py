@@ -13,7 +13,7 @@ from torch import Tensor
 from memory_mosaics.ops.triton.leaky_average import runs_kernels
 from memory_mosaics.shapes import Float, Int
 
-BUFFER = 2**29  # bytes of logits at a time
+BUFFER = 2**30  # bytes of logits at a time
 ALIGNED = 64  # logits of a row begin at a multiple of this many, for the matrix products
 LAUNCH = dict(BLOCK=4096, num_warps=16)
 

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from memory_mosaics.ops.triton.leaky_average import EPS, WIDTHS, packed, runs_kernels, segments
+from memory_mosaics.ops.triton import WIDTHS
+from memory_mosaics.ops.triton.leaky_average import EPS, packed, runs_kernels, segments
 from memory_mosaics.shapes import Float
 
 FORWARD = dict(C=32, num_warps=4, num_stages=2)
@@ -62,8 +63,8 @@ def forward_kernels(
     sums, totals = _between(B, H, S, D, raw.device)
     sizes = (*raw.stride()[:3], T, H, rows, S)
     if S > 1:
-        kernels.forward_sums[(B * H, S - 1)](raw, decay, gate, sums, totals, *sizes, D=D, C=options["C"])
-    kernels.forward[(B * H, S)](
+        kernels.gated_key_forward_sums[(B * H, S - 1)](raw, decay, gate, sums, totals, *sizes, D=D, C=options["C"])
+    kernels.gated_key_forward[(B * H, S)](
         raw, decay, gate, mean, sums, totals, key, norm, last, *sizes, D=D, EPS=EPS,
         HAS_MEAN=mean is not None, HAS_SUMS=S > 1, **options,
     )  # fmt: skip
@@ -101,8 +102,8 @@ def backward_kernels(
     sizes, flags = (T, H, rows, S), dict(D=D, EPS=EPS, HAS_LAST=d_last is not None)
     if S > 1:
         there = (d_key, key, norm, decay, d_last, sums, totals, *d_key.stride()[:3], *sizes)
-        kernels.backward_sums[(B * H, S - 1)](*there, C=options["C"], **flags)
-    kernels.backward[(B * H, S)](
+        kernels.gated_key_backward_sums[(B * H, S - 1)](*there, C=options["C"], **flags)
+    kernels.gated_key_backward[(B * H, S)](
         d_key, key, norm, raw, decay, gate, mean, d_last, sums, totals, d_raw, d_decay, d_gate, d_mean,
         *d_key.stride()[:3], *raw.stride()[:3], *sizes, HAS_MEAN=mean is not None, HAS_SUMS=S > 1, **flags, **options,
     )  # fmt: skip

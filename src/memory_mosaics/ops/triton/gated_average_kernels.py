@@ -33,7 +33,7 @@ def gather(sums, totals, s, step, count, D: tl.constexpr):
 
 
 @triton.jit
-def forward_sums(
+def gated_key_forward_sums(
     raw, decay, gate, sums, totals, sb, st, sh, T, H, rows, S,
     D: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
@@ -59,7 +59,7 @@ def forward_sums(
 
 
 @triton.jit
-def forward(
+def gated_key_forward(
     raw, decay, gate, mean, sums, totals, key, norm, last, sb, st, sh, T, H, rows, S,
     D: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
     HAS_MEAN: tl.constexpr, HAS_SUMS: tl.constexpr,
@@ -114,7 +114,7 @@ def passed(d_key, key, norm, d_last, here, stop, st, T, H, D: tl.constexpr, EPS:
 
 
 @triton.jit
-def backward_sums(
+def gated_key_backward_sums(
     d_key, key, norm, decay, d_last, sums, totals, gb, gt, gh, T, H, rows, S,
     D: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, HAS_LAST: tl.constexpr,
 ):  # fmt: skip
@@ -141,7 +141,7 @@ def backward_sums(
 
 
 @triton.jit
-def backward(
+def gated_key_backward(
     d_key, key, norm, raw, decay, gate, mean, d_last, sums, totals, d_raw, d_decay, d_gate, d_mean,
     gb, gt, gh, sb, st, sh, T, H, rows, S,
     D: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from memory_mosaics.ops.leaky_average import leaky_average
 from memory_mosaics.ops.leaky_average import reference as average_reference
+from memory_mosaics.ops.triton import WIDTHS
 from memory_mosaics.shapes import Float
 
 EPS = 1e-12
-WIDTHS = (16, 32, 64, 128)  # of a head: what the kernels take
 FORWARD = dict(C=32, num_warps=4, num_stages=3)
 BACKWARD = dict(C=32, num_warps=2, num_stages=2)
 SHORTEST = 256  # steps of a segment
@@ -90,8 +90,8 @@ def forward_kernels(
     sums = torch.empty(B, H, S, D, dtype=torch.float32, device=raw.device) if S > 1 else None
     strides = raw.stride()[:3]
     if sums is not None:
-        kernels.forward_sums[(B * H, S - 1)](raw, decay, sums, *strides, H, rows, S, D=D, C=options["C"])
-    kernels.forward[(B * H, S)](
+        kernels.key_forward_sums[(B * H, S - 1)](raw, decay, sums, *strides, H, rows, S, D=D, C=options["C"])
+    kernels.key_forward[(B * H, S)](
         raw, decay, scale, mean, sums, key, norm, last, *strides, T, H, rows, S, D=D, EPS=EPS,
         HAS_SCALE=scale is not None, HAS_MEAN=mean is not None, HAS_SUMS=sums is not None, **options,
     )  # fmt: skip
@@ -127,8 +127,8 @@ def backward_kernels(
     flags = dict(D=D, EPS=EPS, HAS_SCALE=scale is not None, HAS_LAST=d_last is not None)
     if sums is not None:
         there = (d_key, key, norm, decay, scale, d_last, sums)
-        kernels.backward_sums[(B * H, S - 1)](*there, *sizes, C=options["C"], **flags)
-    kernels.backward[(B * H, S)](
+        kernels.key_backward_sums[(B * H, S - 1)](*there, *sizes, C=options["C"], **flags)
+    kernels.key_backward[(B * H, S)](
         d_key, key, norm, decay, scale, mean, d_last, sums, d_raw, d_decay, d_scale, d_mean, *sizes, **flags,
         HAS_MEAN=mean is not None, HAS_SUMS=sums is not None, **options,
     )  # fmt: skip

@@ -59,7 +59,7 @@ def norm_gradient(key, d_key, norm, scale, EPS: tl.constexpr):
 
 
 @triton.jit
-def forward_sums(raw, decay, sums, sb, st, sh, H, rows, S, D: tl.constexpr, C: tl.constexpr):
+def key_forward_sums(raw, decay, sums, sb, st, sh, H, rows, S, D: tl.constexpr, C: tl.constexpr):
     """What each segment but the last leaves behind, had it begun empty."""
     row, s = tl.program_id(0).to(tl.int64), tl.program_id(1)
     h = row % H
@@ -76,7 +76,7 @@ def forward_sums(raw, decay, sums, sb, st, sh, H, rows, S, D: tl.constexpr, C: t
 
 
 @triton.jit
-def forward(
+def key_forward(
     raw, decay, scale, mean, sums, key, norm, last,
     sb, st, sh, T, H, rows, S,
     D: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
@@ -118,7 +118,7 @@ def forward(
 
 
 @triton.jit
-def backward_sums(
+def key_backward_sums(
     d_key, key, norm, decay, scale, d_last, sums,
     sb, st, sh, T, H, rows, S,
     D: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, HAS_SCALE: tl.constexpr, HAS_LAST: tl.constexpr,
@@ -149,7 +149,7 @@ def backward_sums(
 
 
 @triton.jit
-def backward(
+def key_backward(
     d_key, key, norm, decay, scale, mean, d_last, sums, d_raw, d_decay, d_scale, d_mean,
     sb, st, sh, T, H, rows, S,
     D: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,

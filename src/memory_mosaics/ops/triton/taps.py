@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from memory_mosaics.ops.triton.leaky_average import EPS, WIDTHS, packed, runs_kernels
+from memory_mosaics.ops.triton import WIDTHS
+from memory_mosaics.ops.triton.leaky_average import EPS, packed, runs_kernels
 from memory_mosaics.shapes import Float
 
 FORWARD = dict(R=32, num_warps=4)
@@ -38,7 +39,7 @@ def forward_kernels(raw: Tensor, taps: Tensor, **options: Any) -> Tensor:
     options = FORWARD | options
     value = torch.empty(B, T - 1, H, D, dtype=raw.dtype, device=raw.device)
     grid = (B * H, -(-(T - 1) // options["R"]))
-    kernels.forward[grid](raw, taps, value, *raw.stride()[:3], T, H, D=D, EPS=EPS, **options)
+    kernels.value_forward[grid](raw, taps, value, *raw.stride()[:3], T, H, D=D, EPS=EPS, **options)
     return value
 
 
@@ -51,7 +52,7 @@ def backward_kernels(d_value: Tensor, raw: Tensor, taps: Tensor, **options: Any)
     count = -(-T // options["R"])
     d_raw = torch.empty(B, T, H, D, dtype=raw.dtype, device=raw.device)
     d_taps = torch.empty(B, H, count, 2, dtype=torch.float32, device=raw.device)
-    kernels.backward[(B * H, count)](
+    kernels.value_backward[(B * H, count)](
         d_value, raw, taps, d_raw, d_taps, *d_value.stride()[:3], *raw.stride()[:3], T, H, count, D=D, EPS=EPS,
         **options,
     )  # fmt: skip

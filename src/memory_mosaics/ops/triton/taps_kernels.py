@@ -27,7 +27,7 @@ def norm_gradient(tapped, d_value, EPS: tl.constexpr):
 
 
 @triton.jit
-def forward(raw, taps, value, sb, st, sh, T, H, D: tl.constexpr, R: tl.constexpr, EPS: tl.constexpr):
+def value_forward(raw, taps, value, sb, st, sh, T, H, D: tl.constexpr, R: tl.constexpr, EPS: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     b, h = row // H, row % H
     c0, c1 = tl.load(taps + 2 * h), tl.load(taps + 2 * h + 1)
@@ -40,7 +40,7 @@ def forward(raw, taps, value, sb, st, sh, T, H, D: tl.constexpr, R: tl.constexpr
 
 
 @triton.jit
-def backward(
+def value_backward(
     d_value, raw, taps, d_raw, d_taps,
     gb, gt, gh, sb, st, sh, T, H, count,
     D: tl.constexpr, R: tl.constexpr, EPS: tl.constexpr,

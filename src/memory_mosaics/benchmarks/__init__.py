@@ -1,0 +1,1 @@
+"""How fast: training, decoding, kernels, memory, each against what the machine allows; and where the time goes."""

@@ -1,0 +1,172 @@
+"""Training: tokens a second, the share of the machine's matrix product that they are, and peak memory."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from memory_mosaics.benchmarks.clock import Clock, progress, short
+from memory_mosaics.benchmarks.flops import training_flops
+from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, parameter_count
+from memory_mosaics.presets import memory_mosaic, transformer
+from memory_mosaics.training import parallel
+from memory_mosaics.training.objective import Objective, optimiser
+from memory_mosaics.training.recipe import Machine, Training
+from memory_mosaics.training.step import TRIALS, Eager, step_for
+
+Step = Callable[[Tensor, Tensor], Tensor]
+TRAINING = Training()
+LABELS = {
+    "memory-mosaic": "Memory Mosaic",
+    "transformer": "transformer",
+    "transformer-rotary": "transformer, rotary",
+    "transformer-alibi": "transformer, ALiBi",
+}
+MODELS: dict[str, Callable[..., LanguageModelConfig]] = {
+    "memory-mosaic": memory_mosaic,
+    "transformer": transformer,
+    "transformer-rotary": partial(transformer, position="rotary"),
+    "transformer-alibi": partial(transformer, position="alibi"),
+}
+PAIR = ("memory-mosaic", "transformer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """A model's size and a batch."""
+
+    name: str
+    width: int
+    blocks: int
+    heads: int
+    vocabulary: int
+    batch: int
+    time: int
+
+    def build(self, model: str) -> LanguageModelConfig:
+        sizes = {"width": self.width, "blocks": self.blocks, "heads": self.heads, "vocabulary": self.vocabulary}
+        return MODELS[model](context=self.time, **sizes)
+
+
+GPT2_SMALL = Size(name="GPT-2 small", width=768, blocks=12, heads=12, vocabulary=50304, batch=64, time=512)
+LAPTOP = Size(name="laptop", width=256, blocks=4, heads=4, vocabulary=2048, batch=4, time=256)
+_REGBENCH = {"width": 128, "heads": 4, "vocabulary": 20, "batch": 32, "time": 300}
+SIZES: dict[str, list[tuple[Size, Iterable[str]]]] = {
+    "cuda": [
+        (GPT2_SMALL, tuple(MODELS)),
+        (Size(name="small, 2 blocks", blocks=2, **_REGBENCH), PAIR),
+        (Size(name="small, 8 blocks", blocks=8, **_REGBENCH), PAIR),
+    ],
+    "cpu": [(LAPTOP, PAIR), (replace(LAPTOP, batch=1, time=1024), PAIR)],
+}
+COLUMNS = {
+    "size": ("size", "{}"),
+    "batch": ("batch", "{}"),
+    "T": ("time", "{}"),
+    "model": ("label", "{}"),
+    "parameters": ("parameters", "{:,}"),
+    "steps/s": ("steps_per_second", "{:.4g}"),
+    "tokens/s": ("tokens_per_second", "{:,.0f}"),
+    "x twin": ("of_twin", "{:.2f}"),
+    "TFLOP/s": ("tflops", "{:.4g}"),
+    "MFU": ("mfu", "{:.1%}"),
+    "peak GiB": ("peak_gib", "{:.2f}"),
+    "": ("failed", "{}"),
+}
+
+
+def training_step(model: LanguageModel, machine: Machine, *, rows: int) -> Step:
+    """One step of the optimiser on batches of so many rows, as training takes it; returns the loss."""
+    world = parallel.World(0, 1, model.embedding.weight.device)
+    compiled = parallel.compiles(machine, world)
+    objective = Objective(model, compiled=compiled).train()
+    eager = Eager(objective, optimiser(model, TRAINING), TRAINING, machine, micro=rows)
+    take, numbers = step_for(eager, rows=rows, compiled=compiled, world=world), count()
+    return lambda inputs, targets: take(next(numbers), inputs, targets)[0]
+
+
+def measure(
+    clock: Clock,
+    ceilings: dict[str, Any],
+    *,
+    sizes: list[tuple[Size, Iterable[str]]] | None = None,
+    repeats: int | None = None,
+) -> list[dict[str, Any]]:
+    """A row for every size and model."""
+    rows = []
+    for size, models in SIZES[clock.device.type] if sizes is None else sizes:
+        rows += measure_size(clock, ceilings, size, models, repeats=repeats)
+    return rows
+
+
+def measure_size(
+    clock: Clock,
+    ceilings: dict[str, Any],
+    size: Size,
+    models: Iterable[str],
+    *,
+    repeats: int | None = None,
+    beside: dict[str, Callable[[], object]] | None = None,
+) -> list[dict[str, Any]]:
+    """Models of one size: alone on CUDA, where memory is counted; in turn on the CPU, where noise is large.
+
+    `beside`, an act for each model, takes its turns with them; a row then has its `beside_seconds`.
+    """
+    repeats = repeats or (30 if clock.cuda else 10)
+    groups = [[name] for name in models] if clock.cuda else [list(models)]
+    rows = []
+    for group in progress(groups, f"{size.name}, {size.batch} x {size.time}"):
+        rows += _measure_group(clock, ceilings, size, group, repeats, beside or {})
+    twin = next((row["tokens_per_second"] for row in rows if row["model"] == "transformer"), None)
+    for row in rows:
+        if twin and row["tokens_per_second"]:
+            row["of_twin"] = short(row["tokens_per_second"] / twin)
+    return rows
+
+
+def _measure_group(
+    clock: Clock,
+    ceilings: dict[str, Any],
+    size: Size,
+    names: list[str],
+    repeats: int,
+    beside: dict[str, Callable[[], object]],
+) -> list[dict[str, Any]]:
+    clock.start_over()
+    tokens = torch.randint(size.vocabulary, (size.batch, size.time + 1), device=clock.device)
+    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    models: dict[str, LanguageModel] = {}
+    acts: dict[str, Callable[[], object]] = {f"beside {name}": beside[name] for name in names if name in beside}
+    try:
+        for name in names:
+            torch.manual_seed(0)
+            models[name] = LanguageModel(size.build(name)).to(clock.device)
+            step = training_step(models[name], Machine(device=clock.device.type), rows=size.batch)
+            acts[name] = partial(step, inputs, targets)
+        seconds = clock.laps(acts, repeats, warm_up=TRIALS + 2 if clock.cuda else 2)
+    except torch.OutOfMemoryError:
+        return [_row(size, name) | {"failed": "out of memory"} for name in names]
+    return [
+        _row(size, name, seconds[name])
+        | ({"beside_seconds": seconds[f"beside {name}"]} if name in beside else {})
+        | {"parameters": parameter_count(model)["total"], "peak_gib": short(clock.peak())}
+        | _use(training_flops(model, size.time) * size.batch * size.time / seconds[name], ceilings)
+        for name, model in models.items()
+    ]
+
+
+def _row(size: Size, name: str, seconds: float | None = None) -> dict[str, Any]:
+    speeds: dict[str, float | None] = {"step_seconds": None, "steps_per_second": None, "tokens_per_second": None}
+    if seconds is not None:
+        speeds = {"step_seconds": seconds, "steps_per_second": 1 / seconds}
+        speeds["tokens_per_second"] = size.batch * size.time / seconds
+    sizes = {"size": size.name} | {key: value for key, value in asdict(size).items() if key != "name"}
+    return {"model": name, "label": LABELS[name]} | sizes | {key: short(value) for key, value in speeds.items()}
+
+
+def _use(flops: float, ceilings: dict[str, Any]) -> dict[str, Any]:
+    return {"tflops": short(flops / 1e12), "mfu": short(flops / 1e12 / ceilings["product_tflops"])}

@@ -1,0 +1,58 @@
+"""A trained model with its tokenizer, as commands that use one open it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from memory_mosaics import checkpoint
+from memory_mosaics.errors import UserError
+from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.text.corpus import Corpus
+from memory_mosaics.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Trained:
+    """`name` tells it from others: the run's folder, as far as that is needed."""
+
+    name: str
+    folder: Path
+    model: LanguageModel
+    tokenizer: Tokenizer
+
+    @classmethod
+    def open(cls, run: Path, *, name: str | None = None, device: str | torch.device = "cpu") -> "Trained":
+        """The newest checkpoint of a training run, or a checkpoint folder."""
+        if not run.exists():
+            raise UserError(f"there is no run {run}; mosaics train makes one")
+        folder = checkpoint.newest(run)
+        model = checkpoint.load(folder, device=device)
+        if not (folder / "tokenizer.json").exists():
+            raise UserError(f"{folder} has no tokenizer.json: put that of its training data there")
+        tokenizer = Tokenizer.load(folder)
+        if tokenizer.vocabulary > model.config.vocabulary:
+            sizes = f"{tokenizer.vocabulary:,} tokens, and the model {model.config.vocabulary:,}"
+            raise UserError(f"{folder}: its tokenizer has {sizes}; they do not belong together")
+        return cls(name or run.name, folder, model, tokenizer)
+
+    def check_reads(self, corpus: Corpus) -> None:
+        """A loss on tokens that mean something else to the model would say nothing."""
+        theirs = corpus.manifest["tokenizer"]
+        if theirs["fingerprint"] != self.tokenizer.fingerprint:
+            names = f"{theirs['name']}, and {self.folder} reads those of {self.tokenizer.name}"
+            raise UserError(f"{corpus.folder} holds tokens of {names}; prepare it with --tokenizer {self.folder}")
+
+
+def open_all(runs: Sequence[Path], *, device: str | torch.device = "cpu") -> list[Trained]:
+    """Several runs, named by as many of their last folders as tell them apart."""
+    for run in runs:
+        if [Path(other).resolve() for other in runs].count(Path(run).resolve()) > 1:
+            raise UserError(f"{run} is named twice")
+    parts = [Path(run).resolve().parts for run in runs]
+    depth = next(d for d in range(1, 99) if len({part[-d:] for part in parts}) == len(parts))
+    return [
+        Trained.open(Path(run), name="/".join(part[-depth:]), device=device)
+        for run, part in zip(runs, parts, strict=True)
+    ]

@@ -1,0 +1,165 @@
+"""What is measured is what the table says, at sizes that take no time."""
+
+import pytest
+import torch
+
+from benchmarks.conftest import CEILINGS, LENGTHS, SHAPES, SIZE, TASK
+from memory_mosaics.benchmarks import clock as clocks
+from memory_mosaics.benchmarks import decode, kernels, memory, train
+from memory_mosaics.benchmarks.clock import Clock
+from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.training.objective import Objective
+from memory_mosaics.training.recipe import Machine
+
+CPU = Clock(torch.device("cpu"))
+
+
+def test_acts_take_turns_and_the_median_counts(monkeypatch):
+    now, order = [0.0], []
+    costs = {"a": iter([9, 1, 1, 5]), "b": iter([9, 2, 8, 3])}  # the first is the warm-up
+
+    def act(name):
+        order.append(name)
+        now[0] += next(costs[name])
+
+    monkeypatch.setattr(clocks.time, "perf_counter", lambda: now[0])
+    seconds = CPU.laps({name: lambda name=name: act(name) for name in costs}, repeats=3, warm_up=1)
+    assert seconds == {"a": 1, "b": 3}
+    assert order == ["a", "b"] * 4
+
+
+def test_ceilings_are_sane():
+    limits = clocks.ceilings(CPU, repeats=1)
+    assert 1e-4 < limits["product_tflops"] < 1e3
+    assert 0.1 < limits["copy_gbs"] < 1e4
+
+
+@pytest.mark.parametrize("name", train.MODELS)
+def test_a_step_is_one_of_the_optimiser_on_the_products_objective(name):
+    torch.manual_seed(0)
+    model = LanguageModel(SIZE.build(name))
+    tokens = torch.randint(SIZE.vocabulary, (2, SIZE.batch, SIZE.time))
+    before = [parameter.clone() for parameter in model.parameters()]
+    expected = Objective(model)(*tokens)
+    step = train.training_step(model, Machine(device="cpu"), rows=SIZE.batch)
+    torch.testing.assert_close(step(*tokens), expected)
+    assert all((old != new).any() for old, new in zip(before, model.parameters(), strict=True))
+    assert step(*tokens) < expected
+
+
+def test_training_rows(monkeypatch):
+    monkeypatch.setattr(
+        Clock, "laps", lambda self, steps, *_, **__: dict(zip(steps, (0.5, 0.25, 1.0, 2.0), strict=False))
+    )
+    rows = train.measure(CPU, CEILINGS, sizes=[(SIZE, tuple(train.MODELS))])
+    assert [row["model"] for row in rows] == list(train.MODELS)
+    assert [row["tokens_per_second"] for row in rows] == [48, 96, 24, 12]
+    assert [row["of_twin"] for row in rows] == [0.5, 1, 0.25, 0.125]
+    model = LanguageModel(SIZE.build("memory-mosaic"))
+    flops = train.training_flops(model, SIZE.time) * 48 / 1e12
+    assert rows[0]["tflops"] == pytest.approx(flops, rel=1e-3)
+    assert rows[0]["mfu"] == pytest.approx(flops / CEILINGS["product_tflops"], rel=1e-3)
+    assert rows[0]["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_a_model_that_does_not_fit_is_said_and_the_others_go_on(monkeypatch):
+    def full(model, machine, *, rows):
+        raise torch.OutOfMemoryError("no")
+
+    monkeypatch.setattr(train, "training_step", full)
+    rows = train.measure(CPU, CEILINGS, sizes=[(SIZE, train.PAIR)], repeats=1)
+    assert [row["failed"] for row in rows] == ["out of memory"] * 2
+    assert memory.measure(CPU, CEILINGS, lengths=LENGTHS, repeats=1)[0]["failed"] == "out of memory"
+
+
+def test_memory_rows_take_recall_off():
+    rows = memory.measure(CPU, CEILINGS, lengths=LENGTHS, repeats=2)
+    assert [(row["time"], row["batch"], row["model"]) for row in rows] == [
+        (time, batch, name) for time, batch in ((6, 4), (12, 2)) for name in train.PAIR
+    ]
+    for row in rows:
+        assert row["microseconds"] == pytest.approx(1e6 / row["tokens_per_second"], rel=1e-3)
+        rest = row["microseconds"] - row["recall_microseconds"]
+        assert row["rest_microseconds"] == pytest.approx(rest, abs=2e-3 * row["microseconds"])
+        assert 0 < row["recall_microseconds"] < row["microseconds"]
+
+
+def test_recall_takes_turns_with_the_steps_on_the_cpu(monkeypatch):
+    def laps(self, acts, *_, **__):
+        rounds.append(list(acts))
+        return {name: 0.001 if name.startswith("beside") else 0.005 for name in acts}
+
+    rounds = []
+    monkeypatch.setattr(Clock, "laps", laps)
+    rows = memory.measure(CPU, CEILINGS, lengths=LENGTHS)
+    assert rounds == [["beside memory-mosaic", "beside transformer", "memory-mosaic", "transformer"]] * 2
+    assert {row["recall_microseconds"] for row in rows} == {round(1e6 * 0.001 / 24, 2)}
+    assert not [row for row in rows if "beside_seconds" in row]
+
+
+@pytest.mark.parametrize("name", train.PAIR)
+def test_decoding_is_greedy(name):
+    decoder = decode.build(name, TASK, torch.device("cpu"))
+    torch.manual_seed(0)
+    model = LanguageModel(SIZE.build(name)).eval()
+    prompts = torch.randint(SIZE.vocabulary, (3, 4))
+    expected = prompts
+    for _ in range(8):
+        expected = torch.cat([expected, model(expected)[0][:, -1:].argmax(-1)], dim=1)
+    assert decoder(prompts, 8).tolist() == expected[:, 4:].tolist()
+
+
+def test_decoding_rows_tell_the_prompt_from_the_tokens(monkeypatch):
+    cost = {1: 0.2, TASK.length: 1.6}
+    monkeypatch.setattr(Clock, "seconds", lambda self, act, *_, **__: cost[act.args[1]])
+    monkeypatch.setattr(decode, "CACHES", {})
+    rows = decode.measure(CPU, CEILINGS, task=TASK)
+    assert [(row["batch"], row["model"]) for row in rows] == [(b, name) for b in (1, 3) for name in train.PAIR]
+    assert [row["tokens_per_second"] for row in rows] == [5, 5, 15, 15]
+    assert {(row["prefill_ms"], row["token_ms"]) for row in rows} == {(200, 200)}
+
+
+def test_transformers_writes_as_many_tokens():
+    pytest.importorskip("transformers")
+    for name in decode.CACHES:
+        decoder = decode.build(name, TASK, torch.device("cpu"))
+        assert decoder(torch.randint(SIZE.vocabulary, (2, 4)), 5).shape == (2, 5)
+
+
+def test_kernel_rows():
+    rows = kernels.measure(CPU, CEILINGS, shapes=SHAPES, repeats=1)
+    found = {(row["op"], row["form"], row["time"]) for row in rows}
+    along = {"key": "op", "gated key": "op", "value": "op", "contextual recall": "recall"}
+    assert {(op, form, shape.time) for op, form in along.items() for shape in SHAPES} <= found
+    assert {("persistent recall", "flash", 40), ("loss", "op", 40), ("loss", "PyTorch", 40)} <= found
+    assert not [row for row in rows if row["op"] == "loss" and row["time"] == 33]
+    for row in rows:
+        assert row["failed"] is None
+        limit = CEILINGS["copy_gbs" if row["unit"] == "GB/s" else "product_tflops"]
+        assert row["forward_share"] == pytest.approx(row["forward_rate"] / limit, rel=1e-3)
+    key = rows[0]
+    assert key["forward_rate"] == pytest.approx(2 * 2 * 40 * 2 * 16 * 4 / key["forward_ms"] / 1e6, rel=2e-3)
+
+
+@pytest.mark.parametrize("build", [kernels._keys, kernels._gated_keys, kernels._values, kernels._contextual])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_forms_of_an_operation_agree(build, shape):
+    """Or the faster one does less. The first answer of recall from an empty memory is zero; stock kernels leave it."""
+    case = build(CPU, shape)
+    first, *others = (act(*case.inputs) for act in case.forms.values())
+    for other in others:
+        other = other.transpose(1, 2) if case.op == "contextual recall" else other
+        torch.testing.assert_close(other, first[:, -other.shape[1] :], rtol=1e-4, atol=1e-5)
+
+
+def test_a_kernel_that_is_not_there_is_said():
+    def fails(*inputs):
+        raise RuntimeError("No available kernel. " * 9)
+
+    case = kernels.Case("key", "GB/s", {"good": torch.exp, "bad": fails}, (torch.randn(9, requires_grad=True),), (1, 1))
+    good, bad = kernels._measure(CPU, CEILINGS, case, repeats=1)
+    assert good["failed"] is None
+    assert good["backward_ms"] > 0
+    assert bad["failed"].startswith("No available kernel")
+    assert len(bad["failed"]) <= 60
+    assert bad["forward_ms"] is None
