@@ -18,7 +18,20 @@ from jsonargparse import ArgumentParser, auto_cli
 
 from memory_mosaics.benchmarks import bench
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.studies import curves, demo, generate, induction, moons, sweep
+from memory_mosaics.studies import (
+    attention,
+    curves,
+    demo,
+    evaluate,
+    gallery,
+    generate,
+    induction,
+    inspect,
+    lm_eval,
+    moons,
+    prompts,
+    sweep,
+)
 from memory_mosaics.text import corpus, stories
 from memory_mosaics.training import loop
 from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training, as_flag_only, recipe
@@ -26,6 +39,9 @@ from memory_mosaics.version import __version__
 
 MODEL, TRAINING = recipe("memory-mosaic-tiny")
 MACHINE = Machine()
+NO_VALUE = re.compile(
+    r"--?[A-Za-z]|\[.*\]$", re.DOTALL
+)  # among the values of a list: a flag, or a list as the parser has it
 
 
 def info(model: str) -> None:
@@ -117,6 +133,12 @@ COMMANDS: dict[str, Any] = {
     "info": info,
     "convert": convert,
     "generate": generate.run,
+    "prompts": prompts.run,
+    "inspect": inspect.run,
+    "lm-eval": lm_eval.run,
+    "evaluate": evaluate.run,
+    "attention": attention.run,
+    "figures": gallery.run,
     "curves": curves.run,
     "sweep": sweep.run,
     "draw": draw,
@@ -137,9 +159,10 @@ class Parser(ArgumentParser):
 def gather_lists(arguments: Sequence[str]) -> list[str]:
     """`--heads 1 3` as `--heads [1,3]`, which is how the parser wants a list; words before the first flag likewise.
 
-    `bench train` is `bench --benchmarks train`, and a flag that is true or false may stand alone: `--cpu`.
+    `bench train` is `bench --benchmarks train`, a flag that is true or false may stand alone: `--cpu`, and
+    `--by-position` is `--by_position`.
     """
-    rest = list(arguments)
+    rest = [re.sub(r"^--[\w-]+", lambda flag: "--" + flag[0][2:].replace("-", "_"), word) for word in arguments]
     gathered = [rest.pop(0)]
     parameters = signature(COMMANDS[gathered[0]]).parameters if gathered[0] in COMMANDS else {}
     kinds = {name: each.annotation for name, each in parameters.items()}
@@ -152,7 +175,7 @@ def gather_lists(arguments: Sequence[str]) -> list[str]:
     if word in lists and parameters[word[2:]].default is None and rest and not rest[0].startswith("-"):
         rest.insert(0, word)
     while rest:
-        values = list(takewhile(lambda value: not value.startswith(("-", "[")), rest)) if word in lists else []
+        values = list(takewhile(lambda value: not NO_VALUE.match(value), rest)) if word in lists else []
         if values:
             gathered.append(json.dumps(values) if "str" in lists[word] else f"[{','.join(values)}]")
             del rest[: len(values)]

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from memory_mosaics import LanguageModel, checkpoint, memory_mosaic, transformer
 from memory_mosaics.cli import main
 from memory_mosaics.text import corpus
-from memory_mosaics.text.tokenizer import train_bpe
+from memory_mosaics.text.tokenizer import byte_tokenizer, train_bpe
 
 TABLE = Path(__file__).parents[2] / "docs" / "bad_input.md"
 ROW = re.compile(r"^\| `mosaics (?P<command>[^`]*)`[^|]*\| `(?P<told>[^`]*)` \| (?P<code>\d+) \|$", re.M)
@@ -29,6 +30,7 @@ def make_files(folder: Path) -> None:
     (folder / "latin1.jsonl").write_bytes('"Hello."\n"A café."\n'.encode("latin-1"))
     (folder / "broken.jsonl").write_text('"One."\n"Two.\n')
     (folder / "fields.jsonl").write_text('{"title": "One", "story": "Once."}\n')
+    (folder / "rules.jsonl").write_text('{"prompt": "Once", "rule": {"some": ["cat"]}}\n')
     (folder / "number.jsonl").write_text('{"text": "One."}\n{"text": 2}\n')
     (folder / "numbers.jsonl").write_text("1\n2\n")
     (folder / "list.json").write_text('["One.", "Two."]\n')
@@ -42,10 +44,14 @@ def make_files(folder: Path) -> None:
     (folder / "damaged").mkdir()
     (folder / "damaged" / "tokenizer.json").write_text("{")
     train_bpe(["some other words, some other bytes"], 260, name="own").save(folder / "own")
+    for name, kind in (("tiny", memory_mosaic), ("short", transformer)):
+        config = kind(width=16, blocks=1, heads=2, vocabulary=257, context=16)
+        byte_tokenizer().save(checkpoint.save(LanguageModel(config), folder / name))
     (folder / "a_file").write_text("here")
     (folder / "broken.yaml").write_text("training: {steps: [}\n")
     (folder / "unknown.yaml").write_text("training:\n  speed: 3\n")
     corpus.run([str(folder / "good.jsonl")], out=folder / "prepared", tokenizer="bytes")
+    corpus.run([str(folder / "good.jsonl")], out=folder / "other", tokenizer=str(folder / "own"))
     shortened = folder / "shortened"
     corpus.run([str(folder / "good.jsonl")], out=shortened, tokenizer="bytes")
     (shortened / "train.bin").write_bytes((shortened / "train.bin").read_bytes()[:-1])

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memory_mosaics.errors import UserError
-from memory_mosaics.figures import language, speed, tasks
+from memory_mosaics.figures import evaluation, language, speed, tasks
 from memory_mosaics.figures.style import STYLE, check, save
 
 if TYPE_CHECKING:
@@ -22,6 +22,13 @@ DRAWINGS: dict[str, dict[str, "Callable[[dict[str, Any]], Figure | None]"]] = {
     },
     "curves": {"curves.png": language.training_curves, "step_sizes.png": language.step_sizes},
     "sweep": {"sweep.png": language.sweep},
+    "runs": {"runs.png": language.runs},
+    "evaluate": {"loss_by_position.png": evaluation.loss_by_position},
+    "attention": {
+        "attention.png": evaluation.attention,
+        "heads.png": evaluation.heads,
+        "width.png": evaluation.widths,
+    },
     "bench": {"speed.png": speed.speed, "memory.png": speed.memory, "profile.png": speed.profile},
 }
 

@@ -2,14 +2,26 @@
 
 from typing import TYPE_CHECKING, Any
 
-from memory_mosaics.figures.style import BLUE, GREY, INK, ORANGE, canvas
+from memory_mosaics.figures.style import BLUE, GREEN, GREY, INK, ORANGE, canvas
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = {"memory-mosaic": ORANGE, "transformer": BLUE}
-LABELS = {"memory-mosaic": "Memory Mosaic", "transformer": "transformer"}
+COLOURS = {
+    "memory-mosaic": ORANGE,
+    "transformer": BLUE,
+    "transformer-rotary": "#CC79A7",
+    "transformer-alibi": GREEN,
+    "transformer-none": "#56B4E9",
+}
+LABELS = {
+    "memory-mosaic": "Memory Mosaic",
+    "transformer": "transformer",
+    "transformer-rotary": "transformer, RoPE",
+    "transformer-alibi": "transformer, ALiBi",
+    "transformer-none": "transformer, no positions",
+}
 
 
 def training_curves(results: dict[str, Any]) -> "Figure":
@@ -23,7 +35,7 @@ def training_curves(results: dict[str, Any]) -> "Figure":
                 _curve(axes, record, colour)
         axes.set_title(f"{depth} block{'s' if depth > 1 else ''}", loc="left", fontsize=10.5)
         axes.set_xlabel("steps")
-        axes.legend(frameon=False, loc="upper right")
+        axes.legend(loc="upper right", framealpha=0.85, edgecolor="none")
     losses = [loss for record in best.values() for _, loss in record["curve"]]
     ends = [loss for record in best.values() for loss in (record["train_loss"], record["valid_loss"])]
     if losses:
@@ -40,6 +52,23 @@ def _curve(axes: "Axes", record: dict[str, Any], colour: str) -> None:
     axes.plot(*zip(*record["curve"], strict=True), color=colour, linewidth=1.2, alpha=0.6)
     steps, _, valid = zip(*record["measured"], strict=True)
     axes.plot(steps, valid, "o-", color=colour, markersize=4, linewidth=1.5, label=label)
+
+
+def runs(results: dict[str, Any]) -> "Figure":
+    """Loss against steps of any runs together: lines are the batches trained on, dots the validation text."""
+    figure, [[axes]] = canvas(1, 1, 7.2, 4.2, "Training (lines) and validation (dots) loss")
+    ends = []
+    for number, record in enumerate(results["runs"]):
+        alone = [run["architecture"] for run in results["runs"]].count(record["architecture"]) == 1
+        colour = COLOURS.get(record["architecture"]) if alone else f"C{number}"
+        axes.plot(*zip(*record["curve"], strict=True), color=colour, linewidth=1.2, alpha=0.6)
+        label = f"{record['name']}: {record['measured'][-1][1]:.3f}"
+        axes.plot(*zip(*record["measured"], strict=True), "o-", color=colour, markersize=4, linewidth=1.5, label=label)
+        ends += [record["measured"][-1][1], record["curve"][-1][1]]
+    top = min(ends) + 0.45 * (max(loss for run in results["runs"] for _, loss in run["curve"]) - min(ends))
+    axes.set(xlabel="steps", ylabel="nats a token", ylim=(min(ends) - 0.08 * (top - min(ends)), top))
+    figure.legend(frameon=False, loc="outside lower left", ncols=2, fontsize=9)
+    return figure
 
 
 def step_sizes(results: dict[str, Any]) -> "Figure":

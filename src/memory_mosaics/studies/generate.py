@@ -1,4 +1,4 @@
-"""Text from a trained model: as it comes to the terminal, for many prompts at once, or in conversation with a person."""
+"""Text from a trained model: shown as it comes, for many prompts at once, or in conversation with a person."""
 
 import json
 import random

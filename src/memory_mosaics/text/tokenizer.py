@@ -5,6 +5,7 @@ Face's AutoTokenizer opens them. The end of a text is an id that no text can con
 encoded like any other characters.
 """
 
+import codecs
 import hashlib
 import json
 import re
@@ -100,6 +101,17 @@ class Tokenizer:
             return self._tokenizers.decode(ids, skip_special_tokens=False)
         return b"".join(self._bytes[index] for index in ids).decode(errors="replace")
 
+    def letters(self) -> "Letters":
+        """For text that comes id by id."""
+        return Letters(self)
+
+    def count_bytes(self, ids: np.ndarray) -> int:
+        """How many bytes of text ids stand for, exact at a cut within a letter too; the end of a text is none."""
+        ids = ids[ids != self.end_of_text]
+        if (self.layout.get("decoder") or {}).get("type") != "ByteLevel":
+            return len(self.decode(ids).encode())
+        return int(self._lengths[ids].sum())
+
     def save(self, folder: Path, *, context: int | None = None) -> None:
         """Write tokenizer.json and tokenizer_config.json; `context` is the longest input of the model, if any."""
         end = self._text_of(self.end_of_text)
@@ -149,6 +161,10 @@ class Tokenizer:
             table[index] = text.encode() if plain else bytes(value[character] for character in text)
         return table
 
+    @cached_property
+    def _lengths(self) -> np.ndarray:
+        return np.array([len(spelt) for spelt in self._bytes])
+
     def _by_tokenizers(self, texts: Sequence[str]) -> list[list[int]]:
         return [one.ids for one in self._tokenizers.encode_batch_fast(list(texts), add_special_tokens=False)]
 
@@ -171,6 +187,26 @@ class Tokenizer:
         ranks = {self._bytes[index]: index for index in self.layout["model"]["vocab"].values()}
         special = {END_OF_TEXT: self.end_of_text}
         return tiktoken.Encoding(self.name, pat_str=WORDS, mergeable_ranks=ranks, special_tokens=special)
+
+
+class Letters:
+    """Takes ids one at a time and gives the text as far as its letters are whole: half of one waits for the rest."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer, self._bytes = tokenizer, codecs.getincrementaldecoder("utf-8")("replace")
+        self._stream: Any = None
+        if (tokenizer.layout.get("decoder") or {}).get("type") != "ByteLevel":
+            self._stream = _tokenizers_library().decoders.DecodeStream(skip_special_tokens=False)
+
+    def add(self, index: int) -> str:
+        """What is certain with one more id, often nothing."""
+        if self._stream is not None:
+            return self._stream.step(self._tokenizer._tokenizers, index) or ""
+        return self._bytes.decode(self._tokenizer._bytes[index])
+
+    def rest(self) -> str:
+        """What still waits when nothing more comes: U+FFFD for part of a letter, as in `decode`."""
+        return "" if self._stream is not None else self._bytes.decode(b"", final=True)
 
 
 def find(name_or_path: str) -> Tokenizer:

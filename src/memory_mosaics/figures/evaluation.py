@@ -1,0 +1,140 @@
+"""Figures of trained models: loss by position (figures 2 and 8), and attention (appendix D.4)."""
+
+import math
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+from memory_mosaics.errors import UserError
+from memory_mosaics.figures.language import COLOURS, LABELS
+from memory_mosaics.figures.style import GREY, INK, canvas
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DASHES = ("-", "--", ":", "-.")  # tell models of one kind, which share a colour, apart
+SETTLED = 8  # positions at either end, hardly smoothed, that do not choose how much of the axis is shown
+
+
+def loss_by_position(results: dict[str, Any]) -> "Figure":
+    """One line a model, smoothed for the eye, and the 95 % confidence band of that line."""
+    models = [model for model in results["models"] if "by_position" in model]
+    if not models:
+        raise UserError("there is nothing to draw: no loss by position was kept; measure with --by-position")
+    title = f"Loss by position: {results['corpus']}, {results['windows']:,} windows"
+    figure, [[axes]] = canvas(1, 1, 8.4, 4.8, title)
+    lows, highs = [], []
+    for model, (colour, dash) in zip(models, _styles(models), strict=True):
+        mean = model["smoothed"]
+        within = model["smoothed_within"] or [0.0] * len(mean)
+        low, high = ([m + sign * w for m, w in zip(mean, within, strict=True)] for sign in (-1, 1))
+        label = f"{_label(model)}: {model['loss']:.3f}"
+        axes.plot(range(len(mean)), mean, dash, color=colour, linewidth=1.6, label=label)
+        axes.fill_between(range(len(mean)), low, high, color=colour, alpha=0.18, linewidth=0)
+        lows += low[SETTLED:-SETTLED] or low
+        highs += high[SETTLED:-SETTLED] or high
+    bottom, top = min(lows), max(highs)
+    axes.set(xlabel="position in the window", ylabel="nats a token", xlim=(0, results["length"]))
+    axes.set_ylim(bottom - 0.04 * (top - bottom), top + 0.04 * (top - bottom))
+    for context in {model["context"] for model in models if model["context"] < results["length"]}:
+        axes.axvline(context, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=0)
+        where: Any = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points"}
+        axes.annotate("trained up to here", (context, 0.02), (4, 0), color=GREY, fontsize=9, **where)
+    figure.legend(frameon=False, loc="outside lower left", ncols=2, fontsize=9)
+    return figure
+
+
+def _styles(models: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """A colour for the kind, a dash for each of a kind."""
+    dashes: dict[str, Any] = {}
+    return [
+        (COLOURS.get(kind, GREY), next(dashes.setdefault(kind, cycle(DASHES))))
+        for kind in (model["architecture"] for model in models)
+    ]
+
+
+def _label(model: dict[str, Any]) -> str:
+    return f"{model['name']} ({LABELS.get(model['architecture'], model['architecture'])})"
+
+
+def attention(results: dict[str, Any]) -> "Figure":
+    """The mean over all blocks and heads against the distance, a panel a length: flat memories stay flat."""
+    lengths = sorted({model["length"] for model in results["models"]})
+    title = f"What the last position attends to, averaged over heads: {results['corpus']}"
+    figure, [panels] = canvas(1, len(lengths), 5.6 * len(lengths), 4.4, title)
+    for axes, length in zip(panels, lengths, strict=True):
+        models = [model for model in results["models"] if model["length"] == length]
+        for model, (colour, dash) in zip(models, _styles(models), strict=True):
+            nearest_first = model["weights"][::-1]
+            distances = range(length - len(nearest_first), length)  # a value that peeks is stored so much later
+            points = [(d, w) for d, w in zip(distances, nearest_first, strict=True) if d > 0 and w > 0]
+            axes.plot(*zip(*points, strict=True), dash, color=colour, linewidth=1.2, label=_label(model))
+        axes.axhline(1 / length, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=0)
+        axes.set(xscale="log", yscale="log", xlabel="distance in tokens")
+        axes.set_title(f"{length} tokens", loc="left", fontsize=10.5)
+        axes.legend(frameon=False, loc="lower left", fontsize=9)
+    panels[0].set_ylabel("weight (dashed: all the same)")
+    return figure
+
+
+def heads(results: dict[str, Any]) -> "Figure":
+    """A row a model and length, a panel a block, a line a head; dotted their mean, as in the paper's appendix D.4."""
+    models = results["models"]
+    columns = max(len(model["blocks"]) for model in models)
+    title = "What the last position attends to: each head (thin) and their mean (dotted)"
+    figure, rows = canvas(len(models), columns, max(6.5, 2.3 * columns + 0.8), 1.9 * len(models) + 0.8, title)
+    for row, model, (colour, _) in zip(rows, models, _styles(models), strict=True):
+        most = [weight for block in model["blocks"] for head in block["heads"] for weight in head["weights"]]
+        floor = max(min(weight for weight in most if weight > 0), 1e-3 / model["length"])
+        decades = 10 ** math.floor(math.log10(floor)), 10 ** math.ceil(math.log10(max(most)))
+        for axes, block in zip(row, model["blocks"], strict=False):
+            _block(axes, block, colour)
+            axes.set(yscale="log", ylim=decades, xlim=(0, model["length"]))
+            axes.tick_params(labelsize=8)
+            axes.set_title(f"block {block['block'] + 1}", loc="left", fontsize=8.5)
+        row[0].set_ylabel(f"{model['name']}\n{model['length']} tokens", fontsize=9)
+        for axes in row:
+            axes.tick_params(which="minor", labelleft=False)
+            axes.tick_params(labelleft=axes is row[0])
+        for axes in row[len(model["blocks"]) :]:
+            axes.set_visible(False)
+    for axes in rows[-1]:
+        axes.set_xlabel("position", fontsize=9)
+    return figure
+
+
+def _block(axes: "Axes", block: dict[str, Any], colour: str) -> None:
+    every = [head["weights"] for head in block["heads"]]
+    for weights in every:
+        axes.plot(weights, color=colour, linewidth=0.5, alpha=0.6)
+    mean = [sum(column) / len(every) for column in zip(*every, strict=True)]
+    axes.plot(mean, ":", color=INK, linewidth=0.8)
+
+
+WIDTHS = {
+    "peak": "width of the peak at the end, tokens",
+    "pairs": "pairs retrieved in effect, $1 / \\sum p^2$",
+    "distance": "mean distance, tokens",
+}
+
+
+def widths(results: dict[str, Any]) -> "Figure | None":
+    """A dot a head: how wide it looks against its lambda; hollow for lengths beyond the shortest."""
+    models = [model for model in results["models"] if "lambda" in model["blocks"][0]["heads"][0]]
+    if not models:
+        return None
+    shortest = min(model["length"] for model in models)
+    figure, [panels] = canvas(
+        1, len(WIDTHS), 4.2 * len(WIDTHS), 3.8, "Attention and the leaky average's λ, head by head"
+    )
+    for axes, (name, words) in zip(panels, WIDTHS.items(), strict=True):
+        for model, marker in zip(models, cycle("osD^"), strict=False):
+            every = [head for block in model["blocks"] for head in block["heads"] if head[name] > 0]
+            colour = COLOURS.get(model["architecture"], GREY)
+            fill: Any = {"facecolors": colour if model["length"] == shortest else "none", "edgecolors": colour}
+            label = f"{model['name']}, {model['length']} tokens"
+            points = [head["lambda"] for head in every], [head[name] for head in every]
+            axes.scatter(*points, s=22, marker=marker, alpha=0.75, linewidths=1.0, label=label, **fill)
+        axes.set(xlabel="λ", ylabel=words, ylim=(0, None))
+    figure.legend(*panels[0].get_legend_handles_labels(), frameon=False, loc="outside lower left", ncols=4, fontsize=9)
+    return figure

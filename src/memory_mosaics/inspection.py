@@ -1,0 +1,177 @@
+"""Looking inside: what every layer asks of its memories, and how much each stored pair has in the answer."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.memory import ContextualMemory, PersistentMemory
+from memory_mosaics.shapes import Float, Int
+from memory_mosaics.storage import Question
+
+
+@torch.no_grad()
+def questions(model: LanguageModel, tokens: Int[Tensor, "B T"]) -> Iterator[tuple[int, str, nn.Module, Question]]:
+    """What the mixers ask while the model reads: block number, "sequence" or "channel", the mixer, its question.
+
+    The model runs as it always does and hooks see what comes to each mixer, so nothing here knows how a block
+    computes. Mixers that recall nothing, such as an MLP, are passed over. Without dropout, whatever mode it is in.
+    """
+    inputs: list[tuple[int, str, nn.Module, Tensor]] = []
+    hooks = []
+    for number, block in enumerate(model.blocks):
+        for kind in ("sequence", "channel"):
+            mixer = getattr(block, f"{kind}_mixer")
+            if hasattr(mixer, "ask"):
+                seen = lambda mixer, x, number=number, kind=kind: inputs.append((number, kind, mixer, x[0]))  # noqa: E731
+                hooks.append(mixer.register_forward_pre_hook(seen))
+    was_training = model.training
+    try:
+        model.eval().features(model.embedding(tokens))
+    finally:
+        model.train(was_training)
+        for hook in hooks:
+            hook.remove()
+    while inputs:
+        number, kind, mixer, x = inputs.pop(0)  # what has been looked at need not be kept
+        yield number, kind, mixer, mixer.ask(x)[0]  # type: ignore[operator]
+
+
+@torch.no_grad()
+def retrieval_weights(question: Question, times: Sequence[int]) -> Float[Tensor, "B H t N"]:
+    """The softmax weights behind the answers at some `times` (below zero: from the end), in float32 or better.
+
+    They add up to one over the pairs that a query sees and are zero elsewhere, everywhere for an empty memory. The
+    question of a persistent memory is one row of all B*T queries for each of its memories: time t of row b is b*T + t.
+    """
+    queries, pairs, sharpness = question
+    chosen = [range(queries.shape[1])[time] for time in times]
+    dtype = torch.promote_types(queries.dtype, torch.float32)
+    queries, keys = queries[:, chosen].to(dtype), pairs.keys.to(dtype)
+    if isinstance(sharpness, Tensor):
+        sharpness = (sharpness[..., chosen, :] if sharpness.ndim > 1 else sharpness)[..., None]
+    scores = torch.einsum("bthd,bnhd->bhtn", sharpness * queries, keys)
+    pair = torch.arange(keys.shape[1], device=keys.device)
+    time = torch.tensor(chosen, device=keys.device)[:, None]
+    visible = (pair >= 0 * time if pairs.known is None else pair < pairs.known + time)[None, None]  # (1, 1, t, N)
+    if pairs.real is not None:
+        visible = visible & pairs.real[:, None, None]
+    if pairs.held is not None:
+        visible = visible & (pair < pairs.held[:, None])[:, None, None]
+    return scores.masked_fill(~visible, torch.finfo(dtype).min).softmax(dim=-1) * visible
+
+
+LONGEST = 1024  # tokens whose weights are still handed out whole: heads x T x T of every block
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the heads of one mixer do at one position, best first. Places without a pair are -1 and weigh nothing.
+
+    What is retrieved: `places` are earlier positions, or the slots of a persistent memory (those of its second memory
+    follow those of the first). What the answer predicts: `logits` are what the head adds to those of `tokens`, its
+    answer through the combining map, the last norm's gain and the output matrix. Over all mixers, heads and the
+    embedding these add up to the model's own logits.
+    """
+
+    block: int
+    mixer: str
+    places: np.ndarray  # (H, top)
+    weights: np.ndarray  # (H, top)
+    tokens: np.ndarray  # (H, top)
+    logits: np.ndarray  # (H, top)
+    effective: np.ndarray  # (H,): 1 / sum of squared weights, the number of pairs that count; 0 for an empty memory
+    decay: np.ndarray  # (H,): lambda of the keys, NaN where they are no leaky average
+    sharpness: np.ndarray  # (H,): beta
+
+
+@torch.no_grad()
+def look(model: LanguageModel, tokens: Int[Tensor, " T"], *, position: int = -1, top: int = 5) -> list[Look]:
+    """What every head retrieves at `position` of a text (below zero: from the end), and what its answer predicts."""
+    if not -len(tokens) <= position < len(tokens):
+        raise ValueError(f"position {position} is outside a text of {len(tokens)} tokens")
+    position %= len(tokens)
+    tokens = tokens[: position + 1].to(model.embedding.weight.device)  # what comes later changes nothing
+    last: list[Tensor] = []
+    hook = model.norm.register_forward_pre_hook(lambda _, x: last.append(x[0][0, position]))
+    try:
+        return [
+            _look(model, number, mixer, question, position, top, last[0].float())
+            for number, _, mixer, question in questions(model, tokens[None])
+        ]
+    finally:
+        hook.remove()
+
+
+def patterns(model: LanguageModel, tokens: Int[Tensor, " T"]) -> list[np.ndarray]:
+    """The weights of every block's sequence mixer, (1, H, T, T): from each position back to every earlier one.
+
+    Made tensors, they are what bertviz.head_view takes; circuitsvis.attention.attention_patterns takes one block's
+    without the first axis. A row adds up to one, the first of a memory to zero: it is empty then.
+    """
+    if len(tokens) > LONGEST:
+        raise ValueError(f"{len(tokens)} tokens are too many to hand out all weights; take at most {LONGEST}")
+    blocks = []
+    for _, kind, _, question in questions(model, tokens.to(model.embedding.weight.device)[None]):
+        if kind == "sequence":
+            weights = retrieval_weights(question, range(len(tokens)))
+            missing = len(tokens) - weights.shape[-1]  # pairs whose value waits for what comes next
+            blocks.append(torch.nn.functional.pad(weights, (0, missing)).cpu().numpy())
+    return blocks
+
+
+def _look(
+    model: LanguageModel,
+    block: int,
+    mixer: nn.Module,
+    question: Question,
+    position: int,
+    top: int,
+    last: Float[Tensor, " W"],
+) -> Look:
+    weights = retrieval_weights(question, [position])[:, :, 0]  # (memories, H, N)
+    answers = torch.einsum("mhn,mnhv->mhv", weights, question.pairs.values.to(weights.dtype)).mean(dim=0)
+    weights = weights.transpose(0, 1).flatten(1) / len(weights)  # (H, memories * N)
+    heads, there = len(weights), min(top, weights.shape[1])
+    best = weights.topk(there, dim=-1)
+    places = best.indices.masked_fill(best.values == 0, -1)
+    missing = (0, top - there)
+    logits = _alone(model, mixer, answers, last).topk(min(top, model.config.vocabulary), dim=-1)
+    decay = getattr(getattr(mixer, "key", None), "decay", None)
+    squares = weights.square().sum(dim=-1)
+    beta = torch.as_tensor(question.sharpness).float()
+    beta = beta if beta.ndim < 2 else beta.reshape(-1, *beta.shape[-2:])[0, position]
+    return Look(
+        block=block,
+        mixer=_name(mixer),
+        places=torch.nn.functional.pad(places, missing, value=-1).cpu().numpy(),
+        weights=torch.nn.functional.pad(best.values, missing).cpu().numpy(),
+        tokens=logits.indices.cpu().numpy(),
+        logits=logits.values.cpu().numpy(),
+        effective=torch.where(squares > 0, 1 / squares, 0.0).cpu().numpy(),
+        decay=np.full(heads, np.nan, dtype=np.float32) if decay is None else decay().cpu().numpy(),
+        sharpness=beta.expand(heads).cpu().numpy(),
+    )
+
+
+def _alone(
+    model: LanguageModel, mixer: nn.Module, answers: Float[Tensor, "H V"], last: Float[Tensor, " W"]
+) -> Float[Tensor, "H vocabulary"]:
+    """What each head adds to the logits: its answer with the other heads silent, under the last norm as it was."""
+    combine: nn.Module = mixer.combine  # type: ignore[assignment]
+    one_each = torch.einsum("hg,hv->hgv", torch.eye(len(answers)).to(answers), answers)[:, None]
+    nothing = torch.zeros_like(one_each[:1])
+    through = [x.flatten(2) if isinstance(combine, nn.Linear) else x for x in (one_each, nothing)]
+    dtype = model.embedding.weight.dtype
+    added = (combine(through[0].to(dtype)) - combine(through[1].to(dtype)))[:, 0].float()  # (H, W)
+    spread = (last.var(correction=0) + model.norm.eps).sqrt()
+    added = (added - added.mean(dim=-1, keepdim=True)) / spread * model.norm.weight.float()
+    return added @ model.output.float().T
+
+
+def _name(mixer: nn.Module) -> str:
+    names = {ContextualMemory: "contextual memory", PersistentMemory: "persistent memory"}
+    return next((name for kind, name in names.items() if isinstance(mixer, kind)), type(mixer).__name__.lower())

@@ -1,0 +1,115 @@
+"""Loss by position: any number of models on the same windows of any prepared text (figures 2 and 8)."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from memory_mosaics import evaluation, figures
+from memory_mosaics import results as files
+from memory_mosaics.errors import UserError
+from memory_mosaics.evaluation import Evaluation
+from memory_mosaics.language_model import parameter_count
+from memory_mosaics.text.corpus import Corpus
+from memory_mosaics.trained import Trained, open_all
+from memory_mosaics.training.parallel import find_device
+
+SPANS = ((0, 100), (100, 250), (250, None))  # positions whose mean loss the table shows
+
+
+def run(
+    runs: list[str],
+    *,
+    data: Path,
+    by_position: bool = False,
+    length: int = 512,
+    windows: int | None = 1000,
+    split: str = "valid",
+    at_documents: bool = False,
+    batch: int = 8,
+    device: str = "auto",
+    out: Path = Path("runs/evaluation"),
+) -> dict[str, Any]:
+    """Measure how well trained models predict a text: loss, perplexity, bits per byte, and the loss by position.
+
+    Ctrl-C keeps the models that are finished.
+
+    Args:
+        runs: training runs, of which the newest checkpoint is taken, or checkpoint folders
+        data: a folder that `mosaics prepare` wrote, with the models' own tokenizer
+        by_position: keep and draw the loss at each position, with its 95 % confidence band over windows
+        length: tokens in a window. It may be longer than those a model was trained on; one with learned positions
+            reads each window up to its last position
+        windows: how many, spread evenly over the split; null for all. All models read the same.
+        split: which part of the data: valid or train
+        at_documents: begin each window with a document and keep it within; documents shorter than a window are skipped
+        batch: windows at a time
+        device: cpu, cuda, mps, or auto for the best there is
+        out: folder for results.json and the figure
+    """
+    if batch < 1:
+        raise UserError(f"batch must be at least 1, not {batch}")
+    place, corpus, models = torch.device(find_device(device)), Corpus.open(data), open_all(list(map(Path, runs)))
+    for trained in models:
+        trained.check_reads(corpus)
+    text = evaluation.sample(corpus, split=split, length=length, count=windows, at_documents=at_documents)
+    files.prepare(out)
+    results: dict[str, Any] = {"study": "evaluate", "interrupted": False, "corpus": corpus.folder.name}
+    results |= {"split": split, "length": length, "windows": len(text), "at_documents": at_documents}
+    results |= {"models": []} | files.surroundings(place)
+    try:
+        for trained in models:
+            if (longest := trained.model.longest or length) < length:
+                print(f"{trained.name} has {longest} learned positions: its curve ends there, before {length}")
+            start = time.monotonic()
+            measured = evaluation.evaluate(trained, text, batch=batch, device=place)
+            seconds = {"seconds": round(time.monotonic() - start, 2)}
+            results["models"].append(_record(trained, measured, by_position=by_position) | seconds)
+            files.write(out / "results.json", results)
+    except KeyboardInterrupt:
+        results["interrupted"] = True
+        if not results["models"]:
+            raise
+        files.write(out / "results.json", results)
+    _say(results, out, by_position=by_position)
+    return results
+
+
+def _record(trained: Trained, measured: Evaluation, *, by_position: bool) -> dict[str, Any]:
+    config = trained.model.config
+    record = {"name": trained.name, "checkpoint": trained.folder.name, "context": config.context}
+    record |= {"architecture": evaluation.architecture(config), "parameters": parameter_count(trained.model)["total"]}
+    record |= {name: getattr(measured, name) for name in ("windows", "tokens", "bytes")}
+    names = ("loss", "loss_within", "perplexity", "bits_per_byte")
+    record |= {name: files.rounded(getattr(measured, name), 6) for name in names}
+    record["spans"] = [[first, end, files.rounded(measured.between(first, end), 6)] for first, end in SPANS]
+    if by_position:
+        curves = {"by_position": 5, "by_position_within": 3, "smoothed": 5, "smoothed_within": 3}
+        record |= {name: files.rounded(getattr(measured, name), digits) for name, digits in curves.items()}
+    return record
+
+
+def _say(results: dict[str, Any], out: Path, *, by_position: bool) -> None:
+    drawn = ""
+    if by_position and figures.available():
+        drawn = f" Figure: {', '.join(file.name for file in figures.draw(results, out))} beside it."
+    elif by_position:
+        drawn = " No figure: matplotlib is not installed here; mosaics draw makes it from results.json."
+    stopped = "Stopped: these are the models that were finished. " if results["interrupted"] else ""
+    print(f"{table(results)}\n{stopped}Results: {out / 'results.json'}.{drawn}")
+
+
+def table(results: dict[str, Any]) -> str:
+    """One line a model; the last columns are the mean loss of those positions."""
+    width = max(len("model"), *(len(model["name"]) for model in results["models"]))
+    spans = [f"[{first}, {end or 'end'})" for first, end in SPANS]
+    heads = f"{'windows':>8} {'loss':>16} {'perplexity':>11} {'bits/byte':>10}"
+    lines = [f"{'model':{width}} {heads} " + " ".join(f"{span:>11}" for span in spans)]
+    for model in results["models"]:
+        within = "" if model["loss_within"] is None else f" ± {model['loss_within']:.4f}"
+        loss = f"{model['loss']:.4f}{within}"
+        cells = f"{model['windows']:8,} {loss:>16} {model['perplexity']:11,.2f} {model['bits_per_byte']:10.4f}"
+        means = (f"{loss:11.4f}" for _, _, loss in model["spans"] if loss is not None)
+        lines.append(f"{model['name']:{width}} {cells} " + " ".join(means))
+    return "\n".join(lines)

@@ -1,0 +1,166 @@
+"""What each memory of a model does at one position of a text, as a table for the terminal and as JSON."""
+
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from memory_mosaics import results as files
+from memory_mosaics.errors import UserError
+from memory_mosaics.inspection import Look, look, patterns
+from memory_mosaics.text.tokenizer import Tokenizer
+from memory_mosaics.trained import Trained
+from memory_mosaics.training.parallel import find_device
+
+WHOLE = 128  # tokens up to which the JSON file has all weights of all heads
+SHOWN = 16  # characters of a token
+
+
+def run(
+    run: Path,
+    text: str,
+    *,
+    block: int | None = None,
+    head: int | None = None,
+    top: int = 5,
+    position: int = -1,
+    json: Path | None = None,
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Show what each head of a trained model retrieves at a position of a text, and what its answer predicts.
+
+    Left: the pairs with the largest weights, by the position of their key, its token and the one after it; slots for a
+    persistent memory. Right: the tokens that the head's answer alone makes most probable, and what it adds to their
+    logits. Blocks, heads and positions are counted from 0; positions below 0 from the end.
+
+    Args:
+        run: the folder of a training run, or a checkpoint folder
+        text: what the model reads
+        block: only this block
+        head: only this head
+        top: pairs and tokens to show of each head
+        position: where to look
+        json: also write everything to this file; for texts of at most 128 tokens with the whole weights
+        device: cuda, mps or cpu; auto takes the first that is there
+    """
+    if top < 1:
+        raise UserError(f"top must be at least 1, not {top}")
+    if json is not None and (json.is_dir() or not json.parent.is_dir()):
+        raise UserError(f"cannot write {json}: name a file in a folder that is there")
+    trained = Trained.open(run, device=find_device(device))
+    tokens = _tokens(trained, text, position)
+    looks = _chosen(look(trained.model, tokens, position=position, top=top), block, head)
+    at = position % len(tokens)
+    found = {
+        "study": "inspect",
+        "model": trained.name,
+        "checkpoint": str(trained.folder),
+        "tokens": [trained.tokenizer.decode([index]) for index in tokens.tolist()],
+        "position": at,
+        "next": _next(trained, tokens[: at + 1], top),
+        "looks": [_plain(each, trained.tokenizer) for each in looks],
+    }
+    print(table(found, head))
+    if json is not None:
+        short = len(tokens) <= WHOLE
+        found["patterns"] = [weights.tolist() for weights in patterns(trained.model, tokens)] if short else None
+        files.write(json, found)
+    return found
+
+
+def table(found: dict[str, Any], head: int | None = None) -> str:
+    """At most 100 columns wide."""
+    tokens, at = found["tokens"], found["position"]
+    expected = ", ".join(f"{_short(token)} {share:.0%}" for token, share in found["next"][:3])
+    lines = [f"position {at} of {len(tokens)}, {_short(tokens[at])}; then {found['model']} expects {expected}"]
+    for each in found["looks"]:
+        lines += ["", f"block {each['block']}, {each['mixer']}"]
+        for number, one in enumerate(each["heads"]):
+            if head in (None, number):
+                average = "" if one["lambda"] is None else f"   lambda {one['lambda']:.3f}"
+                beta = f"   beta {one['beta']:.4g}   {one['effective']:.1f} pairs count"
+                lines.append(f"  head {number}{average}{beta}")
+                lines += _rows(one, tokens, each["mixer"])
+    return "\n".join(line[:100] for line in lines)
+
+
+def _rows(one: dict[str, Any], tokens: list[str], mixer: str) -> list[str]:
+    left = []
+    for place, weight in zip(one["places"], one["weights"], strict=True):
+        if place >= 0 and mixer == "persistent memory":
+            left.append(f"{weight:.3f}  slot {place}")
+        elif place >= 0:
+            after = f" then {_short(tokens[place + 1])}" if mixer == "contextual memory" else ""
+            left.append(f"{weight:.3f}  {place:>4} {_short(tokens[place])}{after}")
+    left = left or ["nothing is stored yet"]
+    right = [f"{value:+7.2f}  {_short(token)}" for token, value in one["predicts"]]
+    pairs = (
+        (left[i] if i < len(left) else "", right[i] if i < len(right) else "")
+        for i in range(max(len(left), len(right)))
+    )
+    return [f"    {one_left:56} {one_right}".rstrip() for one_left, one_right in pairs]
+
+
+def _short(token: str) -> str:
+    """A token as Python writes it, which shows its blanks, cut if it is long."""
+    said = repr(token)
+    return said if len(said) <= SHOWN + 2 else said[:SHOWN] + ".."
+
+
+def _tokens(trained: Trained, text: str, position: int) -> Tensor:
+    tokens = torch.tensor(trained.tokenizer.encode(text), dtype=torch.long)
+    if len(tokens) == 0:
+        raise UserError("the text is empty: there is nothing to look at")
+    longest = trained.model.longest
+    if longest is not None and len(tokens) > longest:
+        raise UserError(f"the text has {len(tokens)} tokens, and {trained.name} has learned positions for {longest}")
+    if not -len(tokens) <= position < len(tokens):
+        raise UserError(f"position must be between {-len(tokens)} and {len(tokens) - 1} in this text, not {position}")
+    return tokens
+
+
+def _chosen(looks: list[Look], block: int | None, head: int | None) -> list[Look]:
+    """Those of one block, if one is named."""
+    if not looks:
+        raise UserError("this model has no mixer that retrieves anything")
+    blocks, heads = {each.block for each in looks}, min(len(each.weights) for each in looks)
+    if block is not None and block not in blocks:
+        raise UserError(f"there is no block {block}; they are {min(blocks)} to {max(blocks)}")
+    if head is not None and not 0 <= head < heads:
+        raise UserError(f"there is no head {head}; they are 0 to {heads - 1}")
+    return [each for each in looks if block in (None, each.block)]
+
+
+@torch.no_grad()
+def _next(trained: Trained, tokens: Tensor, top: int) -> list[tuple[str, float]]:
+    """The most probable next tokens of the whole model."""
+    logits, _ = trained.model(tokens[None].to(trained.model.embedding.weight.device))
+    best = logits[0, -1].float().softmax(-1).topk(min(top, logits.shape[-1]))
+    return [
+        (_said(trained.tokenizer, index), share)
+        for index, share in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    ]
+
+
+def _plain(each: Look, tokenizer: Tokenizer) -> dict[str, Any]:
+    """As JSON has it."""
+    heads = []
+    for number in range(len(each.weights)):
+        decay = float(each.decay[number])
+        predicted = zip(each.tokens[number].tolist(), each.logits[number].tolist(), strict=True)
+        heads.append({
+            "lambda": None if isnan(decay) else decay,
+            "beta": float(each.sharpness[number]),
+            "effective": float(each.effective[number]),
+            "places": each.places[number].tolist(),
+            "weights": each.weights[number].tolist(),
+            "predicts": [(_said(tokenizer, index), value) for index, value in predicted],
+        })  # fmt: skip
+    return {"block": each.block, "mixer": each.mixer, "heads": heads}
+
+
+def _said(tokenizer: Tokenizer, index: int) -> str:
+    """A token's text; a model may have more tokens than its tokenizer."""
+    return tokenizer.decode([index]) if index < tokenizer.vocabulary else f"<{index}>"

@@ -1,0 +1,45 @@
+"""A small model with its tokenizer, as a training run leaves it, for the studies that use one."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from memory_mosaics import LanguageModel, checkpoint, memory_mosaic, transformer
+from memory_mosaics.text import corpus as corpora
+from memory_mosaics.text.tokenizer import byte_tokenizer
+
+SIZES = {"width": 32, "blocks": 2, "heads": 4, "vocabulary": 257}
+
+
+def small_run(folder: Path, kind, context: int = 512) -> Path:
+    """An untrained model far from uniform, so that what it chooses is clear."""
+    torch.manual_seed(0)
+    model = LanguageModel(kind(context=context, **SIZES))
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.3) if weight.dim() > 1 else None
+    byte_tokenizer().save(checkpoint.save(model, folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def mosaic(tmp_path_factory) -> Path:
+    return small_run(tmp_path_factory.mktemp("models") / "mosaic", memory_mosaic)
+
+
+@pytest.fixture(scope="session")
+def twin(tmp_path_factory) -> Path:
+    return small_run(tmp_path_factory.mktemp("models") / "twin", transformer)
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory) -> Path:
+    """A folder with a corpus, and the models mosaic, learned, rotary and alibi, made for 24 tokens."""
+    folder = tmp_path_factory.mktemp("untrained")
+    corpora.run(["stories:60"], out=folder / "corpus", tokenizer="bytes", valid_share=0.1)
+    size = {"width": 16, "blocks": 1, "heads": 2, "vocabulary": 257, "context": 24}
+    models = {"mosaic": memory_mosaic(**size)}
+    models |= {position: transformer(position=position, **size) for position in ("learned", "rotary", "alibi")}
+    for name, config in models.items():
+        byte_tokenizer().save(checkpoint.save(LanguageModel(config), folder / name))
+    return folder

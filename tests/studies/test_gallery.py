@@ -1,0 +1,60 @@
+"""`mosaics figures`: all parts on one page, and none of them computed twice."""
+
+import json
+import shutil
+
+import pytest
+
+from memory_mosaics.studies import gallery, prompts
+
+MODELS = ("mosaic", "rotary")
+
+
+def everything(place, out, *, length=(24, 40)):
+    runs = [str(place / name) for name in MODELS]
+    options = {"windows": 5, "sequences": 4, "device": "cpu"}
+    return gallery.run(runs, data=[str(place / "corpus")], length=list(length), out=out, **options)
+
+
+@pytest.fixture
+def few_prompts(monkeypatch):
+    monkeypatch.setattr(prompts, "ours", lambda ours=prompts.ours: ours()[:2])
+
+
+def test_one_page_has_every_part(place, tmp_path, few_prompts, capsys):
+    everything(place, tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    drawn = [*tmp_path.glob("corpus-*/*.png"), *tmp_path.glob("attention/*.png")]
+    assert page.count("<img") == len(drawn) == 5
+    for words in ("windows of 24 tokens", "windows of 40 tokens", "Longer than what was trained on: mosaic, rotary"):
+        assert words in page
+    for prompt in prompts.ours():
+        assert prompt.prompt.split('"')[0] in page
+    assert "http" not in page
+    assert str(tmp_path / "report.html") in capsys.readouterr().out
+
+
+def test_what_is_finished_is_not_computed_again(place, tmp_path, few_prompts, monkeypatch):
+    everything(place, tmp_path)
+    first = (tmp_path / "report.html").read_text()
+    for study in (gallery.evaluate, gallery.attention, gallery.prompts):
+        monkeypatch.setattr(study, "run", lambda *_, **__: pytest.fail("computed again"))
+    everything(place, tmp_path)
+    assert (tmp_path / "report.html").read_text() == first
+
+
+def test_another_wish_is_computed(place, tmp_path, few_prompts):
+    everything(place, tmp_path, length=(24,))
+    everything(place, tmp_path, length=(16,))
+    lengths = {model["length"] for model in json.loads((tmp_path / "attention" / "results.json").read_text())["models"]}
+    assert lengths == {16}
+
+
+def test_a_training_run_has_its_curves(place, tmp_path, few_prompts):
+    run = tmp_path / "run"
+    shutil.copytree(place / "mosaic", run / "step-00000002")
+    lines = [{"step": step, "loss": 3.0 - step} for step in (1, 2)] + [{"step": 2, "valid_loss": 1.5}]
+    (run / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    options = {"length": [16], "windows": 2, "sequences": 2, "device": "cpu", "out": tmp_path / "out"}
+    gallery.run([str(run)], data=[str(place / "corpus")], **options)
+    assert (tmp_path / "out" / "training" / "runs.png").exists()

@@ -1,0 +1,176 @@
+import io
+import json
+import sys
+
+import pytest
+import torch
+
+from memory_mosaics import transformer
+from memory_mosaics.cli import main
+from memory_mosaics.generation import GREEDY
+from memory_mosaics.studies import generate
+from memory_mosaics.studies.generate import Wish, Writer
+from memory_mosaics.trained import Trained
+from studies.conftest import small_run
+
+TEXT = "Grüße, 日本 🌍!"
+
+
+def says(monkeypatch, ids):
+    """Let the model say just this."""
+    monkeypatch.setattr(generate, "stream", lambda *_, **__: (torch.tensor([index]) for index in ids))
+
+
+def told(out, run, *flags):
+    assert main(["generate", str(run), *flags, "--out", str(out)]) == 0
+    return [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+
+
+def test_half_a_letter_waits_for_the_rest(mosaic, monkeypatch):
+    says(monkeypatch, TEXT.encode())
+    pieces = list(Writer(Trained.open(mosaic), Wish()).as_it_comes("Once"))
+    assert "".join(pieces) == TEXT
+    assert all(len(piece) <= 1 for piece in pieces), "each letter comes whole, and as soon as it is"
+
+
+def test_a_letter_that_never_ends_is_marked(mosaic, monkeypatch):
+    says(monkeypatch, "🌍".encode()[:3])
+    assert "".join(Writer(Trained.open(mosaic), Wish()).as_it_comes("Once")) == "\ufffd"
+
+
+def test_the_end_of_text_stops_it(mosaic, monkeypatch, capsys):
+    says(monkeypatch, [*b" A cat.", 256, *b"another text"])
+    assert main(["generate", str(mosaic), "--prompt", "Once:"]) == 0
+    assert capsys.readouterr().out == "Once: A cat.\n"
+
+
+def test_it_streams(mosaic, monkeypatch):
+    """What has come is shown before the next token is asked for."""
+    shown = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", shown)
+    seen = []
+
+    def slowly(*_, **__):
+        for letter in b"abc":
+            yield torch.tensor([letter])
+            seen.append(shown.getvalue())
+
+    monkeypatch.setattr(generate, "stream", slowly)
+    main(["generate", str(mosaic), "--prompt", "-> "])
+    assert seen == ["-> a", "-> ab", "-> abc"]
+
+
+def test_a_seed_gives_the_same_text_alone_or_in_company(mosaic, tmp_path):
+    alone = told(tmp_path / "a", mosaic, "--prompt", "Once", "--seed", "7", "--length", "12")
+    beside = told(tmp_path / "b", mosaic, "--prompt", "Once", "Two", "A longer one", "--seed", "7", "--length", "12")
+    again = told(tmp_path / "c", mosaic, "--prompt", "Once", "Two", "A longer one", "--seed", "7", "--length", "12")
+    other = told(tmp_path / "d", mosaic, "--prompt", "Once", "--seed", "8", "--length", "12")
+    assert beside == again
+    assert alone == beside[:1]
+    assert alone[0]["text"] != other[0]["text"]
+    assert alone[0] == {"prompt": "Once", "text": alone[0]["text"], "model": "mosaic", "seed": 7, "number": 0}
+
+
+def test_without_a_seed_texts_differ_and_say_how_to_have_them_again(mosaic, tmp_path):
+    first, second = (told(tmp_path / name, mosaic, "--prompt", "Once", "--length", "20")[0] for name in "ab")
+    assert first["text"] != second["text"]
+    again = told(tmp_path / "c", mosaic, "--prompt", "Once", "--length", "20", "--seed", str(first["seed"]))
+    assert again == [first]
+
+
+def test_several_texts_of_one_prompt(mosaic, tmp_path):
+    records = told(tmp_path / "a", mosaic, "--prompt", "Once", "--count", "3", "--seed", "1", "--length", "12")
+    assert [record["number"] for record in records] == [0, 1, 2]
+    assert len({record["text"] for record in records}) == 3
+
+
+def test_temperature_zero_is_greedy(mosaic, tmp_path):
+    (record,) = told(tmp_path / "a", mosaic, "--prompt", "Once", "--temperature", "0", "--length", "9")
+    trained = Trained.open(mosaic)
+    (tokens,) = generate.generate(trained.model, [torch.tensor(list(b"Once"))], 9, draw=GREEDY, end=256)
+    assert record["text"] == trained.tokenizer.decode(tokens.tolist())
+
+
+def test_beams(mosaic, tmp_path):
+    records = told(tmp_path / "a", mosaic, "--prompt", "Once", "Another", "--beams", "2", "--length", "9")
+    trained = Trained.open(mosaic)
+    for record in records:
+        prompt = torch.tensor(list(record["prompt"].encode()))
+        (tokens,) = generate.beam_search(trained.model, [prompt], 9, beams=2, end=256)
+        assert record["text"] == trained.tokenizer.decode(tokens.tolist())
+        assert record["beams"] == 2
+
+
+def test_a_pipe_has_a_prompt_a_line(mosaic, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Once\n\n  Two\n"))
+    records = told(tmp_path / "a", mosaic, "--length", "3", "--seed", "1")
+    assert [record["prompt"] for record in records] == ["Once", "  Two"]
+    assert capsys.readouterr().out == "\n\n".join(record["prompt"] + record["text"] for record in records) + "\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    assert main(["generate", str(mosaic)]) == 2
+    assert capsys.readouterr().err == "mosaics: no prompt came from the pipe\n"
+
+
+def test_files_of_prompts(mosaic, tmp_path):
+    (tmp_path / "lines.txt").write_text("Once\n\nTwo\n")
+    (tmp_path / "lines.jsonl").write_text('{"prompt": "Once", "group": "x"}\n"Two"\n')
+    for name in ("lines.txt", "lines.jsonl"):
+        records = told(tmp_path / "out", mosaic, "--prompts", str(tmp_path / name), "--length", "2")
+        assert [record["prompt"] for record in records] == ["Once", "Two"]
+
+
+def test_a_conversation(tmp_path, monkeypatch, capsys):
+    short = small_run(tmp_path / "short", transformer, context=24)
+    lines = iter(["Once", "far too long for a model like this", "", None])
+
+    def typed(_):
+        line = next(lines)
+        if line is None:
+            raise EOFError
+        return line
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", typed)
+    records = told(tmp_path / "out", short, "--length", "5", "--seed", "3")
+    assert [record["prompt"] for record in records] == ["Once", ""]
+    said = capsys.readouterr()
+    assert "has learned positions for 24" in said.err
+    assert "Once" + records[0]["text"] in said.out
+
+
+def test_a_short_prompt_does_not_pay_for_a_long_one(tmp_path):
+    short = small_run(tmp_path / "short", transformer, context=24)
+    flags = ("--length", "15", "--seed", "1", "--temperature", "0")
+    alone = told(tmp_path / "a", short, "--prompt", "Once", *flags)
+    beside = told(tmp_path / "b", short, "--prompt", "Once", "Twenty-two bytes long.", *flags)
+    assert alone[0]["text"] == beside[0]["text"]
+
+
+def test_ctrl_c_keeps_what_is_finished(mosaic, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(generate, "ROWS", 1)
+    whole = generate.generate
+
+    def stopped(model, prompts, *rest, **options):
+        if len(prompts[0]) == 3:
+            raise KeyboardInterrupt
+        return whole(model, prompts, *rest, **options)
+
+    monkeypatch.setattr(generate, "generate", stopped)
+    out = tmp_path / "out"
+    assert main(["generate", str(mosaic), "--prompt", "Once", "Two", "--out", str(out), "--length", "3"]) == 130
+    assert [json.loads(line)["prompt"] for line in out.read_text().splitlines()] == ["Once"]
+    assert "finished: 1" in capsys.readouterr().err
+
+
+def test_a_terminal_does_not_obey_the_model(mosaic, monkeypatch, capsys):
+    says(monkeypatch, b"\x1b[2J\n\x07")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    main(["generate", str(mosaic), "--prompt", "Once"])
+    assert capsys.readouterr().out == "Once␛[2J\n␇\n"
+
+
+@pytest.mark.parametrize("flags", [["--top_k", "1"], ["--top_p", "0.0001"]])
+def test_drawing_among_one_is_greedy(flags, mosaic, tmp_path):
+    drawn = told(tmp_path / "a", mosaic, "--prompt", "Once", "--length", "9", *flags)
+    greedy = told(tmp_path / "b", mosaic, "--prompt", "Once", "--length", "9", "--temperature", "0")
+    assert drawn[0]["text"] == greedy[0]["text"]

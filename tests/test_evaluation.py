@@ -1,0 +1,163 @@
+"""Losses against a direct computation and training's own measurement, and the windows they are of."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from memory_mosaics import evaluation
+from memory_mosaics.errors import UserError
+from memory_mosaics.evaluation import evaluate, sample, smooth, token_losses
+from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.presets import PRESETS, memory_mosaic, preset, transformer
+from memory_mosaics.text import corpus as corpora
+from memory_mosaics.text.tokenizer import byte_tokenizer, train_bpe
+from memory_mosaics.trained import Trained
+from memory_mosaics.training import loop
+from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training
+
+SIZE = {"width": 16, "blocks": 1, "heads": 2, "vocabulary": 257, "context": 24}
+TEXTS = ["Grüße, kleine Welt.", "Ein längerer Text, der über viele Zeichen geht und nicht aufhört.", "Und noch einer."]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text") / "corpus"
+    return corpora.run(["stories:60"], out=folder, tokenizer="bytes", valid_share=0.1)
+
+
+@pytest.fixture
+def trained(tmp_path):
+    return Trained("it", tmp_path, LanguageModel(memory_mosaic(**SIZE)).eval(), byte_tokenizer())
+
+
+def test_losses_are_those_of_all_logits_at_once(trained, monkeypatch):
+    tokens = torch.randint(257, (3, 20))
+    with torch.no_grad():
+        logits = trained.model(tokens[:, :-1])[0]
+    wanted = F.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
+    for at_once in (1, 5 * 257, 1 << 25):
+        monkeypatch.setattr(evaluation, "LOGITS", at_once)
+        torch.testing.assert_close(token_losses(trained.model, tokens[:, :-1], tokens[:, 1:]), wanted)
+
+
+def test_numbers_are_those_of_a_direct_computation(trained, corpus):
+    text = sample(corpus, length=24, count=7)
+    measured = evaluate(trained, text, batch=3)
+    rows = torch.stack([torch.from_numpy(text.tokens[at : at + 25].astype(np.int64)) for at in text.starts])
+    losses = token_losses(trained.model, rows[:, :-1], rows[:, 1:]).double().numpy()
+    assert (measured.windows, measured.tokens, len(set(text.starts))) == (7, 7 * 24, 7)
+    np.testing.assert_allclose(measured.by_position, losses.mean(axis=0), rtol=1e-6)
+    within = 1.959964 * losses.std(axis=0, ddof=1) / math.sqrt(7)
+    np.testing.assert_allclose(measured.by_position_within, within, rtol=1e-4)
+    assert measured.loss == pytest.approx(losses.mean())
+    assert measured.loss_within == pytest.approx(1.959964 * losses.mean(axis=1).std(ddof=1) / math.sqrt(7), rel=1e-4)
+    assert measured.perplexity == pytest.approx(math.exp(losses.mean()))
+    letters = int((rows[:, 1:] != 256).sum())
+    assert measured.bytes == letters
+    assert measured.bits_per_byte == pytest.approx(losses.sum() / math.log(2) / letters)
+    assert measured.between(10, 20) == pytest.approx(losses[:, 10:20].mean())
+    assert measured.between(24, None) is None
+
+
+def test_it_is_the_loss_that_training_measures(corpus, tmp_path):
+    model = ModelChoice(width=16, heads=2, blocks=1, context=24)
+    training = Training(steps=2, batch=4, warm_up=1, evaluate_every=2, evaluate_windows=9)
+    machine = Machine(device="cpu", samples=0)
+    run = Run(data=corpus.folder, out=tmp_path / "run", model=model, training=training, machine=machine)
+    said = loop.train(run)
+    trained = Trained.open(tmp_path / "run")
+    for split in ("valid", "train"):
+        measured = evaluate(trained, sample(corpus, split=split, length=24, count=9), batch=2)
+        assert measured.loss == pytest.approx(said[f"{split}_loss"], abs=1e-6)
+
+
+def test_all_windows_lie_side_by_side(corpus):
+    text = sample(corpus, length=100)
+    assert list(text.starts) == [100 * number for number in range(len(text))]
+    assert 0 <= len(text.tokens) - 1 - 100 * len(text) < 100
+    assert sum(len(rows) for rows in text.batches(7, length=100)) == len(text)
+
+
+def test_overlapping_windows_are_as_many_as_asked_for(corpus):
+    tokens = len(corpus.tokens("valid"))
+    text = sample(corpus, length=100, count=tokens // 2, overlap=True)
+    assert len(set(text.starts)) == tokens // 2
+    assert all(len(row) == 101 for rows in text.batches(50, length=100) for row in rows)
+
+
+def test_windows_begin_with_documents_and_stay_within(tmp_path):
+    (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(TEXTS))
+    corpus = corpora.run([str(tmp_path / "a.txt")], out=tmp_path / "corpus", tokenizer="bytes", valid_share=0.0)
+    documents = {len(text.encode()): text for text in TEXTS}
+    text = sample(corpus, split="train", length=16, at_documents=True)
+    found = [bytes(row[:16].tolist()).decode(errors="ignore") for [row] in text.batches(1, length=16)]
+    assert found == [text.encode()[:16].decode(errors="ignore") for text in TEXTS if len(text.encode()) >= 16]
+    longest = max(documents)
+    [row] = next(sample(corpus, split="train", length=longest, at_documents=True).batches(1, length=longest))
+    assert bytes(row[:-1].tolist()).decode() == documents[longest]
+    assert row[-1] == 256, "the last token to predict is the end of the text"
+    with pytest.raises(UserError, match=f"the longest has {longest}; take a shorter --length"):
+        sample(corpus, split="train", length=longest + 1, at_documents=True)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "bpe"])
+def test_bytes_are_those_of_the_text(tmp_path, kind):
+    """Wherever windows cut: within a letter too."""
+    (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(TEXTS))
+    tokenizer = byte_tokenizer() if kind == "bytes" else train_bpe(TEXTS, 280)
+    tokenizer.save(tmp_path / "own")
+    corpus = corpora.run(
+        [str(tmp_path / "a.txt")], out=tmp_path / "corpus", tokenizer=str(tmp_path / "own"), valid_share=0.0
+    )
+    tokens = corpus.tokens("train")
+    counted = sum(tokenizer.count_bytes(tokens[at : at + 3]) for at in range(0, len(tokens), 3))
+    assert counted == corpus.manifest["splits"]["train"]["bytes"] == sum(len(text.encode()) for text in TEXTS)
+
+
+def test_learned_positions_are_read_up_to_the_last_of_them(trained, corpus):
+    text = sample(corpus, length=30, count=5)
+    learned = replace(trained, model=LanguageModel(transformer(**SIZE)).eval())
+    short, long = evaluate(learned, text), evaluate(trained, text)
+    assert (len(short.by_position), len(long.by_position)) == (24, 30)
+    assert (short.tokens, short.bytes < long.bytes) == (5 * 24, True)
+    first = evaluate(learned, replace(text, length=24))
+    np.testing.assert_allclose(short.by_position, first.by_position)  # the same windows
+
+
+def test_of_one_window_no_band_is_known(trained, corpus):
+    measured = evaluate(trained, sample(corpus, length=24, count=1))
+    assert measured.by_position_within is measured.loss_within is measured.smoothed_within is None
+
+
+def test_a_smoothed_curve_keeps_what_is_straight_and_its_ends():
+    line = np.linspace(3, 2, 1000)
+    np.testing.assert_allclose(smooth(line), line)
+    noise = np.random.default_rng(0).normal(size=(2, 1000))
+    assert smooth(noise)[:, 50:-50].std() < 0.4
+    np.testing.assert_allclose(smooth(noise)[:, [0, -1]], noise[:, [0, -1]])
+    np.testing.assert_allclose(smooth(noise)[1], smooth(noise[1]))
+
+
+def test_a_model_that_is_broken_is_named(trained, corpus):
+    with torch.no_grad():
+        trained.model.embedding.weight.fill_(torch.nan)
+    with pytest.raises(UserError, match="the loss of it is nan"):
+        evaluate(trained, sample(corpus, length=24, count=2))
+
+
+@pytest.mark.parametrize("options", [{"length": 0}, {"count": 0}, {"length": 10**6}, {"split": "test"}])
+def test_windows_that_cannot_be(corpus, options):
+    with pytest.raises(UserError):
+        sample(corpus, **options)
+
+
+def test_models_are_called_by_their_kind():
+    names = {name: evaluation.architecture(preset(name)) for name in PRESETS}
+    assert names["memory-mosaic-12"] == names["memory-mosaic-tiny"] == "memory-mosaic"
+    assert names["transformer-12"] == "transformer"
+    for code in ("rotary", "alibi", "none"):
+        assert names[f"transformer-{code}-12"] == f"transformer-{code}"
