@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from memory_mosaics.config import ExtractorConfig, at_least, part
 from memory_mosaics.ops.leaky_average import leaky_average
 from memory_mosaics.ops.normalise import normalise
+from memory_mosaics.ops.taps import tapped
 from memory_mosaics.ops.triton import kernels_take
 from memory_mosaics.ops.triton.leaky_average import leaky_key
 from memory_mosaics.ops.triton.taps import tapped_value
@@ -189,16 +190,10 @@ class Taps(nn.Module):
         self, x: Float[Tensor, "B T W"], state: Tensor | None = None, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B N H D"], Tensor]:
         window = _extend(state, heads_of(self.map(x), self.heads, mask), back=self.back)
-        taps = self.taps.unbind(dim=1)
-        if len(taps) == 2 and self.norm is normalise and kernels_take(window):
-            return tapped_value(window, self.taps), _keep(window, 1)
-        complete = max(window.shape[1] - len(taps) + 1, 0)
-        wide = window.float()
-        total = taps[0][:, None] * wide[:, :complete]
-        for j, c in enumerate(taps[1:], start=1):
-            total = torch.addcmul(total, c[:, None], wide[:, j : j + complete])
-        features = self.norm(total).to(window.dtype)
-        return features, _keep(window, len(taps) - 1)
+        kept = _keep(window, self.taps.shape[1] - 1)
+        if self.taps.shape[1] == 2 and self.norm is normalise and kernels_take(window):
+            return tapped_value(window, self.taps), kept
+        return self.norm(tapped(window.float(), self.taps)).to(window.dtype), kept
 
 
 class Convolution(nn.Module):

@@ -89,14 +89,17 @@ def _by_steps(
     chunks = (F.pad(x, (0, 0, 0, 0, 0, missing)) if missing else x).reshape(B, count, size, H, D)
     means, decay = torch.empty_like(chunks), decay[:, None]
     steps = range(size)[::-1] if back else range(size)
-    means[:, :, steps[0]] = chunks[:, :, steps[0]]
+    x_t, mean_t = chunks.unbind(dim=2), means.unbind(dim=2)
+    mean_t[steps[0]].copy_(x_t[steps[0]])
     for before, t in pairwise(steps):
-        torch.addcmul(chunks[:, :, t], means[:, :, before], decay, out=means[:, :, t])
+        torch.addcmul(x_t[t], mean_t[before], decay, out=mean_t[t])
 
-    entering, leaving = torch.empty_like(means[:, :, 0]), means[:, :, steps[-1]]
-    for i in range(count)[::-1] if back else range(count):
-        entering[:, i] = mean
-        mean = torch.addcmul(leaving[:, i], mean, decay**size)
+    entering, power = torch.empty_like(mean_t[0]), decay**size
+    enters, leaves = entering.unbind(dim=1), mean_t[steps[-1]].unbind(dim=1)
+    places = range(count)[::-1] if back else range(count)
+    enters[places[0]].copy_(mean)
+    for before, i in pairwise(places):
+        torch.addcmul(leaves[before], enters[before], power, out=enters[i])
     powers = decay ** torch.tensor([steps.index(t) + 1 for t in range(size)])[:, None, None]  # (C, H, 1)
     return means.addcmul_(powers, entering[:, :, None]).view(B, count * size, H, D)[:, :T]
 
