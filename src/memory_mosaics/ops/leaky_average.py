@@ -74,7 +74,7 @@ class _BySteps(torch.autograd.Function):
         means, decay, mean = ctx.saved_tensors
         d_x = _by_steps(gradients[0], decay, torch.zeros_like(mean), back=True)
         first = d_x[:, 0]
-        d_decay = (d_x[:, 1:] * means[:, :-1]).sum((0, 1, 3)) + (first * mean).sum((0, 2))
+        d_decay = torch.linalg.vecdot(d_x[:, 1:], means[:, :-1]).sum((0, 1)) + (first * mean).sum((0, 2))
         return d_x, d_decay, decay[:, None] * first
 
 

@@ -26,4 +26,4 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (gradient,), (unit, length) = gradients, ctx.saved_tensors
-        return torch.addcmul(gradient, unit, (unit * gradient).sum(dim=-1, keepdim=True), value=-1) / length
+        return torch.addcmul(gradient, unit, torch.linalg.vecdot(unit, gradient)[..., None], value=-1) / length

@@ -39,5 +39,5 @@ class _Taps(torch.autograd.Function):
         for j, c in enumerate(taps.unbind(dim=1)):
             part = slice(j, j + complete)
             d_x[:, part].addcmul_(gradient, c[:, None])
-            d_taps.append((gradient * x[:, part]).sum((0, 1, 3)))
+            d_taps.append(torch.linalg.vecdot(gradient, x[:, part]).sum((0, 1)))
         return d_x, torch.stack(d_taps, dim=1)
