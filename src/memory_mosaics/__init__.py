@@ -19,6 +19,8 @@ from memory_mosaics.extractors import (
     TapsConfig,
     normalise,
 )
+from memory_mosaics.generation import Draw, beam_search, generate, stream
+from memory_mosaics.inspection import look, patterns, questions, retrieval_weights
 from memory_mosaics.language_model import (
     Block,
     LanguageModel,
@@ -41,6 +43,7 @@ from memory_mosaics.mixers.mlp import MLP, MLPConfig
 from memory_mosaics.ops.leaky_average import leaky_average
 from memory_mosaics.ops.recall import dot_product, gaussian, merge, recall, recall_with_lse
 from memory_mosaics.presets import PRESETS, memory_mosaic, preset, transformer
+from memory_mosaics.reader import Reader
 from memory_mosaics.version import __version__
 
 __all__ = [
@@ -57,6 +60,7 @@ __all__ = [
     "Convolution",
     "ConvolutionConfig",
     "Decay",
+    "Draw",
     "Extractor",
     "ExtractorConfig",
     "LanguageModel",
@@ -70,16 +74,20 @@ __all__ = [
     "MixerConfig",
     "PersistentMemory",
     "PersistentMemoryConfig",
+    "Reader",
     "Rotary",
     "Scale",
     "Taps",
     "TapsConfig",
     "__version__",
+    "beam_search",
     "config_from_plain",
     "dot_product",
     "gaussian",
+    "generate",
     "leaky_average",
     "load",
+    "look",
     "map_state",
     "memory_mosaic",
     "merge",
@@ -87,10 +95,14 @@ __all__ = [
     "normalise",
     "parameter_count",
     "part",
+    "patterns",
     "preset",
+    "questions",
     "recall",
     "recall_with_lse",
+    "retrieval_weights",
     "save",
+    "stream",
     "to_plain",
     "transformer",
 ]
