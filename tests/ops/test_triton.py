@@ -81,7 +81,9 @@ if INTERPRETED:
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch):
     """Memory that no kernel has written holds NaN."""
-    empty = torch.empty
+    with torch.device("cpu"):  # PyTorch lists what makes tensors when it is first asked: before it is another function
+        empty = torch.empty
+        empty(0)
 
     def poisoned(*shape, **options):
         memory = empty(*shape, **options)
