@@ -100,10 +100,29 @@ def test_a_wrong_choice_is_named(wrong):
 
 def test_a_table_of_positions_ends_the_text_and_memories_go_on():
     prompt = torch.arange(20)
-    assert len(say(LanguageModel(transformer(**SMALL)), prompt, 50)) == 4
+    assert len(say(LanguageModel(transformer(**SMALL)), prompt, 50)) == 5  # 24 are read, and the next is predicted
     assert len(say(LanguageModel(transformer(**SMALL, position="rotary")), prompt, 50)) == 50
     assert len(say(LanguageModel(memory_mosaic(**SMALL)), prompt, 50)) == 50
-    assert say(LanguageModel(transformer(**SMALL)), torch.arange(24), 50) == []
+    assert len(say(LanguageModel(transformer(**SMALL)), torch.arange(24), 50)) == 1
+
+
+def test_however_cold_it_takes_the_largest():
+    assert Draw(temperature=1e-38)(torch.tensor([[0.0, 1.0, 5.0]])).tolist() == [2]
+
+
+def test_what_is_kept_out_of_training_stays_out(model):
+    model.blocks[0].eval()
+    say(model, length=2)
+    assert not model.blocks[0].training
+    assert model.blocks[1].training
+
+
+def test_beams_do_not_depend_on_the_prompts_beside_them(model):
+    end = say(model, length=5, draw=GREEDY)[1]
+    prompts = [torch.tensor([number, 2 * number % 50, 7]) for number in range(12)]
+    together = beam_search(model, prompts, 18, beams=2, end=end)
+    for prompt, said in zip(prompts, together, strict=True):
+        assert said.tolist() == beam_search(model, [prompt], 18, beams=2, end=end)[0].tolist()
 
 
 def test_one_beam_is_greedy(model):

@@ -39,9 +39,7 @@ from memory_mosaics.version import __version__
 
 MODEL, TRAINING = recipe("memory-mosaic-tiny")
 MACHINE = Machine()
-NO_VALUE = re.compile(
-    r"--?[A-Za-z]|\[.*\]$", re.DOTALL
-)  # among the values of a list: a flag, or a list as the parser has it
+FLAG = re.compile(r"--?[A-Za-z]")  # among the values of a list
 
 
 def info(model: str) -> None:
@@ -156,6 +154,14 @@ class Parser(ArgumentParser):
         raise SystemExit(2)
 
 
+def _is_list(value: str) -> bool:
+    """Whether it is a list as the parser has it, and not a text in brackets."""
+    try:
+        return isinstance(json.loads(value), list)
+    except ValueError:
+        return False
+
+
 def gather_lists(arguments: Sequence[str]) -> list[str]:
     """`--heads 1 3` as `--heads [1,3]`, which is how the parser wants a list; words before the first flag likewise.
 
@@ -175,15 +181,17 @@ def gather_lists(arguments: Sequence[str]) -> list[str]:
     if word in lists and parameters[word[2:]].default is None and rest and not rest[0].startswith("-"):
         rest.insert(0, word)
     while rest:
-        values = list(takewhile(lambda value: not NO_VALUE.match(value), rest)) if word in lists else []
+        values = list(takewhile(lambda value: not FLAG.match(value) and not _is_list(value), rest))
+        values = values if word in lists else []
         if values:
             gathered.append(json.dumps(values) if "str" in lists[word] else f"[{','.join(values)}]")
             del rest[: len(values)]
         if rest:
             word = rest.pop(0)
             gathered.append(word)
-            if kinds.get(word[2:]) is bool and rest[:1] not in (["true"], ["false"]):
-                gathered.append("true")
+            if kinds.get(word[2:]) is bool:
+                told = rest and rest[0].lower() in ("true", "false")
+                gathered.append(rest.pop(0).lower() if told else "true")
     return gathered
 
 

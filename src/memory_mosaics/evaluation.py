@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from memory_mosaics.errors import UserError
-from memory_mosaics.language_model import LanguageModel, LanguageModelConfig
+from memory_mosaics.errors import UserError, within_memory
+from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, without_state
 from memory_mosaics.memory import ContextualMemoryConfig
 from memory_mosaics.mixers.attention import Alibi, AttentionConfig, Rotary
 from memory_mosaics.shapes import Float, Int
@@ -133,12 +133,8 @@ def evaluate(trained: Trained, text: Sample, *, batch: int = 8, device: str | to
     bar: Any = tqdm(total=len(text), unit="window", desc=trained.name, disable=None)
     with closing(bar):
         for rows in text.batches(batch, length=length):
-            try:
+            with within_memory(f"{batch} windows at once are too many; give a smaller --batch"):
                 losses = token_losses(model, rows[:, :-1].to(device), rows[:, 1:].to(device)).cpu().double().numpy()
-            except torch.OutOfMemoryError as error:
-                raise UserError(
-                    f"out of memory: {batch} windows at once are too many; give a smaller --batch"
-                ) from error
             sums, squares = sums + losses.sum(axis=0), squares + np.square(losses).sum(axis=0)
             smooth_squares = smooth_squares + np.square(smooth(losses)).sum(axis=0)
             window_squares += np.square(losses.mean(axis=1)).sum()
@@ -181,16 +177,11 @@ def _within(total: Any, squares: Any, count: int) -> Any:
 @torch.no_grad()
 def token_losses(model: LanguageModel, inputs: Int[Tensor, "B T"], targets: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:
     """The loss of every token. Logits are there for some tokens at a time: all of them may be gigabytes."""
-    features, _ = model.features(model.embedding(inputs), through=_without_state)
+    features, _ = model.features(model.embedding(inputs), through=without_state)
     size = max(1, LOGITS // model.config.vocabulary)
     parts = zip(features.flatten(0, 1).split(size), targets.flatten().split(size), strict=True)
     losses = [F.cross_entropy(model.logits(some).float(), wanted, reduction="none") for some, wanted in parts]
     return torch.cat(losses).unflatten(0, inputs.shape)
-
-
-def _without_state(block: nn.Module, x: Tensor, state: None, mask: None) -> tuple[Tensor, tuple]:
-    """No pairs are kept of a block that has been read."""
-    return block(x)[0], ()
 
 
 def architecture(config: LanguageModelConfig) -> str:

@@ -11,6 +11,8 @@ from memory_mosaics.errors import UserError, one_line
 @contextmanager
 def written_whole(file: Path) -> Iterator[Path]:
     """A path beside `file` to write to: flushed to the disk and renamed to it at the end, removed if anything fails."""
+    if file.exists() and not file.is_file():
+        raise UserError(f"cannot write {file}: it is there, and no file")
     aside = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
         yield aside

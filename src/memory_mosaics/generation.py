@@ -42,10 +42,15 @@ class Draw:
         """One token a row. Random numbers are drawn where the generator lives, so that a seed means one text."""
         if self.temperature == 0:
             return logits.argmax(dim=-1)
-        logits = self.allowed(logits.float() / self.temperature)
+        logits = self.allowed(self.cooled(logits))
         where = logits.device if generator is None else generator.device
         noise = torch.empty(logits.shape, device=where).exponential_(generator=generator).to(logits.device)
         return (logits.softmax(dim=-1) / noise).argmax(dim=-1)  # argmax of p / Exp(1) falls on i with probability p_i
+
+    def cooled(self, logits: Float[Tensor, "B vocabulary"]) -> Float[Tensor, "B vocabulary"]:
+        """Divided by the temperature, the largest at zero: however cold, it stays finite."""
+        logits = logits.float()
+        return (logits - logits.amax(dim=-1, keepdim=True)) / self.temperature
 
     def allowed(self, logits: Float[Tensor, "B vocabulary"]) -> Float[Tensor, "B vocabulary"]:
         """The `top_k` largest, and of those the fewest that make up `top_p`; the others at -inf."""
@@ -75,7 +80,7 @@ def stream(
 ) -> Iterator[Int[Tensor, " B"]]:
     """At most `length` times one token of each row. A row that has drawn `end` repeats it; when all have, it is over.
 
-    A model with a table of positions stops where the table ends.
+    A model with a table of positions stops where its longest prompt comes to the end of the table.
     """
     reader = Reader(model, prompts, compiled=compiled)
     length = reader.at_most(length)
@@ -153,9 +158,12 @@ class _Beams:
         self.beams, self.end, self.penalty = beams, end, length_penalty
         self.alive: list[tuple[float, list[int]]] = [(0.0, [])] * beams
         self.ended: list[tuple[float, list[int]]] = []
+        self.kept: list[tuple[float, int, int]] = []
 
     def keep(self, scores: list[float], places: list[int], *, vocabulary: int) -> list[tuple[float, int, int]]:
         """Of candidates, best first, those that go on: score, the beam they continue, token."""
+        if self.done:  # what goes on beside it changes nothing any more
+            return self.kept
         alive, kept = [], []
         for rank, (score, place) in enumerate(zip(scores, places, strict=True)):
             beam, token = divmod(place, vocabulary)
@@ -169,7 +177,7 @@ class _Beams:
         while len(kept) < self.beams:  # a vocabulary smaller than the beams
             alive.append((-torch.inf, self.alive[0][1]))
             kept.append((-torch.inf, 0, 0))
-        self.alive = alive
+        self.alive, self.kept = alive, kept
         self.ended = sorted(self.ended, key=lambda hypothesis: -hypothesis[0])[: self.beams]
         return kept
 

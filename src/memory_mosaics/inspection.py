@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.memory import ContextualMemory, PersistentMemory
+from memory_mosaics.reader import reading
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.storage import Question
 
@@ -28,11 +29,10 @@ def questions(model: LanguageModel, tokens: Int[Tensor, "B T"]) -> Iterator[tupl
             if hasattr(mixer, "ask"):
                 seen = lambda mixer, x, number=number, kind=kind: inputs.append((number, kind, mixer, x[0]))  # noqa: E731
                 hooks.append(mixer.register_forward_pre_hook(seen))
-    was_training = model.training
     try:
-        model.eval().features(model.embedding(tokens))
+        with reading(model):
+            model.features(model.embedding(tokens))
     finally:
-        model.train(was_training)
         for hook in hooks:
             hook.remove()
     while inputs:
@@ -74,7 +74,7 @@ class Look:
     What is retrieved: `places` are earlier positions, or the slots of a persistent memory (those of its second memory
     follow those of the first). What the answer predicts: `logits` are what the head adds to those of `tokens`, its
     answer through the combining map, the last norm's gain and the output matrix. Over all mixers, heads and the
-    embedding these add up to the model's own logits.
+    embedding these add up to the model's own logits, but for biases and for mixers that recall nothing.
     """
 
     block: int

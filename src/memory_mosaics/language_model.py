@@ -143,6 +143,11 @@ def _checkpoint(block: nn.Module, *inputs: Any) -> Any:
     return checkpoint(block, *inputs, use_reentrant=False)
 
 
+def without_state(block: nn.Module, x: Tensor, state: None, mask: None) -> tuple[Tensor, tuple]:
+    """For `features(through=...)`: nothing is kept of a block that has been read, nor copied to be thrown away."""
+    return block(x)[0], ()
+
+
 def next_token_loss(
     logits: Float[Tensor, "B T vocabulary"], targets: Int[Tensor, "B T"], ignore: int = -100
 ) -> Float[Tensor, ""]:

@@ -33,7 +33,7 @@ class Reader:
         tokens, mask = left_padded([prompt.to(self.device) for prompt in prompts])
         self.count, self.room = tokens.shape[1], 0
         self.peek = max(getattr(module, "peek", 0) for module in model.modules())  # shapes change before so many tokens
-        with _reading(self.model):
+        with reading(self.model):
             features, self.state = model.features(model.embedding(tokens), None, mask)
             self.logits = model.logits(features[:, -1])
         self.tokens = tokens[:, -1:].clone()
@@ -43,7 +43,7 @@ class Reader:
         self._make_room(self.count + 1)
         self.tokens.copy_(tokens[:, None])
         if self.replay is None:
-            with _reading(self.model):
+            with reading(self.model):
                 if self.device.type == "cuda" and self.room:
                     self.replay = _recorded(self._step, self.state)
                 else:
@@ -54,8 +54,8 @@ class Reader:
         return self.logits
 
     def at_most(self, tokens: int) -> int:
-        """So many more, or as many as a table of positions has left."""
-        return max(0, tokens if self.model.longest is None else min(tokens, self.model.longest - self.count))
+        """So many more, or as many as a table of positions has left: what follows its last is still predicted."""
+        return tokens if self.model.longest is None else min(tokens, self.model.longest - self.count + 1)
 
     def reserve(self, tokens: int) -> None:
         """Make room for so many more, at most ROOM at once."""
@@ -83,15 +83,16 @@ class Reader:
 
 
 @contextmanager
-def _reading(model: LanguageModel) -> Iterator[None]:
+def reading(model: LanguageModel) -> Iterator[None]:
     """Within: no dropout, no gradients."""
-    training = model.training
+    training = [module for module in model.modules() if module.training]
     model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        model.train(training)
+        for module in training:
+            module.training = True
 
 
 def left_padded(prompts: Sequence[Int[Tensor, " _"]]) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"] | None]:
@@ -126,6 +127,6 @@ def _recorded(step: Callable[[], None], state: Any) -> Callable[[], None]:
             step()
             _overwrite(state, before)
     torch.cuda.current_stream().wait_stream(aside)
-    with torch.cuda.graph(graph), uncached:
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"), uncached:
         step()
     return graph.replay

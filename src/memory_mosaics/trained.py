@@ -29,6 +29,9 @@ class Trained:
             raise UserError(f"there is no run {run}; mosaics train makes one")
         folder = checkpoint.newest(run)
         model = checkpoint.load(folder, device=device)
+        for weight, tensor in model.named_parameters():
+            if not tensor.isfinite().all():
+                raise UserError(f"{folder} is damaged: {weight} holds numbers that are none")
         if not (folder / "tokenizer.json").exists():
             raise UserError(f"{folder} has no tokenizer.json: put that of its training data there")
         tokenizer = Tokenizer.load(folder)

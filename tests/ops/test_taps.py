@@ -19,3 +19,12 @@ def test_sums_and_gradients_are_those_of_the_definition(taps, time):
         assert_close(found, torch.stack(expected, dim=1))
         assert torch.autograd.gradcheck(tapped, (x, c))
         assert_close(_sums(x, c), found)
+
+
+def test_precise_taps_make_precise_sums():
+    x, c = torch.randn(1, 5, 2, 3, requires_grad=True), torch.randn(2, 2, dtype=torch.float64, requires_grad=True)
+    found = tapped(x, c)
+    assert found.dtype == torch.float64
+    found.sum().backward()
+    assert x.grad is not None
+    assert c.grad is not None

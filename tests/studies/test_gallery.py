@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from memory_mosaics.studies import gallery, prompts
+from memory_mosaics.text import corpus as corpora
 
 MODELS = ("mosaic", "rotary")
 
@@ -58,3 +59,21 @@ def test_a_training_run_has_its_curves(place, tmp_path, few_prompts):
     options = {"length": [16], "windows": 2, "sequences": 2, "device": "cpu", "out": tmp_path / "out"}
     gallery.run([str(run)], data=[str(place / "corpus")], **options)
     assert (tmp_path / "out" / "training" / "runs.png").exists()
+
+
+def test_another_text_of_the_same_name_is_another_text(place, tmp_path, few_prompts):
+    everything(place, tmp_path / "out", length=(16,))
+    first = json.loads((tmp_path / "out" / "corpus-16" / "results.json").read_text())
+    corpora.run(["stories:70"], out=tmp_path / "corpus", tokenizer="bytes", valid_share=0.2)
+    runs = [str(place / name) for name in MODELS]
+    options = {"windows": 5, "sequences": 4, "device": "cpu", "length": [16], "out": tmp_path / "out"}
+    gallery.run(runs, data=[str(tmp_path / "corpus")], **options)
+    second = json.loads((tmp_path / "out" / "corpus-16" / "results.json").read_text())
+    assert first["models"][0]["loss"] != second["models"][0]["loss"]
+
+
+def test_a_part_that_cannot_be_done_is_named_and_the_page_is_there(place, tmp_path, few_prompts, capsys):
+    options = {"windows": 5, "sequences": 4, "device": "cpu", "length": [40], "out": tmp_path}
+    gallery.run([str(place / "learned")], data=[str(place / "corpus")], **options)
+    assert "left out: there is nothing to measure" in capsys.readouterr().out
+    assert "Left out: there is nothing to measure" in (tmp_path / "report.html").read_text()

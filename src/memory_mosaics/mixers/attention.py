@@ -76,7 +76,7 @@ class Alibi:
 
     def keys(self, keys: Float[Tensor, "B T H D"], start: int | Tensor) -> Float[Tensor, "B T H E"]:
         B, H = len(keys), keys.shape[2]
-        rest = positions(keys, start)[:, :, None] * alibi_slopes(H).to(keys.device)  # (B or 1, T, H)
+        rest = positions(keys, start)[:, :, None] * alibi_slopes(H, keys.device)  # (B or 1, T, H)
         digits = []
         for _ in range(3):
             digits.append(rest.to(keys.dtype))
@@ -84,12 +84,15 @@ class Alibi:
         return torch.cat([keys, torch.stack(digits, dim=-1).expand(B, -1, -1, -1)], dim=-1)
 
 
-def alibi_slopes(heads: int) -> Float[Tensor, " H"]:
-    """The official slopes: 2^(-8h/n) for n a power of two; else those, then every second one of 2n."""
+def alibi_slopes(heads: int, device: torch.device | None = None) -> Float[Tensor, " H"]:
+    """The official slopes: 2^(-8h/n) for n a power of two; else those, then every second one of 2n.
+
+    Computed where they are used: a step that is recorded cannot copy from the host.
+    """
     n = 2 ** int(math.log2(heads))
-    slopes = [2 ** (-8 * h / n) for h in range(1, n + 1)]
-    between = [2 ** (-8 * h / (2 * n)) for h in range(1, 2 * n + 1, 2)]
-    return torch.tensor(slopes + between[: heads - n])
+    powers = torch.arange(1, n + 1, device=device) / n
+    between = torch.arange(1, 2 * n + 1, 2, device=device)[: heads - n] / (2 * n)
+    return torch.exp2(-8 * torch.cat([powers, between]))
 
 
 class Attention(nn.Module):

@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from memory_mosaics.ops.triton import TRITON
-from memory_mosaics.ops.triton.recall import DTYPES, EMPTY, FEW, recall_few
+from memory_mosaics.ops.triton.recall import DTYPES, EMPTY, FEW, WIDEST, recall_few
 from memory_mosaics.shapes import Bool, Float, Int
 
 BLOCK = 128  # queries at a time where a mask, dropout on the CPU, or the log-sum-exp is asked for
@@ -55,7 +55,8 @@ def recall(
     if 0 in (time, pairs, keys.shape[1]):
         return _zeros(queries, values)
     few = len(queries) * time <= FEW and known is None and not (dropout or torch.is_grad_enabled())
-    if few and queries.is_cuda and TRITON and queries.dtype in DTYPES:
+    wide = max(queries.shape[-1], values.shape[-1]) > WIDEST
+    if few and queries.is_cuda and TRITON and queries.dtype in DTYPES and not wide:
         beta = sharpness if isinstance(sharpness, Tensor) and sharpness.ndim == 1 else None
         queries = _sharpen(queries, sharpness) if beta is None else queries
         return recall_few(queries, keys, values, beta, real, held)

@@ -14,6 +14,7 @@ from memory_mosaics.shapes import Float
 
 def tapped(x: Float[Tensor, "B T H D"], taps: Float[Tensor, "H K"]) -> Float[Tensor, "B N H D"]:
     """The sums that T steps complete, with one weight a tap and head."""
+    x = x.to(torch.promote_types(x.dtype, taps.dtype))
     return _sums(x, taps) if torch.compiler.is_compiling() else cast(Tensor, _Taps.apply(x, taps))
 
 

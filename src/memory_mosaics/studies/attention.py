@@ -19,7 +19,7 @@ import torch
 
 from memory_mosaics import evaluation, figures
 from memory_mosaics import results as files
-from memory_mosaics.errors import UserError
+from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.evaluation import Sample
 from memory_mosaics.inspection import questions, retrieval_weights
 from memory_mosaics.language_model import parameter_count
@@ -118,15 +118,13 @@ def measure(
     bar: Any = tqdm(total=len(text), unit="sequence", desc=f"{trained.name}, {text.length} tokens", disable=None)
     with closing(bar):
         for rows in text.batches(batch, length=text.length):
-            try:
+            many = f"{batch} sequences of {text.length} tokens at once are too many"
+            with within_memory(f"{many}; give a smaller --batch"):
                 for number, kind, mixer, question in questions(model, rows[:, :-1].to(device)):
                     if kind == "sequence":
                         weights = retrieval_weights(question, [-1])[:, :, 0].cpu().double().numpy()  # (B, H, N)
                         totals[number] = totals.get(number, 0) + _sums(weights, text.length)
                         mixers[number] = mixer
-            except torch.OutOfMemoryError as error:
-                many = f"{batch} sequences of {text.length} tokens at once are too many"
-                raise UserError(f"out of memory: {many}; give a smaller --batch") from error
             bar.update(len(rows))
     return [{"block": number, "heads": _heads(totals[number] / len(text), mixers[number])} for number in sorted(totals)]
 

@@ -9,7 +9,8 @@ Each part is a study of its own, in a folder of its own: what is finished is not
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,8 @@ def run(
         for corpus in corpora.values():
             trained.check_reads(corpus)
     files.prepare(out)
-    asked: dict[str, Any] = {"runs": [str(trained.folder) for trained in models], "split": split}
+    asked: dict[str, Any] = {"split": split}
+    asked["runs"] = [[trained.name, str(trained.folder), _written(trained.folder)] for trained in models]
     computed: dict[str, Any] = {"split": split, "batch": batch, "device": device}
     page = Page("What trained models do")
     _curves(page, models, out / "training")
@@ -70,16 +72,14 @@ def run(
             place = out / f"{name}-{long}"
             wish = {"length": long, "windows": windows}
             options = computed | wish | {"data": corpus.folder, "by_position": True}
-            found = _part(place, asked | wish, evaluate.run, runs, **options)
-            _loss(page, found, place)
-    first = next(iter(corpora.values()))
-    options = computed | {"data": first.folder, "length": lengths, "sequences": sequences}
-    found = _part(
-        out / "attention", asked | {"length": lengths, "sequences": sequences}, attention.run, runs, **options
-    )
-    _attention(page, found, out / "attention")
-    found = _part(out / "prompts", asked, prompts.run, runs, device=device)
-    _prompts(page, found)
+            with _left_out(page):
+                _loss(page, _part(place, asked | wish | _of(corpus), evaluate.run, runs, **options), place)
+    first, wish = next(iter(corpora.values())), {"length": lengths, "sequences": sequences}
+    with _left_out(page):
+        options, place = computed | wish | {"data": first.folder}, out / "attention"
+        _attention(page, _part(place, asked | wish | _of(first), attention.run, runs, **options), place)
+    with _left_out(page):
+        _prompts(page, _part(out / "prompts", asked, prompts.run, runs, device=device))
     page.write(out / "report.html")
     print(f"The page, to open in a browser: {out / 'report.html'}. Texts to judge: {out / 'prompts' / 'prompts.html'}.")
     return {"study": "figures", "interrupted": False}
@@ -90,12 +90,32 @@ def _part(place: Path, asked: dict[str, Any], study: Callable[..., dict[str, Any
     file, wishes = place / "results.json", place / "asked.json"
     if file.exists() and wishes.exists() and json.loads(wishes.read_text(encoding="utf-8")) == asked:
         return json.loads(file.read_text(encoding="utf-8"))
-    wishes.unlink(missing_ok=True)
+    for old in (wishes, *place.glob("*.png")):
+        old.unlink(missing_ok=True)
     found = study(*words, out=place, **options)
     if found.get("interrupted"):
         raise KeyboardInterrupt
     files.write(wishes, asked)
     return found
+
+
+@contextmanager
+def _left_out(page: Page) -> Iterator[None]:
+    """A part that these models cannot give is named, and the others go on."""
+    try:
+        yield
+    except UserError as error:
+        print(f"left out: {error}")
+        page.text(f"Left out: {error}")
+
+
+def _written(checkpoint: Path) -> list[int]:
+    """When its weights were: another training in the same folder is another model."""
+    return sorted(file.stat().st_mtime_ns for file in checkpoint.glob("*.safetensors"))
+
+
+def _of(corpus: Corpus) -> dict[str, Any]:
+    return {"corpus": {name: part["sha256"] for name, part in corpus.manifest["splits"].items()}}
 
 
 def _curves(page: Page, models: list[Trained], out: Path) -> None:

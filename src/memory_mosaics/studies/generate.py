@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.errors import UserError, one_line, within_memory
 from memory_mosaics.files import written_whole
 from memory_mosaics.generation import PLAIN, Draw, beam_search, generate, stream
 from memory_mosaics.shapes import Float, Int
@@ -68,11 +68,11 @@ def run(
     writer = Writer(Trained.open(run, device=find_device(device)), wish)
     told: list[dict[str, Any]] = []
     interrupted = False
-    with _replacing(sys.stdout):
+    with _replacing(sys.stdout), within_memory("fewer prompts, beams or tokens at once may fit"):
         try:
             if texts is not None:
                 told.extend(_tell(writer, texts))
-            elif sys.stdin.isatty():
+            elif sys.stdin is not None and sys.stdin.isatty():
                 _converse(writer, told)
             else:
                 told.extend(_tell(writer, _piped()))
@@ -100,7 +100,7 @@ class OwnDraw(Draw):
         if self.temperature == 0:
             return logits.argmax(dim=-1)
         noise = torch.stack([torch.empty(logits.shape[1]).exponential_(generator=own) for own in self.generators])
-        shares = self.allowed(logits.float() / self.temperature).softmax(dim=-1)
+        shares = self.allowed(self.cooled(logits)).softmax(dim=-1)
         return (shares / noise.to(logits.device)).argmax(dim=-1)
 
 

@@ -10,6 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from memory_mosaics import checkpoint
 from memory_mosaics import results as files
 from memory_mosaics.errors import UserError, one_line
@@ -105,7 +107,7 @@ def measure(
         "limit": limit,
         "items": {name: counts["effective"] for name, counts in found["n-samples"].items()},
         "results": {name: _numbers(metrics) for name, metrics in found["results"].items()},
-        **files.surroundings(),
+        **files.surroundings(torch.device(device)),
     }
 
 

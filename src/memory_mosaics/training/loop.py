@@ -5,7 +5,6 @@ command and ends with the same losses. On a CPU and the same number of processes
 """
 
 import json
-import re
 import signal
 import time
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from memory_mosaics import checkpoint
 from memory_mosaics.data.windows import Windows, openings
-from memory_mosaics.errors import UserError
+from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.generation import Draw, generate
 from memory_mosaics.language_model import LanguageModel, parameter_count
 from memory_mosaics.results import surroundings, write
@@ -96,13 +95,9 @@ class Trainer:
             if self.done and (self.run.out / "results.json").exists():
                 return self._said(json.loads((self.run.out / "results.json").read_text(encoding="utf-8")))
             with Log(self.run, step=self.progress["step"], silent=not self.world.first) as log, stopped_gently(self):
-                try:
+                advice = f"{self.micro} sequences at once are too many; give a smaller --machine.micro_batch"
+                with within_memory(advice):
                     self._train(log)
-                except RuntimeError as error:
-                    if not re.search(r"out of memory|allocate memory", str(error)):
-                        raise
-                    advice = f"{self.micro} sequences at once are too many; give a smaller --machine.micro_batch"
-                    raise UserError(f"out of memory: {advice}") from error
             return self._said(self.results())
 
     def _train(self, log: Log) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from memory_mosaics.checkpoint import KEEP_IN_FLOAT32
-from memory_mosaics.language_model import LanguageModel, next_token_loss
+from memory_mosaics.language_model import LanguageModel, next_token_loss, without_state
 from memory_mosaics.ops.triton.cross_entropy import linear_cross_entropy
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.training.recipe import Training
@@ -18,18 +18,13 @@ class Objective(nn.Module):
     def __init__(self, model: LanguageModel, *, compiled: bool = False):
         super().__init__()
         self.model = model
-        self.through = torch.compile(_without_state, dynamic=False) if compiled else None
+        self.through = torch.compile(without_state, dynamic=False) if compiled else None
 
     def forward(self, inputs: Int[Tensor, "B T"], targets: Int[Tensor, "B T"]) -> Float[Tensor, ""]:
         features, _ = self.model.features(self.model.embedding(inputs), through=self.through)
         if features.is_cuda:
             return linear_cross_entropy(features.flatten(0, 1), self.model.output, targets.flatten())
         return next_token_loss(self.model.logits(features), targets)
-
-
-def _without_state(block: nn.Module, x: Tensor, state: None, mask: None) -> tuple[Tensor, tuple]:
-    """A compiled graph would copy the state of every block only to have it thrown away."""
-    return block(x)[0], ()
 
 
 def optimiser(model: LanguageModel, training: Training) -> torch.optim.AdamW:

@@ -70,7 +70,7 @@ class Recorded:
         self.inputs, self.targets = inputs.clone(), targets.clone()
         self.eager.adamw.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
-        with torch.cuda.graph(self.graph):
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
             self.loss, self.norm = self.eager.move(self.inputs, self.targets)
 
 
