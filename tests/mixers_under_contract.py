@@ -3,7 +3,13 @@
 from memory_mosaics.extractors import ConvolutionConfig, LinearConfig, TapsConfig
 from memory_mosaics.memory import ContextualMemoryConfig, PersistentMemoryConfig
 from memory_mosaics.mixers.attention import Alibi, AttentionConfig, LearnedPositionsConfig, Rotary
+from memory_mosaics.mixers.hyena import HyenaConfig
+from memory_mosaics.mixers.linear_attention import GLAConfig, LinearTransformerConfig, RetNetConfig
+from memory_mosaics.mixers.lstm import LSTMConfig
+from memory_mosaics.mixers.mamba import MambaConfig
 from memory_mosaics.mixers.mlp import MLPConfig
+from memory_mosaics.mixers.rwkv import RWKVConfig
+from memory_mosaics.mixers.state_space import H3Config, S4DConfig
 
 WIDTH = 32
 
@@ -22,4 +28,15 @@ MIXERS = {
     "attention, keys see the previous token": AttentionConfig(heads=4, key=ConvolutionConfig(norm=False)),
     "learned positions": LearnedPositionsConfig(context=2048),
     "mlp": MLPConfig(),
+    "lstm": LSTMConfig(),
+    "linear transformer": LinearTransformerConfig(heads=4),
+    "retnet": RetNetConfig(heads=4),
+    "gla": GLAConfig(),
+    "gla, heads": GLAConfig(heads=4),
+    "rwkv": RWKVConfig(),
+    "rwkv, as published": RWKVConfig(as_published=True),
+    "s4d": S4DConfig(),
+    "h3": H3Config(),
+    "hyena": HyenaConfig(),
+    "mamba": MambaConfig(),
 }

@@ -144,7 +144,7 @@ def test_half_precision_is_finite_however_sharp(mixer):
 
 
 def test_gradients_reach_every_parameter(mixer):
-    mixer(torch.randn(2, 10, WIDTH))[0].square().sum().backward()
+    loud(mixer)(torch.randn(2, 10, WIDTH))[0].square().sum().backward()
     for name, parameter in mixer.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name

@@ -1,0 +1,170 @@
+"""Hyena: products with gates, and a convolution as long as the text whose filter is a small network of time.
+
+    y = (x_0 . (K * u + D u)) W,   u = v . x_1,   x_0, x_1, v = short convolutions of maps of x       (order 2)
+
+Poli et al. 2023, arXiv:2302.10866; sizes and initial values of RegBench (Akyürek et al. 2024, arXiv:2401.12973).
+
+The filter is no recurrence, so what a step needs of the past are its inputs u, as many as the filter is long: a state
+grows with the text as that of attention does, and a step evaluates the filter at as many times.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from memory_mosaics.config import MixerConfig, at_least, part
+from memory_mosaics.mixers.state_space import causal_convolution, extended, full_precision, masked, wide
+from memory_mosaics.ops.taps import tapped
+from memory_mosaics.shapes import Bool, Float
+from memory_mosaics.storage import State
+
+BANDS = 2  # cosines and sines of time that the filter sees
+FREQUENCY = 10.0  # of its sines, at the beginning
+FAST, SLOW, TARGET = 0.3, 1.5, 0.01  # channels decay to 0.01 within 0.3 to 1.5 of the longest text
+
+
+class ShortConvolution(nn.Module):
+    """y_t = sum_{l < taps} K_l x_{t-l} + c, channel by channel. The state of a call is the last taps - 1 inputs.
+
+    Begins as torch.nn.Conv1d does.
+    """
+
+    def __init__(self, width: int, taps: int, *, bias: bool):
+        super().__init__()
+        self.kernel = nn.Parameter(torch.empty(width, taps))  # the oldest first
+        self.offset = nn.Parameter(torch.empty(width)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        bound = self.kernel.shape[1] ** -0.5
+        for parameter in self.parameters(recurse=False):
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(
+        self, x: Float[Tensor, "B T W"], past: Float[Tensor, "B K W"] | None = None
+    ) -> tuple[Float[Tensor, "B T W"], Float[Tensor, "B K W"]]:
+        window, past = extended(past, x, self.kernel.shape[1] - 1)
+        y = tapped(window[..., None].to(wide(x)), self.kernel.to(wide(x)))[..., 0]
+        return (y if self.offset is None else y + self.offset).to(x.dtype), past
+
+
+class Filter(nn.Module):
+    """K_l = MLP(features of l) exp(-t delta), t = l / (length - 1): smooth in l, fading faster in later channels.
+
+    The MLP has sines of trained frequencies, common to its layers, for activations. Its matrices are no maps of
+    activations: they begin with deviation 0.02 whatever their inputs.
+    """
+
+    def __init__(self, width: int, *, length: int, hidden: int):
+        super().__init__()
+        self.width, self.length = width, length
+        inputs = (1 + 2 * BANDS, hidden, hidden)
+        self.weights = nn.ParameterList(torch.empty(hidden, n) for n in inputs)
+        self.offsets = nn.ParameterList(torch.empty(hidden) for _ in inputs)
+        self.out = nn.Parameter(torch.empty(width, hidden))
+        self.frequency = nn.Parameter(torch.empty(hidden))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for weight in (*self.weights, self.out):
+            nn.init.normal_(weight, std=0.02)
+        for offset in self.offsets:
+            nn.init.zeros_(offset)
+        nn.init.constant_(self.frequency, FREQUENCY)
+
+    def forward(self, time: int, dtype: torch.dtype) -> Float[Tensor, "W L"]:
+        """The first `time` values."""
+        frequency, out = self.frequency.to(dtype), self.out.to(dtype)
+        l = torch.arange(time, device=out.device, dtype=dtype)[:, None]
+        t = l / max(self.length - 1, 1)
+        angles = 2 * math.pi * l / self.length * torch.linspace(1e-4, BANDS - 1, BANDS, device=l.device, dtype=dtype)
+        z = torch.cat([t, angles.cos(), angles.sin()], dim=-1)
+        for weight, offset in zip(self.weights, self.offsets, strict=True):
+            z = torch.sin(frequency * F.linear(z, weight.to(dtype), offset.to(dtype)))
+        slowest, fastest = (-math.log(TARGET) / share for share in (SLOW, FAST))
+        decay = torch.linspace(slowest, fastest, self.width, device=l.device, dtype=dtype)
+        return (F.linear(z, out) * torch.exp(-t * decay)).mT
+
+
+class Hyena(nn.Module):
+    """Order 2. Beyond `length` steps the filter is zero: what is older is forgotten, and a state grows no more.
+
+    State: the last inputs of the short convolution, then those of the long one, (B, N, W), or with room for C of them
+    (B, C, W) and how many there are (B).
+    """
+
+    def __init__(self, width: int, *, length: int, hidden: int, short: int, bias: bool = False):
+        super().__init__()
+        self.expand = nn.Linear(width, 3 * width, bias=bias)
+        self.short = ShortConvolution(3 * width, short, bias=bias)
+        self.filter = Filter(width, length=length, hidden=hidden)
+        self.D = nn.Parameter(torch.empty(width))
+        self.combine = nn.Linear(width, width, bias=bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Its own; the parts have theirs."""
+        nn.init.normal_(self.D)
+
+    def forward(
+        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T W"], State]:
+        short, *inputs = state or (None,)
+        z, short = self.short(masked(self.expand(x), mask), short)
+        x_0, x_1, v = z.chunk(3, dim=-1)
+        u = masked(v * x_1, mask)  # again: a short convolution of nothing is its offset
+        with full_precision(u):
+            y, inputs = self._fill(u, *inputs) if len(inputs) == 2 else self._append(u, *inputs)
+            y = (y + self.D * u).to(u.dtype)
+        return self.combine(x_0 * y), (short, *inputs)
+
+    def _append(self, u: Float[Tensor, "B T W"], past: Float[Tensor, "B N W"] | None = None) -> tuple[Tensor, State]:
+        """K * u after any number of steps more."""
+        time, longest = u.shape[1], self.filter.length
+        u = u if past is None else torch.cat([past.to(u.dtype), u], dim=1)
+        K = self.filter(min(u.shape[1], longest), wide(u))
+        if time == 1:
+            y = (u[:, -longest:] * K.flip(1).mT).sum(1, keepdim=True)
+        else:
+            y = causal_convolution(u.to(K.dtype), K)[:, u.shape[1] - time :]
+        return y, (u[:, max(u.shape[1] - longest + 1, 0) :].clone(),)
+
+    def _fill(
+        self, u: Float[Tensor, "B T W"], inputs: Float[Tensor, "B C W"], count: Tensor
+    ) -> tuple[Float[Tensor, "B T W"], State]:
+        """K * u after one step more of every row, which is written in place."""
+        if u.shape[1] != 1:
+            raise ValueError(f"a state with room takes one token at a time, not {u.shape[1]}")
+        inputs[torch.arange(len(count), device=count.device), count] = u[:, 0].to(inputs.dtype)
+        K = self.filter(min(inputs.shape[1], self.filter.length), wide(u)).mT
+        ago = count[:, None] - torch.arange(inputs.shape[1], device=count.device)  # (B, C)
+        reached = (ago >= 0) & (ago < len(K))
+        weights = K[ago.clamp(0, len(K) - 1)] * reached[..., None]
+        return (weights * inputs).sum(1, keepdim=True), (inputs, count + 1)
+
+    def with_room(self, state: State, capacity: int) -> State:
+        """The same state with room for `capacity` inputs, to be read on one token at a time."""
+        short, inputs = state[:2]
+        if inputs.shape[1] > capacity:
+            raise ValueError(f"{inputs.shape[1]} inputs do not fit into room for {capacity}")
+        count = state[2] if len(state) == 3 else torch.full((len(inputs),), inputs.shape[1], device=inputs.device)
+        return short, F.pad(inputs, (0, 0, 0, capacity - inputs.shape[1])), count
+
+
+@part("hyena")
+@dataclass(frozen=True, kw_only=True)
+class HyenaConfig(MixerConfig):
+    """Hyena with a filter of `length` steps (l_max) from a network `hidden` wide, and `short` taps before it."""
+
+    length: int = 4098
+    hidden: int = 64
+    short: int = 3
+
+    def __post_init__(self) -> None:
+        at_least(self, length=1, hidden=1, short=1)
+
+    def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> Hyena:
+        return Hyena(width, length=self.length, hidden=self.hidden, short=self.short, bias=bias)

@@ -1,0 +1,282 @@
+"""Linear attention: all that was read is summed in one matrix a head, so that a step costs the same at any length.
+
+    S_t = diag(a_t) S_{t-1} + k_t^T v_t,    o_t = q_t S_t
+
+    LinearTransformer    a = 1: attention without the softmax       Katharopoulos et al. 2020, without their feature map
+    RetNet               a = gamma, one number a head               Sun et al. 2023, the first version
+    GLA                  a_t = sigmoid of a map of x_t, a channel   Yang et al. 2023, the first version
+
+The details are those of the RegBench baselines (Akyürek et al. 2024). `linear_attention` is the recurrence, in time and
+memory linear in T: products inside chunks, and a scan over what the chunks add.
+
+Letters in shapes: B batch, T time, H heads, D key width, V value width, W model width; N chunks of C steps.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from memory_mosaics.config import MixerConfig, at_least, part
+from memory_mosaics.extractors import heads_of
+from memory_mosaics.memory import head_width
+from memory_mosaics.ops.leaky_average import _full_precision
+from memory_mosaics.shapes import Bool, Float, Int
+from memory_mosaics.storage import State
+
+CHUNK = 16  # e^(3 * 16), the most that a gate of GLA can do in a chunk, is well within float32
+BLOCK = 128  # queries at a time where scores are dropped
+GATE_RANK, GATE_TEMPERATURE, FASTEST_GATE = 16, 16.0, -3.0  # of GLA
+
+Elements = Sequence[Tensor]
+
+
+def rounded(count: int) -> int:
+    """Of so many things to come one after the other, how many to make place for.
+
+    The compiler is slow where a length is open, and starts anew with every fixed one: for it 1, 2, 3, 4, 6, 8, 12, ...
+    """
+    if not torch.compiler.is_compiling():
+        return count
+    place = 1
+    while place < count:
+        place += place // 3 if place % 3 == 0 else (place + 1) // 2
+    return place
+
+
+def scan(combine: Callable[[Elements, Elements], Elements], elements: Elements) -> Elements:
+    """x_0, x_0 * x_1, x_0 * x_1 * x_2, ... along axis 1, for an associative product `combine` of tuples of tensors."""
+    T = elements[0].shape[1]
+    missing = rounded(T) - T
+    if missing == 0:
+        return _scan(combine, elements)
+    padded = [F.pad(x, [0, 0] * (x.ndim - 2) + [0, missing]) for x in elements]
+    return [x[:, :T] for x in _scan(combine, padded)]
+
+
+def _scan(combine: Callable[[Elements, Elements], Elements], elements: Elements) -> Elements:
+    """Neighbours are combined in pairs, half as many are scanned, and every second answer is one more product."""
+    T = elements[0].shape[1]
+    if T < 2:
+        return elements
+    pairs = combine([x[:, 0 : T - 1 : 2] for x in elements], [x[:, 1::2] for x in elements])
+    odd, half = _scan(combine, pairs), (T - 1) // 2  # the answers at 1, 3, 5, ...
+    even = combine([x[:, :half] for x in odd], [x[:, 2::2] for x in elements])  # and at 2, 4, ...
+    return [
+        torch.cat([x[:, :1], torch.stack([a[:, :half], b], dim=2).flatten(1, 2), a[:, half:]], dim=1)
+        for x, a, b in zip(elements, odd, even, strict=True)
+    ]
+
+
+def linear_attention(
+    queries: Float[Tensor, "B T H D"],
+    keys: Float[Tensor, "B T H D"],
+    values: Float[Tensor, "B T H V"],
+    log_decay: Float[Tensor, "_ T H _"],
+    memory: Float[Tensor, "B H D V"] | None = None,
+) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "B H D V"]]:
+    """What every query finds, and the last S, to continue from. `log_decay` may be one for all rows or channels.
+
+    In a chunk, with G_t the sum of its log decays so far, query t sees pair s with weight (q_t e^G_t) . (k_s e^-G_s).
+    """
+    B, T, H, D = queries.shape
+    memory = queries.new_zeros(B, H, D, values.shape[-1]) if memory is None else memory.to(queries.dtype)
+    if T == 0:
+        return values, memory
+    size = min(CHUNK, T)
+    missing = rounded(-(-T // size)) * size - T
+    inputs = (F.pad(x, (0, 0, 0, 0, 0, missing)) for x in (queries, keys, values, log_decay))
+    q, k, v, g = (x.unflatten(1, (-1, size)) for x in inputs)  # (B, N, C, H, _)
+    with _full_precision(queries.device):
+        g = g.cumsum(dim=2)
+        q, past, last = q * g.exp(), k * (-g).exp(), g[:, :, -1:]
+        scores = torch.einsum("bnthd,bnshd->bnhts", q, past).tril()
+        added = torch.einsum("bnshd,bnshv->bnhdv", k * (last - g).exp(), v)
+        kept = last[:, :, 0, :, :, None].exp()
+        start = kept[:, :1] * memory[:, None] + added[:, :1]
+        _, leaving = scan(_decay_and_add, (kept, torch.cat([start, added[:, 1:]], dim=1)))
+        entering = torch.cat([memory[:, None], leaving[:, :-1]], dim=1)
+        found = torch.einsum("bnhts,bnshv->bnthv", scores, v)
+        found = found + torch.einsum("bnthd,bnhdv->bnthv", q, entering)
+    return found.flatten(1, 2)[:, :T], leaving[:, -1].clone()  # not a view, which would keep all of them alive
+
+
+def _decay_and_add(earlier: Elements, later: Elements) -> Elements:
+    (decay, memory), (later_decay, added) = earlier, later
+    return decay * later_decay, later_decay * memory + added
+
+
+def _dropped(
+    queries: Float[Tensor, "B T H D"], keys: Float[Tensor, "B T H D"], values: Float[Tensor, "B T H V"], dropout: float
+) -> Float[Tensor, "B T H V"]:
+    """The same without decay and state, but with some of the scores forgotten: one block's scores alive at a time."""
+
+    def answer(start: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        scores = torch.einsum("bthd,bshd->bhts", queries, keys).tril(start)
+        return torch.einsum("bhts,bshv->bthv", F.dropout(scores, dropout), values)
+
+    answers = [values[:, :0]]
+    for start in range(0, queries.shape[1], BLOCK):
+        end = start + BLOCK
+        block = queries[:, start:end], keys[:, :end], values[:, :end]
+        answers.append(checkpoint(answer, start, *block, use_reentrant=False))
+    return torch.cat(answers, dim=1)
+
+
+class LinearTransformer(nn.Module):
+    """Attention whose scores q_t . k_s / sqrt(D) are the weights themselves: no softmax, feature map or normaliser.
+
+    State: S. In training, `dropout` forgets scores between tokens of one call; what a state holds, it holds.
+    """
+
+    def __init__(self, width: int, heads: int, *, dropout: float = 0.0, bias: bool = False):
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.query = nn.Linear(width, width, bias=bias)
+        self.key = nn.Linear(width, width, bias=bias)
+        self.value = nn.Linear(width, width, bias=bias)
+        self.combine = nn.Linear(width, width, bias=bias)
+
+    def forward(
+        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T W"], State]:
+        exact = torch.promote_types(x.dtype, torch.float32)
+        q, v = (heads_of(map(x), self.heads, None).to(exact) for map in (self.query, self.value))
+        k = heads_of(self.key(x), self.heads, mask).to(exact) * q.shape[-1] ** -0.5
+        answers, memory = linear_attention(q, k, v, q.new_zeros(1, x.shape[1], self.heads, 1), *(state or ()))
+        if self.training and self.dropout:
+            answers = _dropped(q, k, v, self.dropout)
+            if state:
+                answers = answers + torch.einsum("bthd,bhdv->bthv", q, state[0])
+        return self.combine(answers.flatten(2).to(x.dtype)), (memory,)
+
+
+class RetNet(nn.Module):
+    """Retention: decay gamma, positions by rotation, weights normalised row by row, a norm and a gate a head.
+
+    A_ts = q_t . k_s gamma^(t-s) / sqrt(sum_s gamma^(t-s)), divided by max(1, |sum_s A_ts|). The sum over s is what a
+    value of one would find, so S has one column more for it. State: S, and how many tokens each row has seen.
+    """
+
+    def __init__(self, width: int, heads: int, *, bias: bool = False):
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(width, width, bias=bias)
+        self.key = nn.Linear(width, width, bias=bias)
+        self.value = nn.Linear(width, 2 * width, bias=bias)
+        self.gate = nn.Linear(width, 2 * width, bias=bias)
+        self.combine = nn.Linear(2 * width, width, bias=bias)
+
+    def forward(
+        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T W"], State]:
+        B, T, _ = x.shape
+        exact = torch.promote_types(x.dtype, torch.float32)
+        memory, seen = state or (None, torch.zeros(B, dtype=torch.long, device=x.device))
+        real = torch.ones(B, T, dtype=torch.long, device=x.device) if mask is None else mask.long()
+        position = (seen[:, None] + real.cumsum(dim=1) - 1).clamp(min=0)
+        q = rotate(heads_of(self.query(x), self.heads, None).to(exact), position)
+        k = rotate(heads_of(self.key(x), self.heads, mask).to(exact) * q.shape[-1] ** -0.5, position)
+        v = heads_of(self.value(x), self.heads, None).to(exact)
+
+        # Not a buffer: 1 - 2^-12 is 1 in bfloat16.
+        leak = 2.0 ** (-5 - torch.arange(self.heads, device=x.device, dtype=exact))  # 1 - gamma
+        log_decay = torch.log1p(-leak)
+        found, memory = linear_attention(
+            q, k, F.pad(v, (0, 1), value=1.0), log_decay[None, None, :, None].expand(1, T, -1, -1), memory
+        )
+        total = -torch.expm1((position[..., None] + 1) * log_decay) / leak  # sum_s gamma^(t-s), (B, T, H)
+        found = found / total.sqrt()[..., None]
+        answers = found[..., :-1] / found[..., -1:].detach().abs().clamp(min=1.0)
+        return self.combine(gated(self.gate(x), answers)), (memory, seen + real.sum(dim=1))
+
+
+class GLA(nn.Module):
+    """Gated linear attention: each key channel forgets at a rate of its own, found from x. State: S.
+
+    Keys are half as wide as values. Biases stand where the paper has them, whatever the model's.
+    """
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(width, width // 2, bias=False)
+        self.key = nn.Linear(width, width // 2, bias=False)
+        self.value = nn.Linear(width, width, bias=False)
+        self.decay = nn.Sequential(nn.Linear(width, GATE_RANK, bias=False), nn.Linear(GATE_RANK, width // 2))
+        self.gate = nn.Linear(width, width)
+        self.combine = nn.Linear(width, width, bias=False)
+
+    def forward(
+        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T W"], State]:
+        exact = torch.promote_types(x.dtype, torch.float32)
+        q, v, decay = (heads_of(map(x), self.heads, None).to(exact) for map in (self.query, self.value, self.decay))
+        k = heads_of(self.key(x), self.heads, mask).to(exact) * v.shape[-1] ** -0.5
+        log_decay = (F.logsigmoid(decay) / GATE_TEMPERATURE).clamp(min=FASTEST_GATE)
+        answers, memory = linear_attention(q, k, v, log_decay, *(state or ()))
+        return self.combine(gated(self.gate(x), answers)), (memory,)
+
+
+def rotate(x: Float[Tensor, "B T H D"], position: Int[Tensor, "B T"]) -> Float[Tensor, "B T H D"]:
+    """Coordinates 2j and 2j + 1 turn together, by angles from `position` down to position / 10000."""
+    speed = 10000.0 ** -torch.linspace(0, 1, x.shape[-1] // 2, device=x.device, dtype=x.dtype)
+    angle = position[..., None, None] * speed  # (B, T, 1, D/2)
+    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+    turned = a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()
+    return torch.stack(turned, dim=-1).flatten(-2)
+
+
+def gated(gate: Float[Tensor, "B T W"], answers: Float[Tensor, "B T H V"]) -> Float[Tensor, "B T W"]:
+    """SiLU of the gate times the answers, each head normalised."""
+    return F.silu(gate) * F.layer_norm(answers, answers.shape[-1:]).flatten(2).to(gate.dtype)
+
+
+@part("linear_transformer")
+@dataclass(frozen=True, kw_only=True)
+class LinearTransformerConfig(MixerConfig):
+    """Attention without the softmax."""
+
+    heads: int
+
+    def __post_init__(self) -> None:
+        at_least(self, heads=1)
+
+    def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> LinearTransformer:
+        head_width(width, self.heads)
+        return LinearTransformer(width, self.heads, dropout=dropout, bias=bias)
+
+
+@part("retnet")
+@dataclass(frozen=True, kw_only=True)
+class RetNetConfig(MixerConfig):
+    """Retention; published with biases."""
+
+    heads: int
+
+    def __post_init__(self) -> None:
+        at_least(self, heads=1)
+
+    def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> RetNet:
+        if head_width(width, self.heads) % 2:
+            raise ValueError(f"RetNet turns pairs of coordinates, but a head is {width // self.heads} wide")
+        return RetNet(width, self.heads, bias=bias)
+
+
+@part("gla")
+@dataclass(frozen=True, kw_only=True)
+class GLAConfig(MixerConfig):
+    """Gated linear attention."""
+
+    heads: int = 1
+
+    def __post_init__(self) -> None:
+        at_least(self, heads=1)
+
+    def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> GLA:
+        if head_width(width, self.heads) % 2:
+            raise ValueError(f"GLA's keys are half a head wide, but a head is {width // self.heads} wide")
+        return GLA(width, self.heads)

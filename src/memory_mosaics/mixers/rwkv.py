@@ -1,0 +1,107 @@
+"""RWKV-4 time mixing (Peng et al. 2023): an average of the values whose weights e^k fade with time, channel by channel.
+
+    wkv_t = (a_{t-1} + e^(u + k_t) v_t) / (b_{t-1} + e^(u + k_t))
+    a_t = e^w a_{t-1} + e^k_t v_t,    b_t = e^w b_{t-1} + e^k_t
+    y_t = W_o (sigmoid(r_t) wkv_t),    k, v, r = maps of mu x_t + (1 - mu) x_{t-1}
+
+In the paper w = -exp(time_decay). The RegBench baseline (Akyürek et al. 2024) has w = +exp(time_decay), so that old
+tokens gain weight with every step and the first ones decide; `as_published` is that. Initial values are its own too.
+
+a and b leave the range of floats. What is kept is the average a / b and log b, which both forms can carry.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from memory_mosaics.config import MixerConfig, part
+from memory_mosaics.mixers.linear_attention import Elements, scan
+from memory_mosaics.shapes import Bool, Float
+from memory_mosaics.storage import State
+
+EMPTY = -1e30  # log b of nothing: infinity would make its gradients undefined
+
+
+class RWKV(nn.Module):
+    """Time mixing; no map has a bias. State: the last input, then a / b and log b of every channel."""
+
+    def __init__(self, width: int, *, as_published: bool = False):
+        super().__init__()
+        self.as_published = as_published
+        self.time_decay = nn.Parameter(torch.empty(width))
+        self.time_first = nn.Parameter(torch.empty(width))  # u: the present token counts e^u times
+        self.mix_key = nn.Parameter(torch.empty(width))
+        self.mix_value = nn.Parameter(torch.empty(width))
+        self.mix_receptance = nn.Parameter(torch.empty(width))
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, width, bias=False)
+        self.receptance = nn.Linear(width, width, bias=False)
+        self.combine = nn.Linear(width, width, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for parameter in (self.time_decay, self.time_first, self.mix_key, self.mix_value, self.mix_receptance):
+            nn.init.normal_(parameter)
+
+    def forward(
+        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T W"], State]:
+        exact = torch.promote_types(x.dtype, torch.float32)
+        x = x if mask is None else x * mask[..., None]
+        last, *average = state or (x.new_zeros(len(x), x.shape[2]),)
+        inputs = torch.cat([last[:, None].to(x.dtype), x], dim=1)
+        shifted = inputs[:, :-1]
+
+        def mixed(mix: Tensor) -> Tensor:
+            return x * mix + shifted * (1 - mix)
+
+        k, v = self.key(mixed(self.mix_key)).to(exact), self.value(mixed(self.mix_value)).to(exact)
+        k = k if mask is None else k.masked_fill(~mask[..., None], EMPTY)
+        rate = self.time_decay.to(exact).exp()
+        found, average = wkv(k, v, self.time_first.to(exact), rate if self.as_published else -rate, *average)
+        receptance = torch.sigmoid(self.receptance(mixed(self.mix_receptance)))
+        return self.combine(receptance * found.to(receptance.dtype)), (inputs[:, -1].clone(), *average)
+
+
+def wkv(
+    k: Float[Tensor, "B T W"],
+    v: Float[Tensor, "B T W"],
+    u: Float[Tensor, " W"],
+    w: Float[Tensor, " W"],
+    average: Float[Tensor, "B W"] | None = None,
+    weight: Float[Tensor, "B W"] | None = None,
+) -> tuple[Float[Tensor, "B T W"], tuple[Float[Tensor, "B W"], Float[Tensor, "B W"]]]:
+    """The answer at every step, then a / b and log b after the last: a scan of averages and their log weights."""
+    B, T, W = k.shape
+    average = k.new_zeros(B, W) if average is None else average.to(k.dtype)
+    weight = k.new_full((B, W), EMPTY) if weight is None else weight.to(k.dtype)
+    if T == 0:
+        return v, (average, weight)
+    before = average[:, None], weight[:, None]
+    start = _join((*before, w), (v[:, :1], k[:, :1], w))[:2]
+    averages, weights = (torch.cat([x, y[:, 1:]], dim=1) for x, y in zip(start, (v, k), strict=True))
+    after = scan(_join, (averages, weights, w.expand(1, T, W)))[:2]
+    earlier = [torch.cat([x, y[:, :-1]], dim=1) for x, y in zip(before, after, strict=True)]
+    now = torch.zeros_like(w)
+    found = _join((*earlier, now), (v, k + u, now))[0]
+    return found, (after[0][:, -1].clone(), after[1][:, -1].clone())
+
+
+def _join(earlier: Elements, later: Elements) -> Elements:
+    """The average over two stretches of time, its weight, and w times how long they are."""
+    (average, weight, w), (later_average, later_weight, later_w) = earlier, later
+    weight = weight + later_w
+    share = torch.sigmoid(later_weight - weight)
+    return torch.lerp(average, later_average, share), torch.logaddexp(weight, later_weight), w + later_w
+
+
+@part("rwkv")
+@dataclass(frozen=True, kw_only=True)
+class RWKVConfig(MixerConfig):
+    """RWKV-4 time mixing; `as_published` with the decay of the RegBench baseline, which is inverted."""
+
+    as_published: bool = False
+
+    def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> RWKV:
+        return RWKV(width, as_published=self.as_published)

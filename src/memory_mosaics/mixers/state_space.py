@@ -1,0 +1,291 @@
+"""Linear state spaces, one or more a channel, and the causal convolutions that they are.
+
+    S4D    y = GELU(K * x + D x) W                        Gu, Gupta, Goel and Re 2022, arXiv:2206.11893
+    H3     y = (q . SSM(shift(k) . v)) W                  Fu, Dao et al. 2023, arXiv:2212.14052
+
+Both rest on a diagonal state space h_t = A h_{t-1} + B u_t, y_t = 2 Re(C h_t) + D u_t with complex A, B, C, discretised
+by a trained step dt. A whole text is one convolution with the kernel K_l = 2 Re(C A^l B), by FFT; a token at a time is
+the recurrence. Letters in shapes: N complex numbers of a channel's state, L length of a kernel.
+
+Initial values and sizes are those of RegBench (Akyürek et al. 2024, arXiv:2401.12973).
+"""
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from memory_mosaics.config import MixerConfig, at_least, part
+from memory_mosaics.errors import UserError
+from memory_mosaics.shapes import Bool, Float
+from memory_mosaics.storage import State
+
+CHUNK = 64  # powers of A are made of those inside a chunk and those of chunks
+SMALLEST_STEP, LARGEST_STEP = 1e-3, 0.1  # dt begins log-uniform in between
+
+Spectrum = Callable[[int], Tensor]
+Discretise = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def full_precision(x: Tensor) -> torch.autocast | nullcontext:
+    """Within: no autocast. A convolution adds up many steps, and an FFT mixes large with small."""
+    return nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)
+
+
+def wide(x: Tensor) -> torch.dtype:
+    """Single precision, or double where x has it."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def masked(x: Float[Tensor, "B T W"], mask: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B T W"]:
+    """Padding counts for nothing."""
+    return x if mask is None else x * mask[..., None]
+
+
+def random_steps(steps: Float[Tensor, " W"]) -> Float[Tensor, " W"]:
+    """As many dt, log-uniform."""
+    low, high = math.log(SMALLEST_STEP), math.log(LARGEST_STEP)
+    return torch.empty_like(steps, dtype=torch.float32).uniform_(low, high).exp()
+
+
+def causal_convolution(x: Float[Tensor, "B T W"], kernel: Float[Tensor, "W L"]) -> Float[Tensor, "B T W"]:
+    """y_t = sum_l K_l x_{t-l}, by FFT of a length where nothing wraps around."""
+    if x.numel() == 0:
+        return x
+    time = x.shape[1]
+    n = time + kernel.shape[1]
+    spectrum = torch.fft.rfft(x.mT, n=n) * torch.fft.rfft(kernel, n=n)
+    return torch.fft.irfft(spectrum, n=n)[..., :time].mT
+
+
+def extended(
+    past: Float[Tensor, "B K W"] | None, x: Float[Tensor, "B T W"], keep: int
+) -> tuple[Float[Tensor, "B N W"], Float[Tensor, "B K W"]]:
+    """The `keep` inputs of before, zero at the beginning, then the new; and the last `keep` of all."""
+    window = F.pad(x, (0, 0, keep, 0)) if past is None else torch.cat([past.to(x.dtype), x], dim=1)
+    return window, window[:, window.shape[1] - keep :].clone()  # not a view, which would keep the window alive
+
+
+def inverse_spectrum(pairs: int) -> Tensor:
+    """S4D-Inv: -1/2 + i (N/pi) (N/(2n+1) - 1), N twice the pairs."""
+    N, n = 2 * pairs, torch.arange(pairs)
+    return torch.complex(torch.full((pairs,), -0.5), N / math.pi * (N / (2 * n + 1) - 1))
+
+
+def linear_spectrum(pairs: int) -> Tensor:
+    """S4D-Lin: -1/2 + i pi n."""
+    return torch.complex(torch.full((pairs,), -0.5), math.pi * torch.arange(pairs))
+
+
+def zero_order_hold(A: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs held between steps: A = e^(dt A), B = (e^(dt A) - 1)/A. Gives log A and B."""
+    return dt * A, torch.expm1(dt * A) / A
+
+
+def bilinear(A: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
+    """The trapezoid rule: A = (1 + dt A/2)/(1 - dt A/2) = e^(2 artanh(dt A/2)), B = dt/(1 - dt A/2). Gives log A, B."""
+    return 2 * torch.atanh(dt * A / 2), dt / (1 - dt * A / 2)
+
+
+class DiagonalSSM(nn.Module):
+    """h_t = A h_{t-1} + B u_t, y_t = 2 Re(C h_t) + D u_t: of each conjugate pair of states one is held.
+
+    `shared`: all channels have one A, and B is part of C (S4D). Otherwise each has its own (H3). The state of a call is
+    h as pairs of real numbers.
+    """
+
+    def __init__(self, width: int, pairs: int, *, spectrum: Spectrum, discretise: Discretise, shared: bool):
+        super().__init__()
+        self.spectrum, self.discretise = spectrum, discretise
+        shape = (pairs,) if shared else (width, pairs)
+        self.A_log_real = nn.Parameter(torch.empty(shape))  # A = -exp(A_log_real) + i A_imag
+        self.A_imag = nn.Parameter(torch.empty(shape))
+        self.B = None if shared else nn.Parameter(torch.empty(width, pairs, 2))
+        self.C = nn.Parameter(torch.empty(width, pairs, 2))
+        self.D = nn.Parameter(torch.empty(width))
+        self.log_dt = nn.Parameter(torch.empty(width))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        width, pairs, _ = self.C.shape
+        A, C = self.spectrum(pairs), torch.randn(width, pairs, dtype=torch.complex64)
+        if self.B is None:
+            B = torch.randn(pairs, dtype=torch.complex64)
+            C = C * B / (2 * (B / A).abs().square().sum()).sqrt()  # the answer to a constant input has variance 1
+        else:
+            self.B.copy_(torch.tensor([1.0, 0.0]))
+        self.A_log_real.copy_(A.real.neg().log())
+        self.A_imag.copy_(A.imag)
+        self.C.copy_(torch.view_as_real(C))
+        self.D.normal_()
+        self.log_dt.copy_(random_steps(self.log_dt).log())
+
+    def discrete(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the recurrence: log A, B and C, complex (W, N)."""
+        A = torch.complex(-self.A_log_real.to(dtype).exp(), self.A_imag.to(dtype))
+        log_A, B = self.discretise(A, self.log_dt.to(dtype).exp()[:, None])
+        B = B if self.B is None else B * torch.view_as_complex(self.B.to(dtype))
+        return log_A, B, torch.view_as_complex(self.C.to(dtype))
+
+    def forward(
+        self, u: Float[Tensor, "B T W"], state: Float[Tensor, "B W N 2"] | None = None
+    ) -> tuple[Float[Tensor, "B T W"], Float[Tensor, "B W N 2"]]:
+        dtype, time = u.dtype, u.shape[1]
+        with full_precision(u):
+            u = u.to(wide(u))
+            log_A, B, C = self.discrete(u.dtype)
+            h = B.new_zeros(len(u), *B.shape) if state is None else torch.view_as_complex(state.to(u.dtype))
+            if time == 0:
+                y = u
+            elif time == 1:
+                h = log_A.exp() * h + B * u[:, 0, :, None]
+                y = 2 * (C * h).real.sum(-1)[:, None]
+            else:
+                y = causal_convolution(u, responses(log_A, (C * B)[:, None], time)[:, 0])
+                if state is not None:
+                    y = y + responses(log_A, (C * log_A.exp() * h).transpose(0, 1), time).permute(1, 2, 0)
+                h = (log_A * time).exp() * h + B * accumulated(log_A, u)
+            y = y + self.D * u
+            return y.to(dtype), torch.stack([h.real, h.imag], dim=-1)
+
+
+def responses(log_A: Tensor, start: Tensor, time: int) -> Float[Tensor, "W M T"]:
+    """2 Re(sum_n start_n A_n^t) for t = 0, 1, ..., from complex log A (W, N) and start (W, M, N).
+
+    With t = i CHUNK + j, powers of A are needed for every i and every j, not for every t.
+    """
+    chunks, inside = powers(log_A, time)
+    scaled = (start[:, :, None] * chunks[:, None]).flatten(1, 2)  # (W, M I, N)
+    y = 2 * (scaled.real @ inside.real.mT - scaled.imag @ inside.imag.mT)
+    return y.reshape(*start.shape[:2], chunks.shape[1] * CHUNK)[..., :time]
+
+
+def accumulated(log_A: Tensor, u: Float[Tensor, "B T W"]) -> Tensor:
+    """sum_t A^(T-1-t) u_t, complex (B, W, N)."""
+    chunks, inside = powers(log_A, u.shape[1])
+    count = chunks.shape[1]
+    backwards = F.pad(u.flip(1), (0, 0, 0, count * CHUNK - u.shape[1]))
+    pieces = backwards.permute(2, 0, 1).reshape(u.shape[2], len(u) * count, CHUNK)
+    sums = torch.complex(pieces @ inside.real, pieces @ inside.imag)  # (W, B I, N)
+    return (sums.unflatten(1, (len(u), count)) * chunks[:, None]).sum(2).transpose(0, 1)
+
+
+def powers(log_A: Tensor, time: int) -> tuple[Tensor, Tensor]:
+    """A^(i CHUNK), complex (W, I, N), and A^j, complex (W, CHUNK, N): their products are the powers below `time`."""
+    i, j = (torch.arange(n, device=log_A.device)[:, None] for n in ((time + CHUNK - 1) // CHUNK, CHUNK))
+    return (log_A[:, None] * (i * CHUNK)).exp(), (log_A[:, None] * j).exp()
+
+
+class ShiftSSM(nn.Module):
+    """The state space whose A shifts, and D u_t beside it: a kernel K_l = sum_m B_m C_{m+l} of L taps.
+
+    B begins as the first unit vector, so that K is C. The state of a call is the last L - 1 inputs.
+    """
+
+    def __init__(self, width: int, taps: int):
+        super().__init__()
+        self.B = nn.Parameter(torch.empty(width, taps))
+        self.C = nn.Parameter(torch.empty(width, taps))
+        self.D = nn.Parameter(torch.empty(width))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        taps = self.B.shape[1]
+        self.B.copy_(torch.eye(1, taps))
+        self.C.uniform_(-(taps**-0.5), taps**-0.5)
+        self.D.normal_()
+
+    def forward(
+        self, u: Float[Tensor, "B T W"], past: Float[Tensor, "B K W"] | None = None
+    ) -> tuple[Float[Tensor, "B T W"], Float[Tensor, "B K W"]]:
+        dtype, time, taps = u.dtype, u.shape[1], self.B.shape[1]
+        window, new_past = extended(past, u, taps - 1)
+        with full_precision(u):
+            u, B, C = (z.to(wide(u)) for z in (u, self.B, self.C))
+            kernel = (F.pad(C, (0, taps - 1)).unfold(1, taps, 1) * B[:, None]).sum(-1)  # (W, L)
+            if time == 1:
+                y = (window.to(u.dtype) * kernel.flip(1).mT).sum(1, keepdim=True)
+            else:
+                y = causal_convolution(window.to(u.dtype), kernel)[:, taps - 1 :]
+            return (y + self.D * u).to(dtype), new_past
+
+
+class S4D(nn.Module):
+    """A diagonal state space of each channel, a GELU, a matrix. State: h."""
+
+    def __init__(self, width: int, pairs: int, *, bias: bool = False):
+        super().__init__()
+        self.ssm = DiagonalSSM(width, pairs, spectrum=inverse_spectrum, discretise=zero_order_hold, shared=True)
+        self.combine = nn.Linear(width, width, bias=bias)
+
+    def forward(
+        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T W"], State]:
+        y, h = self.ssm(masked(x, mask), *(state or ()))
+        return self.combine(F.gelu(y)), (h,)
+
+
+class H3(nn.Module):
+    """Two state spaces between products: what was shifted to now, times now, remembered, times what is asked now.
+
+    State: the keys that the shift still holds, then h.
+    """
+
+    def __init__(self, width: int, pairs: int, *, shift: int, bias: bool = False):
+        super().__init__()
+        self.query = nn.Linear(width, width, bias=bias)
+        self.key = nn.Linear(width, width, bias=bias)
+        self.value = nn.Linear(width, width, bias=bias)
+        self.shift = ShiftSSM(width, shift)
+        self.ssm = DiagonalSSM(width, pairs, spectrum=linear_spectrum, discretise=bilinear, shared=False)
+        self.combine = nn.Linear(width, width, bias=bias)
+
+    def forward(
+        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T W"], State]:
+        past, h = state or (None, None)
+        keys, past = self.shift(masked(self.key(x), mask), past)
+        y, h = self.ssm(keys * masked(self.value(x), mask), h)
+        return self.combine(self.query(x) * y), (past, h)
+
+
+def _pairs(state_size: int) -> int:
+    if state_size < 2 or state_size % 2:
+        raise UserError(f"state_size must be a positive even number, for pairs of conjugates, not {state_size}")
+    return state_size // 2
+
+
+@part("s4d")
+@dataclass(frozen=True, kw_only=True)
+class S4DConfig(MixerConfig):
+    """S4D with `state_size` numbers a channel, as conjugate pairs."""
+
+    state_size: int = 64
+
+    def __post_init__(self) -> None:
+        _pairs(self.state_size)
+
+    def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> S4D:
+        return S4D(width, _pairs(self.state_size), bias=bias)
+
+
+@part("h3")
+@dataclass(frozen=True, kw_only=True)
+class H3Config(MixerConfig):
+    """H3 with heads of width 1: a shift over `shift` steps, and `state_size` numbers a channel as conjugate pairs."""
+
+    state_size: int = 64
+    shift: int = 64
+
+    def __post_init__(self) -> None:
+        _pairs(self.state_size)
+        at_least(self, shift=1)
+
+    def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> H3:
+        return H3(width, _pairs(self.state_size), shift=self.shift, bias=bias)
