@@ -13,8 +13,8 @@ from memory_mosaics.mixers.linear_attention import (
     RetNetConfig,
     _dropped,
     linear_attention,
-    scan,
 )
+from memory_mosaics.ops.scan import scan
 
 TIMES = [1, 2, 63, 130, 1000]
 

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from memory_mosaics.mixers.state_space import H3Config, S4DConfig, causal_convolution, inverse_spectrum
+from memory_mosaics.mixers.state_space import H3Config, S4DConfig, inverse_spectrum
+from memory_mosaics.ops.convolution import causal_convolution
 
 LENGTHS = [1, 2, 63, 130, 1000]
 

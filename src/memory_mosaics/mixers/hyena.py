@@ -16,7 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memory_mosaics.config import MixerConfig, at_least, part
-from memory_mosaics.mixers.state_space import causal_convolution, extended, full_precision, masked, wide
+from memory_mosaics.mixers.state_space import extended, masked
+from memory_mosaics.ops.convolution import causal_convolution
+from memory_mosaics.ops.precision import full_precision, wide
 from memory_mosaics.ops.taps import tapped
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import State
@@ -116,7 +118,7 @@ class Hyena(nn.Module):
         z, short = self.short(masked(self.expand(x), mask), short)
         x_0, x_1, v = z.chunk(3, dim=-1)
         u = masked(v * x_1, mask)  # again: a short convolution of nothing is its offset
-        with full_precision(u):
+        with full_precision(u.device):
             y, inputs = self._fill(u, *inputs) if len(inputs) == 2 else self._append(u, *inputs)
             y = (y + self.D * u).to(u.dtype)
         return self.combine(x_0 * y), (short, *inputs)

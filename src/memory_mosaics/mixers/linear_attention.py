@@ -12,7 +12,6 @@ memory linear in T: products inside chunks, and a scan over what the chunks add.
 Letters in shapes: B batch, T time, H heads, D key width, V value width, W model width; N chunks of C steps.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,52 +22,14 @@ from torch.utils.checkpoint import checkpoint
 from memory_mosaics.config import MixerConfig, at_least, part
 from memory_mosaics.extractors import heads_of
 from memory_mosaics.memory import head_width
-from memory_mosaics.ops.leaky_average import _full_precision
+from memory_mosaics.ops.precision import full_precision
+from memory_mosaics.ops.scan import Elements, rounded, scan
 from memory_mosaics.shapes import Bool, Float, Int
 from memory_mosaics.storage import State
 
 CHUNK = 16  # e^(3 * 16), the most that a gate of GLA can do in a chunk, is well within float32
 BLOCK = 128  # queries at a time where scores are dropped
 GATE_RANK, GATE_TEMPERATURE, FASTEST_GATE = 16, 16.0, -3.0  # of GLA
-
-Elements = Sequence[Tensor]
-
-
-def rounded(count: int) -> int:
-    """Of so many things to come one after the other, how many to make place for.
-
-    The compiler is slow where a length is open, and starts anew with every fixed one: for it 1, 2, 3, 4, 6, 8, 12, ...
-    """
-    if not torch.compiler.is_compiling():
-        return count
-    place = 1
-    while place < count:
-        place += place // 3 if place % 3 == 0 else (place + 1) // 2
-    return place
-
-
-def scan(combine: Callable[[Elements, Elements], Elements], elements: Elements) -> Elements:
-    """x_0, x_0 * x_1, x_0 * x_1 * x_2, ... along axis 1, for an associative product `combine` of tuples of tensors."""
-    T = elements[0].shape[1]
-    missing = rounded(T) - T
-    if missing == 0:
-        return _scan(combine, elements)
-    padded = [F.pad(x, [0, 0] * (x.ndim - 2) + [0, missing]) for x in elements]
-    return [x[:, :T] for x in _scan(combine, padded)]
-
-
-def _scan(combine: Callable[[Elements, Elements], Elements], elements: Elements) -> Elements:
-    """Neighbours are combined in pairs, half as many are scanned, and every second answer is one more product."""
-    T = elements[0].shape[1]
-    if T < 2:
-        return elements
-    pairs = combine([x[:, 0 : T - 1 : 2] for x in elements], [x[:, 1::2] for x in elements])
-    odd, half = _scan(combine, pairs), (T - 1) // 2  # the answers at 1, 3, 5, ...
-    even = combine([x[:, :half] for x in odd], [x[:, 2::2] for x in elements])  # and at 2, 4, ...
-    return [
-        torch.cat([x[:, :1], torch.stack([a[:, :half], b], dim=2).flatten(1, 2), a[:, half:]], dim=1)
-        for x, a, b in zip(elements, odd, even, strict=True)
-    ]
 
 
 def linear_attention(
@@ -90,7 +51,7 @@ def linear_attention(
     missing = rounded(-(-T // size)) * size - T
     inputs = (F.pad(x, (0, 0, 0, 0, 0, missing)) for x in (queries, keys, values, log_decay))
     q, k, v, g = (x.unflatten(1, (-1, size)) for x in inputs)  # (B, N, C, H, _)
-    with _full_precision(queries.device):
+    with full_precision(queries.device):
         g = g.cumsum(dim=2)
         q, past, last = q * g.exp(), k * (-g).exp(), g[:, :, -1:]
         scores = torch.einsum("bnthd,bnshd->bnhts", q, past).tril()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from memory_mosaics.config import MixerConfig, part
-from memory_mosaics.ops.leaky_average import _full_precision
+from memory_mosaics.ops.precision import full_precision
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import State
 
@@ -51,7 +51,7 @@ class LSTM(nn.Module):
             return x, (h, c)
         weights = self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
         run = torch.ops.memory_mosaics.lstm if torch.compiler.is_compiling() else _run
-        with _full_precision(x.device):  # what is rounded at one step is carried through all that follow
+        with full_precision(x.device):  # what is rounded at one step is carried through all that follow
             y, h, c = run(x.to(dtype), mask, h.to(dtype), c.to(dtype), *weights)
         return y.to(x.dtype), (h, c)
 

@@ -20,7 +20,8 @@ from torch.utils.checkpoint import checkpoint
 
 from memory_mosaics.config import MixerConfig, at_least, part
 from memory_mosaics.mixers.hyena import ShortConvolution
-from memory_mosaics.mixers.state_space import full_precision, masked, random_steps, wide
+from memory_mosaics.mixers.state_space import masked, random_steps
+from memory_mosaics.ops.precision import full_precision, wide
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import State
 
@@ -102,7 +103,7 @@ class Mamba(nn.Module):
         u, short = self.short(masked(u, mask), short)
         u = masked(F.silu(u), mask)  # again: a short convolution of nothing is its offset
         dt, B, C = self.select(u).split([self.rank, self.states, self.states], dim=-1)
-        with full_precision(u):
+        with full_precision(u.device):
             dtype = wide(u)
             dt, B, C, wide_u = (part.to(dtype) for part in (dt, B, C, u))
             dt = F.softplus(F.linear(dt, self.dt_map.to(dtype), self.dt_offset.to(dtype)))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from memory_mosaics.config import MixerConfig, part
-from memory_mosaics.mixers.linear_attention import Elements, scan
+from memory_mosaics.ops.scan import Elements, scan
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import State
 

@@ -12,7 +12,6 @@ Initial values and sizes are those of RegBench (Akyürek et al. 2024, arXiv:2401
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +20,8 @@ from torch import Tensor, nn
 
 from memory_mosaics.config import MixerConfig, at_least, part
 from memory_mosaics.errors import UserError
+from memory_mosaics.ops.convolution import causal_convolution
+from memory_mosaics.ops.precision import full_precision, wide
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import State
 
@@ -29,16 +30,6 @@ SMALLEST_STEP, LARGEST_STEP = 1e-3, 0.1  # dt begins log-uniform in between
 
 Spectrum = Callable[[int], Tensor]
 Discretise = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-
-
-def full_precision(x: Tensor) -> torch.autocast | nullcontext:
-    """Within: no autocast. A convolution adds up many steps, and an FFT mixes large with small."""
-    return nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)
-
-
-def wide(x: Tensor) -> torch.dtype:
-    """Single precision, or double where x has it."""
-    return torch.promote_types(x.dtype, torch.float32)
 
 
 def masked(x: Float[Tensor, "B T W"], mask: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B T W"]:
@@ -50,16 +41,6 @@ def random_steps(steps: Float[Tensor, " W"]) -> Float[Tensor, " W"]:
     """As many dt, log-uniform."""
     low, high = math.log(SMALLEST_STEP), math.log(LARGEST_STEP)
     return torch.empty_like(steps, dtype=torch.float32).uniform_(low, high).exp()
-
-
-def causal_convolution(x: Float[Tensor, "B T W"], kernel: Float[Tensor, "W L"]) -> Float[Tensor, "B T W"]:
-    """y_t = sum_l K_l x_{t-l}, by FFT of a length where nothing wraps around."""
-    if x.numel() == 0:
-        return x
-    time = x.shape[1]
-    n = time + kernel.shape[1]
-    spectrum = torch.fft.rfft(x.mT, n=n) * torch.fft.rfft(kernel, n=n)
-    return torch.fft.irfft(spectrum, n=n)[..., :time].mT
 
 
 def extended(
@@ -136,7 +117,7 @@ class DiagonalSSM(nn.Module):
         self, u: Float[Tensor, "B T W"], state: Float[Tensor, "B W N 2"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], Float[Tensor, "B W N 2"]]:
         dtype, time = u.dtype, u.shape[1]
-        with full_precision(u):
+        with full_precision(u.device):
             u = u.to(wide(u))
             log_A, B, C = self.discrete(u.dtype)
             h = B.new_zeros(len(u), *B.shape) if state is None else torch.view_as_complex(state.to(u.dtype))
@@ -206,7 +187,7 @@ class ShiftSSM(nn.Module):
     ) -> tuple[Float[Tensor, "B T W"], Float[Tensor, "B K W"]]:
         dtype, time, taps = u.dtype, u.shape[1], self.B.shape[1]
         window, new_past = extended(past, u, taps - 1)
-        with full_precision(u):
+        with full_precision(u.device):
             u, B, C = (z.to(wide(u)) for z in (u, self.B, self.C))
             kernel = (F.pad(C, (0, taps - 1)).unfold(1, taps, 1) * B[:, None]).sum(-1)  # (W, L)
             if time == 1:

@@ -5,7 +5,6 @@ chunks, which compilers and GPUs like, or on a CPU step by step in all chunks at
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any, cast
 
@@ -13,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from memory_mosaics.ops.precision import full_precision
 from memory_mosaics.shapes import Float
 
 CHUNK = 16
@@ -28,7 +28,7 @@ def leaky_average(
     if T == 0:
         return x, mean
     by_steps = x.device.type == "cpu" and T > 1 and not torch.compiler.is_compiling()
-    with _full_precision(x.device):
+    with full_precision(x.device):
         average = cast(Callable[..., Tensor], _BySteps.apply) if by_steps else _in_chunks
         means = average(x.to(dtype), decay.to(dtype), mean)
     return means.to(x.dtype), means[:, -1].clone()  # not a view, which would keep all of means alive
@@ -102,11 +102,6 @@ def _by_steps(
         torch.addcmul(leaves[before], enters[before], power, out=enters[i])
     powers = decay ** torch.tensor([steps.index(t) + 1 for t in range(size)])[:, None, None]  # (C, H, 1)
     return means.addcmul_(powers, entering[:, :, None]).view(B, count * size, H, D)[:, :T]
-
-
-def _full_precision(device: torch.device) -> torch.autocast | nullcontext:
-    """Averages add up many steps; autocast would round each product."""
-    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
 def reference(

@@ -1,0 +1,46 @@
+"""Scans: every prefix of an associative product along time, in as many levels as T has bits."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Elements = Sequence[Tensor]
+
+
+def rounded(count: int) -> int:
+    """Of so many things to come one after the other, how many to make place for.
+
+    The compiler is slow where a length is open, and starts anew with every fixed one: for it 1, 2, 3, 4, 6, 8, 12, ...
+    """
+    if not torch.compiler.is_compiling():
+        return count
+    place = 1
+    while place < count:
+        place += place // 3 if place % 3 == 0 else (place + 1) // 2
+    return place
+
+
+def scan(combine: Callable[[Elements, Elements], Elements], elements: Elements) -> Elements:
+    """x_0, x_0 * x_1, x_0 * x_1 * x_2, ... along axis 1, for an associative product `combine` of tuples of tensors."""
+    T = elements[0].shape[1]
+    missing = rounded(T) - T
+    if missing == 0:
+        return _scan(combine, elements)
+    padded = [F.pad(x, [0, 0] * (x.ndim - 2) + [0, missing]) for x in elements]
+    return [x[:, :T] for x in _scan(combine, padded)]
+
+
+def _scan(combine: Callable[[Elements, Elements], Elements], elements: Elements) -> Elements:
+    """Neighbours are combined in pairs, half as many are scanned, and every second answer is one more product."""
+    T = elements[0].shape[1]
+    if T < 2:
+        return elements
+    pairs = combine([x[:, 0 : T - 1 : 2] for x in elements], [x[:, 1::2] for x in elements])
+    odd, half = _scan(combine, pairs), (T - 1) // 2  # the answers at 1, 3, 5, ...
+    even = combine([x[:, :half] for x in odd], [x[:, 2::2] for x in elements])  # and at 2, 4, ...
+    return [
+        torch.cat([x[:, :1], torch.stack([a[:, :half], b], dim=2).flatten(1, 2), a[:, half:]], dim=1)
+        for x, a, b in zip(elements, odd, even, strict=True)
+    ]
