@@ -130,7 +130,8 @@ def beam_search(
     """
     if beams < 1:
         raise ValueError(f"beams must be at least 1, not {beams}")
-    reader = Reader(model, [prompt for prompt in prompts for _ in range(beams)], compiled=compiled)
+    reader = Reader(model, prompts, compiled=compiled)
+    reader.repeat(beams)
     length = reader.at_most(length)
     reader.reserve(length)
     searches = [_Beams(beams, end, length_penalty) for _ in prompts]

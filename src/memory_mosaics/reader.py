@@ -61,6 +61,12 @@ class Reader:
         """Make room for so many more, at most ROOM at once."""
         self._make_room(min(self.count + tokens, max(self.count + 1, ROOM)))
 
+    def repeat(self, times: int) -> None:
+        """Each row so many times, one after the other. Before there is room: it would have to be made anew."""
+        rows = torch.arange(len(self.logits), device=self.device).repeat_interleave(times)
+        self.state = map_state(lambda tensor: tensor.index_select(0, rows), self.state)
+        self.logits, self.tokens = self.logits.index_select(0, rows), self.tokens.index_select(0, rows)
+
     def reorder(self, rows: Int[Tensor, " B"]) -> None:
         """Go on from the states of these rows, in place: row b continues what row rows[b] has read."""
         map_state(lambda tensor: tensor.copy_(tensor.index_select(0, rows)), self.state)
