@@ -187,7 +187,8 @@ class PersistentMemory(nn.Module):
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], State]:
         question, state = self.ask(x, state, mask)
-        answers = question.answer(self.dropout if self.training else 0.0).mean(dim=0)
+        answers = question.answer(self.dropout if self.training else 0.0)
+        answers = answers[0] if len(answers) == 1 else answers.mean(dim=0)
         return self.combine(answers.unflatten(0, x.shape[:2])), state
 
     def ask(self, x: Tensor, state: State | None = None, mask: Tensor | None = None) -> tuple[Question, State]:
