@@ -42,10 +42,16 @@ class Draw:
         """One token a row. Random numbers are drawn where the generator lives, so that a seed means one text."""
         if self.temperature == 0:
             return logits.argmax(dim=-1)
-        logits = self.allowed(self.cooled(logits))
+        shares = self.allowed(self.cooled(logits)).softmax(dim=-1)
+        noise = self.noise(logits, generator).to(logits.device)
+        return (shares / noise).argmax(dim=-1)  # argmax of p / Exp(1) falls on i with probability p_i
+
+    def noise(
+        self, logits: Float[Tensor, "B vocabulary"], generator: torch.Generator | None
+    ) -> Float[Tensor, "B vocabulary"]:
+        """Exponential random numbers, one a logit."""
         where = logits.device if generator is None else generator.device
-        noise = torch.empty(logits.shape, device=where).exponential_(generator=generator).to(logits.device)
-        return (logits.softmax(dim=-1) / noise).argmax(dim=-1)  # argmax of p / Exp(1) falls on i with probability p_i
+        return torch.empty(logits.shape, device=where).exponential_(generator=generator)
 
     def cooled(self, logits: Float[Tensor, "B vocabulary"]) -> Float[Tensor, "B vocabulary"]:
         """Divided by the temperature, the largest at zero: however cold, it stays finite."""

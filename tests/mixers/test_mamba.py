@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from memory_mosaics.mixers.mamba import SEGMENT, MambaConfig, scan
+from memory_mosaics.mixers.mamba import SEGMENT, MambaConfig
+from memory_mosaics.ops.scan import recurrence
 
 LENGTHS = [1, 2, 63, 130, SEGMENT, 1000]
 
@@ -71,7 +72,7 @@ def test_a_scan_is_its_recurrence(time):
     for a_t, b_t in zip(a.double().unbind(1), b.double().unbind(1), strict=True):
         last = a_t * last + b_t
         states.append(last)
-    assert_close(scan(a, b, h).double(), torch.stack(states, dim=1), rtol=1e-5, atol=1e-5)
+    assert_close(recurrence(a, b, h).double(), torch.stack(states, dim=1), rtol=1e-5, atol=1e-5)
 
 
 def transformers_pair(width, bias):

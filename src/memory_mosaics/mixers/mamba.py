@@ -22,29 +22,11 @@ from memory_mosaics.config import MixerConfig, at_least, part
 from memory_mosaics.mixers.hyena import ShortConvolution
 from memory_mosaics.mixers.state_space import masked, random_steps
 from memory_mosaics.ops.precision import full_precision, wide
+from memory_mosaics.ops.scan import recurrence
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import State
 
 SEGMENT = 128  # steps whose states h, N times as large as their inputs, exist at the same time
-
-
-def scan(
-    a: Float[Tensor, "B T E N"], b: Float[Tensor, "B T E N"], h: Float[Tensor, "B E N"]
-) -> Float[Tensor, "B T E N"]:
-    """h_t = a_t h_{t-1} + b_t at every time, in a logarithmic number of operations and twice the work.
-
-    Two steps in a row are one such step, h_{t+1} = a_{t+1} a_t h_{t-1} + (a_{t+1} b_t + b_{t+1}): every second h is the
-    same problem of half the length, and those between follow. Nothing is divided, so nothing overflows.
-    """
-    time = a.shape[1]
-    if time == 1:
-        return torch.addcmul(b, a, h[:, None])
-    if time % 2:
-        a, b = F.pad(a, (0, 0, 0, 0, 0, 1)), F.pad(b, (0, 0, 0, 0, 0, 1))
-    (a_0, a_1), (b_0, b_1) = (z.unflatten(1, (-1, 2)).unbind(2) for z in (a, b))
-    second = scan(a_0 * a_1, torch.addcmul(b_1, a_1, b_0), h)
-    first = torch.addcmul(b_0, a_0, torch.cat([h[:, None], second[:, :-1]], dim=1))
-    return torch.stack([first, second], dim=2).flatten(1, 2)[:, :time]
 
 
 def selective_scan(
@@ -66,7 +48,7 @@ def selective_scan(
 
 
 def _segment(u: Tensor, dt: Tensor, B: Tensor, C: Tensor, A: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-    states = scan(torch.exp(dt[..., None] * A), (dt * u)[..., None] * B[:, :, None], h)
+    states = recurrence(torch.exp(dt[..., None] * A), (dt * u)[..., None] * B[:, :, None], h)
     return (states @ C[..., None])[..., 0], states[:, -1].clone()
 
 

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from memory_mosaics.shapes import Float
+
 Elements = Sequence[Tensor]
 
 
@@ -44,3 +46,22 @@ def _scan(combine: Callable[[Elements, Elements], Elements], elements: Elements)
         torch.cat([x[:, :1], torch.stack([a[:, :half], b], dim=2).flatten(1, 2), a[:, half:]], dim=1)
         for x, a, b in zip(elements, odd, even, strict=True)
     ]
+
+
+def recurrence(
+    a: Float[Tensor, "B T H _"], b: Float[Tensor, "B T H D"], h: Float[Tensor, "B H D"]
+) -> Float[Tensor, "B T H D"]:
+    """h_t = a_t h_{t-1} + b_t at every time, in a logarithmic number of operations and twice the work.
+
+    Two steps in a row are one such step, h_{t+1} = a_{t+1} a_t h_{t-1} + (a_{t+1} b_t + b_{t+1}): every second h is the
+    same problem of half the length, and those between follow. Nothing is divided, so nothing overflows.
+    """
+    time = a.shape[1]
+    if time == 1:
+        return torch.addcmul(b, a, h[:, None])
+    if time % 2:
+        a, b = F.pad(a, (0, 0, 0, 0, 0, 1)), F.pad(b, (0, 0, 0, 0, 0, 1))
+    (a_0, a_1), (b_0, b_1) = (z.unflatten(1, (-1, 2)).unbind(2) for z in (a, b))
+    second = recurrence(a_0 * a_1, torch.addcmul(b_1, a_1, b_0), h)
+    first = torch.addcmul(b_0, a_0, torch.cat([h[:, None], second[:, :-1]], dim=1))
+    return torch.stack([first, second], dim=2).flatten(1, 2)[:, :time]

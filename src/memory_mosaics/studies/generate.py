@@ -94,14 +94,10 @@ class OwnDraw(Draw):
 
     generators: Sequence[torch.Generator] = ()
 
-    def __call__(
-        self, logits: Float[Tensor, "B vocabulary"], generator: torch.Generator | None = None
-    ) -> Int[Tensor, " B"]:
-        if self.temperature == 0:
-            return logits.argmax(dim=-1)
-        noise = torch.stack([torch.empty(logits.shape[1]).exponential_(generator=own) for own in self.generators])
-        shares = self.allowed(self.cooled(logits)).softmax(dim=-1)
-        return (shares / noise.to(logits.device)).argmax(dim=-1)
+    def noise(
+        self, logits: Float[Tensor, "B vocabulary"], generator: torch.Generator | None
+    ) -> Float[Tensor, "B vocabulary"]:
+        return torch.stack([torch.empty(logits.shape[1]).exponential_(generator=own) for own in self.generators])
 
 
 @dataclass(frozen=True, kw_only=True)

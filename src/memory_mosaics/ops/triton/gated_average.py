@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from memory_mosaics.ops.scan import recurrence
 from memory_mosaics.ops.triton import WIDTHS
 from memory_mosaics.ops.triton.leaky_average import EPS, packed, runs_kernels, segments
 from memory_mosaics.shapes import Float
@@ -130,16 +131,8 @@ def _forward(raw, decay, gate, mean):
 
 
 def scan(x: Tensor, decay: Tensor, mean: Tensor | None) -> Tensor:
-    """a_t = x_t + decay_t a_{t-1} in log2 T passes, for devices without Triton."""
-    decay = decay[..., None]
-    if mean is not None:
-        x = torch.cat([x[:, :1] + decay[:, :1] * mean[:, None], x[:, 1:]], dim=1)
-    step = 1
-    while step < x.shape[1]:
-        x = torch.cat([x[:, :step], x[:, step:] + decay[:, step:] * x[:, :-step]], dim=1)
-        decay = torch.cat([decay[:, :step], decay[:, step:] * decay[:, :-step]], dim=1)
-        step *= 2
-    return x
+    """a_t = x_t + decay_t a_{t-1}, for devices without Triton."""
+    return recurrence(decay[..., None], x, torch.zeros_like(x[:, 0]) if mean is None else mean)
 
 
 @_forward.register_fake
