@@ -117,17 +117,17 @@ class Evaluation:
     def bits_per_byte(self) -> float:
         return self.loss * self.tokens / self.bytes / math.log(2)
 
-    def between(self, first: int, end: int | None) -> float | None:
-        """The mean loss of the positions from `first` to before `end`."""
-        part = self.by_position[first:end]
-        return float(part.mean()) if len(part) else None
+    def between(self, first: int, end: int) -> float | None:
+        """The mean loss of the positions from `first` to before `end`; None where not all of them were read."""
+        return float(self.by_position[first:end].mean()) if end <= len(self.by_position) else None
 
 
-def evaluate(trained: Trained, text: Sample, *, batch: int = 8, device: str | torch.device = "cpu") -> Evaluation:
+def evaluate(trained: Trained, text: Sample, *, batch: int = 8) -> Evaluation:
     """Read every window, up to the last position that the model has where it has a table of them."""
     from tqdm import tqdm
 
-    model, length = trained.model.to(device).eval(), min(text.length, trained.model.longest or text.length)
+    model, length = trained.model.eval(), min(text.length, trained.model.longest or text.length)
+    device = model.embedding.weight.device
     sums = squares = smooth_squares = np.zeros(length)
     window_squares = bytes_ = windows = 0
     bar: Any = tqdm(total=len(text), unit="window", desc=trained.name, disable=None)

@@ -1,6 +1,6 @@
 """A trained model with its tokenizer, as commands that use one open it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,14 +48,19 @@ class Trained:
             raise UserError(f"{corpus.folder} holds tokens of {names}; prepare it with --tokenizer {self.folder}")
 
 
-def open_all(runs: Sequence[Path], *, device: str | torch.device = "cpu") -> list[Trained]:
+def named(runs: Sequence[str | Path]) -> dict[str, Path]:
     """Several runs, named by as many of their last folders as tell them apart."""
-    for run in runs:
-        if [Path(other).resolve() for other in runs].count(Path(run).resolve()) > 1:
+    if not runs:
+        raise UserError("name at least one run")
+    places = [Path(run).resolve() for run in runs]
+    for run, place in zip(runs, places, strict=True):
+        if places.count(place) > 1:
             raise UserError(f"{run} is named twice")
-    parts = [Path(run).resolve().parts for run in runs]
-    depth = next(d for d in range(1, 99) if len({part[-d:] for part in parts}) == len(parts))
-    return [
-        Trained.open(Path(run), name="/".join(part[-depth:]), device=device)
-        for run, part in zip(runs, parts, strict=True)
-    ]
+    depth = next(d for d in range(1, 99) if len({place.parts[-d:] for place in places}) == len(places))
+    return {"/".join(place.parts[-depth:]): Path(run) for run, place in zip(runs, places, strict=True)}
+
+
+def one_by_one(runs: Mapping[str, Path], *, device: str | torch.device = "cpu") -> Iterator[Trained]:
+    """Each run opened when its turn comes: no more than two are in memory, the last one and the next."""
+    for name, run in runs.items():
+        yield Trained.open(run, name=name, device=device)

@@ -42,7 +42,7 @@ def test_spans_are_where_the_table_says(place, tmp_path):
     for first, end, loss in model["spans"]:
         part = model["by_position"][first:end]
         assert loss == pytest.approx(sum(part) / len(part), abs=1e-3)
-    assert [span[:2] for span in model["spans"]] == [[0, 100], [100, 250], [250, None]]
+    assert [span[:2] for span in model["spans"]] == [[0, 100], [100, 250], [250, 260]]
 
 
 def test_curves_are_kept_on_request(place, tmp_path, capsys):

@@ -174,3 +174,16 @@ def test_drawing_among_one_is_greedy(flags, mosaic, tmp_path):
     drawn = told(tmp_path / "a", mosaic, "--prompt", "Once", "--length", "9", *flags)
     greedy = told(tmp_path / "b", mosaic, "--prompt", "Once", "--length", "9", "--temperature", "0")
     assert drawn[0]["text"] == greedy[0]["text"]
+
+
+@pytest.mark.parametrize("beams", [[], ["--beams", "2"]])
+def test_compiled_steps_write_the_same(mosaic, beams, monkeypatch, capsys):
+    """What is compiled is for test_gpu.py; here, that it is asked for."""
+    words = ["generate", str(mosaic), "--prompt", "Once", "upon", "--length", "5", "--seed", "1", *beams]
+    assert main(words) == 0
+    plain = capsys.readouterr().out
+    asked = []
+    monkeypatch.setattr("torch.compile", lambda step, **options: asked.append(options) or step)
+    assert main([*words, "--compile"]) == 0
+    assert capsys.readouterr().out == plain
+    assert asked

@@ -1,7 +1,7 @@
 """Figures of trained models: loss by position (figures 2 and 8), and attention (appendix D.4)."""
 
 import math
-from itertools import cycle
+from itertools import cycle, pairwise
 from typing import TYPE_CHECKING, Any
 
 from memory_mosaics.errors import UserError
@@ -88,7 +88,7 @@ def heads(results: dict[str, Any]) -> "Figure":
         floor = max(min(weight for weight in most if weight > 0), 1e-3 / model["length"])
         decades = 10 ** math.floor(math.log10(floor)), 10 ** math.ceil(math.log10(max(most)))
         for axes, block in zip(row, model["blocks"], strict=False):
-            _block(axes, block, colour)
+            _block(axes, block, _centres(model), colour)
             axes.set(yscale="log", ylim=decades, xlim=(0, model["length"]))
             axes.tick_params(labelsize=8)
             axes.set_title(f"block {block['block'] + 1}", loc="left", fontsize=8.5)
@@ -103,12 +103,18 @@ def heads(results: dict[str, Any]) -> "Figure":
     return figure
 
 
-def _block(axes: "Axes", block: dict[str, Any], colour: str) -> None:
+def _centres(model: dict[str, Any]) -> list[float]:
+    """Of the parts of a sequence whose mean weight is known of each head."""
+    starts = model["places"]
+    return [(start + end - 1) / 2 for start, end in pairwise([*starts, len(model["weights"])])]
+
+
+def _block(axes: "Axes", block: dict[str, Any], at: list[float], colour: str) -> None:
     every = [head["weights"] for head in block["heads"]]
     for weights in every:
-        axes.plot(weights, color=colour, linewidth=0.5, alpha=0.6)
+        axes.plot(at, weights, color=colour, linewidth=0.5, alpha=0.6)
     mean = [sum(column) / len(every) for column in zip(*every, strict=True)]
-    axes.plot(mean, ":", color=INK, linewidth=0.8)
+    axes.plot(at, mean, ":", color=INK, linewidth=0.8)
 
 
 WIDTHS = {

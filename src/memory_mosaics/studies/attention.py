@@ -22,14 +22,15 @@ from memory_mosaics import results as files
 from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.evaluation import Sample
 from memory_mosaics.inspection import questions, retrieval_weights
-from memory_mosaics.language_model import parameter_count
 from memory_mosaics.shapes import Float
+from memory_mosaics.studies.measuring import about, keep
 from memory_mosaics.text.corpus import Corpus
-from memory_mosaics.trained import Trained, open_all
+from memory_mosaics.trained import Trained, named, one_by_one
 from memory_mosaics.training.parallel import find_device
 
 LENGTHS = (512, 1536)
-RECENT = 16  # pairs at the end whose share of the weight the table shows
+FIRST, RECENT, PARTS = 16, 64, 64  # weights kept one by one at the beginning and the end, and parts of a sequence
+LAST = 16  # pairs at the end whose share of the weight the table shows
 
 
 def run(
@@ -62,27 +63,22 @@ def run(
     for name, number, least in (("batch", batch, 1), ("sequences", sequences, 1), ("length", lengths[0], 2)):
         if number < least:
             raise UserError(f"{name} must be at least {least}, not {number}")
-    place, corpus, models = torch.device(find_device(device)), Corpus.open(data), open_all(list(map(Path, runs)))
-    for trained in models:
+    place, corpus, models = torch.device(find_device(device)), Corpus.open(data), named(runs)
+    texts = [evaluation.sample(corpus, split=split, length=long, count=sequences, overlap=True) for long in lengths]
+    plan: dict[str, list[Sample]] = {}
+    for trained in one_by_one(models):
         trained.check_reads(corpus)
         if not any(hasattr(block.sequence_mixer, "ask") for block in trained.model.blocks):
             raise UserError(f"{trained.name} has no attention to look at: its sequence mixers recall nothing")
-    texts = [evaluation.sample(corpus, split=split, length=long, count=sequences, overlap=True) for long in lengths]
-    plan = [(trained, text) for trained in models for text in texts if _reads(trained, text.length)]
-    if not plan:
+        plan[trained.name] = [text for text in texts if _reads(trained, text.length)]
+    if not any(plan.values()):
         raise UserError(f"there is nothing to measure: no model reads {lengths[0]} tokens; take a shorter --length")
     files.prepare(out)
     results: dict[str, Any] = {"study": "attention", "interrupted": False, "corpus": corpus.folder.name}
     results |= {"split": split, "lengths": lengths, "models": []} | files.surroundings(place)
-    try:
-        for trained, text in plan:
-            results["models"].append(_record(trained, text, batch, place))
-            files.write(out / "results.json", results)
-    except KeyboardInterrupt:
-        results["interrupted"] = True
-        if not results["models"]:
-            raise
-        files.write(out / "results.json", results)
+    opened = one_by_one({name: models[name] for name, asked in plan.items() if asked}, device=place)
+    records = (_record(trained, text, batch) for trained in opened for text in plan[trained.name])
+    keep(records, results, out / "results.json")
     _say(results, out)
     return results
 
@@ -95,32 +91,44 @@ def _reads(trained: Trained, length: int) -> bool:
     return longest >= length
 
 
-def _record(trained: Trained, text: Sample, batch: int, device: torch.device) -> dict[str, Any]:
+def _record(trained: Trained, text: Sample, batch: int) -> dict[str, Any]:
     """One model at one length."""
-    config, start = trained.model.config, time.monotonic()
-    blocks = measure(trained, text, batch=batch, device=device)
+    start = time.monotonic()
+    blocks = measure(trained, text, batch=batch)
     heads = [head for block in blocks for head in block["heads"]]
-    record = {"name": trained.name, "checkpoint": trained.folder.name, "context": config.context}
-    record |= {"architecture": evaluation.architecture(config), "parameters": parameter_count(trained.model)["total"]}
-    record |= {"length": text.length, "sequences": len(text), "seconds": round(time.monotonic() - start, 2)}
+    record = about(trained) | {"length": text.length, "sequences": len(text)}
+    record["seconds"] = round(time.monotonic() - start, 2)
     record |= {name: files.rounded(np.mean([head[name] for head in heads]), 5) for name in ("pairs", "distance")}
-    mean = np.mean([head["weights"] for head in heads], axis=0)
-    return record | {"weights": files.rounded(mean, 5), "blocks": blocks}
+    record["weights"] = files.rounded(np.mean([head["weights"] for head in heads], axis=0), 5)
+    record["places"] = places(len(record["weights"]))
+    for head in heads:
+        head["weights"] = files.rounded(averaged(head["weights"], record["places"]), 4)
+    return record | {"blocks": blocks}
 
 
-def measure(
-    trained: Trained, text: Sample, *, batch: int = 8, device: str | torch.device = "cpu"
-) -> list[dict[str, Any]]:
+def places(count: int) -> list[int]:
+    """Where the parts begin whose mean weight is kept of each head: one by one at both ends, longer in between."""
+    first = min(FIRST, count)
+    last = max(first, count - RECENT)
+    return [*range(first), *range(first, last, max(1, count // PARTS)), *range(last, count)]
+
+
+def averaged(weights: Float[np.ndarray, " N"], starts: list[int]) -> Float[np.ndarray, " M"]:
+    """The mean of each part."""
+    return np.add.reduceat(weights, starts) / np.diff([*starts, len(weights)])
+
+
+def measure(trained: Trained, text: Sample, *, batch: int = 8) -> list[dict[str, Any]]:
     """Each block's heads: their widths, lambda where there is one, and the mean weight of each position, 0 first."""
     from tqdm import tqdm
 
-    model, totals, mixers = trained.model.to(device).eval(), {}, {}
+    model, totals, mixers = trained.model, {}, {}
     bar: Any = tqdm(total=len(text), unit="sequence", desc=f"{trained.name}, {text.length} tokens", disable=None)
     with closing(bar):
         for rows in text.batches(batch, length=text.length):
             many = f"{batch} sequences of {text.length} tokens at once are too many"
             with within_memory(f"{many}; give a smaller --batch"):
-                for number, kind, mixer, question in questions(model, rows[:, :-1].to(device)):
+                for number, kind, mixer, question in questions(model, rows[:, :-1].to(model.embedding.weight.device)):
                     if kind == "sequence":
                         weights = retrieval_weights(question, [-1])[:, :, 0].cpu().double().numpy()  # (B, H, N)
                         totals[number] = totals.get(number, 0) + _sums(weights, text.length)
@@ -143,8 +151,8 @@ def _heads(means: Float[np.ndarray, "H M"], mixer: Any) -> list[dict[str, Any]]:
     return [
         {name: files.rounded(value[head].item(), 5) for name, value in values.items() if torch.is_tensor(value)}
         | {"pairs": files.rounded(pairs, 5), "distance": files.rounded(distance, 5)}
-        | {"peak": files.rounded(peak(np.array(weights)), 5), "weights": files.rounded(weights, 5)}
-        for head, (pairs, distance, *weights) in enumerate(means.tolist())
+        | {"peak": files.rounded(peak(weights), 5), "weights": weights}
+        for head, (pairs, distance, weights) in enumerate(zip(means[:, 0], means[:, 1], means[:, 2:], strict=True))
     ]
 
 
@@ -166,11 +174,11 @@ def _say(results: dict[str, Any], out: Path) -> None:
 def table(results: dict[str, Any]) -> str:
     """One line a model and length, means over heads: widths, and the shares of the first and of the last positions."""
     width = max(len("model"), *(len(model["name"]) for model in results["models"]))
-    heads = f"{'length':>6} {'sequences':>9} {'pairs':>8} {'distance':>8} {'first':>7} {f'last {RECENT}':>7}"
+    heads = f"{'length':>6} {'sequences':>9} {'pairs':>8} {'distance':>8} {'first':>7} {f'last {LAST}':>7}"
     lines = [f"{'model':{width}} {heads}"]
     for model in results["models"]:
         weights = model["weights"]
-        shares = f"{weights[0]:7.1%} {sum(weights[-RECENT:]):7.1%}"
+        shares = f"{weights[0]:7.1%} {sum(weights[-LAST:]):7.1%}"
         widths = f"{model['pairs']:8.1f} {model['distance']:8.1f}"
         lines.append(f"{model['name']:{width}} {model['length']:6} {model['sequences']:9,} {widths} {shares}")
     return "\n".join(lines)

@@ -1,6 +1,7 @@
 """Loss by position: any number of models on the same windows of any prepared text (figures 2 and 8)."""
 
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,13 @@ import torch
 from memory_mosaics import evaluation, figures
 from memory_mosaics import results as files
 from memory_mosaics.errors import UserError
-from memory_mosaics.evaluation import Evaluation
-from memory_mosaics.language_model import parameter_count
+from memory_mosaics.evaluation import Sample
+from memory_mosaics.studies.measuring import about, keep
 from memory_mosaics.text.corpus import Corpus
-from memory_mosaics.trained import Trained, open_all
+from memory_mosaics.trained import Trained, named, one_by_one
 from memory_mosaics.training.parallel import find_device
 
-SPANS = ((0, 100), (100, 250), (250, None))  # positions whose mean loss the table shows
+EDGES = (0, 100, 250, *(2**power for power in range(9, 40)))  # of the spans whose mean loss the table shows
 
 
 def run(
@@ -50,44 +51,35 @@ def run(
     """
     if batch < 1:
         raise UserError(f"batch must be at least 1, not {batch}")
-    place, corpus, models = torch.device(find_device(device)), Corpus.open(data), open_all(list(map(Path, runs)))
-    for trained in models:
+    place, corpus, models = torch.device(find_device(device)), Corpus.open(data), named(runs)
+    for trained in one_by_one(models):
         trained.check_reads(corpus)
+        if (longest := trained.model.longest or length) < length:
+            print(f"{trained.name} has {longest} learned positions: its curve ends there, before {length}")
     text = evaluation.sample(corpus, split=split, length=length, count=windows, at_documents=at_documents)
     files.prepare(out)
     results: dict[str, Any] = {"study": "evaluate", "interrupted": False, "corpus": corpus.folder.name}
     results |= {"split": split, "length": length, "windows": len(text), "at_documents": at_documents}
     results |= {"models": []} | files.surroundings(place)
-    try:
-        for trained in models:
-            if (longest := trained.model.longest or length) < length:
-                print(f"{trained.name} has {longest} learned positions: its curve ends there, before {length}")
-            start = time.monotonic()
-            measured = evaluation.evaluate(trained, text, batch=batch, device=place)
-            seconds = {"seconds": round(time.monotonic() - start, 2)}
-            results["models"].append(_record(trained, measured, by_position=by_position) | seconds)
-            files.write(out / "results.json", results)
-    except KeyboardInterrupt:
-        results["interrupted"] = True
-        if not results["models"]:
-            raise
-        files.write(out / "results.json", results)
+    records = (_record(trained, text, batch, by_position=by_position) for trained in one_by_one(models, device=place))
+    keep(records, results, out / "results.json")
     _say(results, out, by_position=by_position)
     return results
 
 
-def _record(trained: Trained, measured: Evaluation, *, by_position: bool) -> dict[str, Any]:
-    config = trained.model.config
-    record = {"name": trained.name, "checkpoint": trained.folder.name, "context": config.context}
-    record |= {"architecture": evaluation.architecture(config), "parameters": parameter_count(trained.model)["total"]}
-    record |= {name: getattr(measured, name) for name in ("windows", "tokens", "bytes")}
+def _record(trained: Trained, text: Sample, batch: int, *, by_position: bool) -> dict[str, Any]:
+    """One model on all windows."""
+    start = time.monotonic()
+    measured = evaluation.evaluate(trained, text, batch=batch)
+    record = about(trained) | {name: getattr(measured, name) for name in ("windows", "tokens", "bytes")}
     names = ("loss", "loss_within", "perplexity", "bits_per_byte")
     record |= {name: files.rounded(getattr(measured, name), 6) for name in names}
-    record["spans"] = [[first, end, files.rounded(measured.between(first, end), 6)] for first, end in SPANS]
+    edges = [*(edge for edge in EDGES if edge < text.length), text.length]
+    record["spans"] = [[*span, files.rounded(measured.between(*span), 6)] for span in pairwise(edges)]
     if by_position:
         curves = {"by_position": 5, "by_position_within": 3, "smoothed": 5, "smoothed_within": 3}
         record |= {name: files.rounded(getattr(measured, name), digits) for name, digits in curves.items()}
-    return record
+    return record | {"seconds": round(time.monotonic() - start, 2)}
 
 
 def _say(results: dict[str, Any], out: Path, *, by_position: bool) -> None:
@@ -103,13 +95,13 @@ def _say(results: dict[str, Any], out: Path, *, by_position: bool) -> None:
 def table(results: dict[str, Any]) -> str:
     """One line a model; the last columns are the mean loss of those positions."""
     width = max(len("model"), *(len(model["name"]) for model in results["models"]))
-    spans = [f"[{first}, {end or 'end'})" for first, end in SPANS]
+    spans = [f"[{first}, {end})" for first, end, _ in results["models"][0]["spans"]]
     heads = f"{'windows':>8} {'loss':>16} {'perplexity':>11} {'bits/byte':>10}"
-    lines = [f"{'model':{width}} {heads} " + " ".join(f"{span:>11}" for span in spans)]
+    lines = [f"{'model':{width}} {heads} " + " ".join(f"{span:>12}" for span in spans)]
     for model in results["models"]:
         within = "" if model["loss_within"] is None else f" ± {model['loss_within']:.4f}"
         loss = f"{model['loss']:.4f}{within}"
         cells = f"{model['windows']:8,} {loss:>16} {model['perplexity']:11,.2f} {model['bits_per_byte']:10.4f}"
-        means = (f"{loss:11.4f}" for _, _, loss in model["spans"] if loss is not None)
+        means = (f"{loss:12.4f}" for _, _, loss in model["spans"] if loss is not None)
         lines.append(f"{model['name']:{width}} {cells} " + " ".join(means))
     return "\n".join(lines)

@@ -20,7 +20,7 @@ from memory_mosaics.errors import UserError
 from memory_mosaics.report import Page
 from memory_mosaics.studies import attention, evaluate, prompts
 from memory_mosaics.text.corpus import Corpus
-from memory_mosaics.trained import Trained, open_all
+from memory_mosaics.trained import Trained, named, one_by_one
 from memory_mosaics.training.log import read
 
 
@@ -54,19 +54,21 @@ def run(
     """
     figures.check()
     lengths = length or list(attention.LENGTHS)
-    models = open_all(list(map(Path, runs)))
+    models = named(runs)
     corpora = {Path(name).name: Corpus.open(name) for name in data}
     if len(corpora) < len(data):
         raise UserError("two of the texts have folders of the same name; rename one")
-    for trained in models:
+    asked: dict[str, Any] = {"split": split, "runs": []}
+    records = []
+    for trained in one_by_one(models):
         for corpus in corpora.values():
             trained.check_reads(corpus)
+        asked["runs"].append([trained.name, str(trained.folder), _written(trained.folder)])
+        records += _curve(trained)
     files.prepare(out)
-    asked: dict[str, Any] = {"split": split}
-    asked["runs"] = [[trained.name, str(trained.folder), _written(trained.folder)] for trained in models]
     computed: dict[str, Any] = {"split": split, "batch": batch, "device": device}
     page = Page("What trained models do")
-    _curves(page, models, out / "training")
+    _curves(page, records, out / "training")
     for name, corpus in corpora.items():
         for long in lengths:
             place = out / f"{name}-{long}"
@@ -118,16 +120,16 @@ def _of(corpus: Corpus) -> dict[str, Any]:
     return {"corpus": {name: part["sha256"] for name, part in corpus.manifest["splits"].items()}}
 
 
-def _curves(page: Page, models: list[Trained], out: Path) -> None:
-    """Of those that are training runs of ours; a checkpoint by itself has no log."""
-    records = []
-    for trained in models:
-        lines = read(trained.folder.parent / "log.jsonl")
-        curve = [[line["step"], round(line["loss"], 4)] for line in lines if "loss" in line]
-        measured = [[line["step"], round(line["valid_loss"], 4)] for line in lines if "valid_loss" in line]
-        if curve and measured:
-            about = {"name": trained.name, "architecture": evaluation.architecture(trained.model.config)}
-            records.append(about | {"curve": curve, "measured": measured})
+def _curve(trained: Trained) -> list[dict[str, Any]]:
+    """The losses of a training run of ours; a checkpoint by itself has no log."""
+    lines = read(trained.folder.parent / "log.jsonl")
+    curve = [[line["step"], round(line["loss"], 4)] for line in lines if "loss" in line]
+    measured = [[line["step"], round(line["valid_loss"], 4)] for line in lines if "valid_loss" in line]
+    about = {"name": trained.name, "architecture": evaluation.architecture(trained.model.config)}
+    return [about | {"curve": curve, "measured": measured}] if curve and measured else []
+
+
+def _curves(page: Page, records: list[dict[str, Any]], out: Path) -> None:
     if records:
         files.prepare(out)
         results = {"study": "runs", "runs": records}
