@@ -4,6 +4,7 @@ import pytest
 
 from memory_mosaics import figures
 from memory_mosaics.errors import UserError
+from memory_mosaics.figures import evaluation
 from memory_mosaics.figures.tasks import _induction_title
 
 LABELS = {
@@ -101,3 +102,25 @@ def test_missing_matplotlib_names_the_remedy(tmp_path, monkeypatch):
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(UserError, match=r"cannot write .*missing"):
         figures.draw(results(**WHOLE), tmp_path / "missing")
+
+
+def test_weights_by_distance_keep_their_sum_and_near_ones_as_they_are():
+    weights = [0.4, *[0.001] * 500, 0.05, 0.03, 0.02]  # of positions 0 to 503 of 505: the last pair is not there yet
+    distances, means = evaluation._by_distance({"length": 505, "weights": weights})
+    assert distances[:3] == [1, 2, 3]
+    assert means[:3] == [0.02, 0.03, 0.05]
+    assert len(distances) < 100
+    assert distances == sorted(distances)
+    assert means[-1] > means[-2] == pytest.approx(0.001)  # the first position is the farthest
+
+
+def test_a_curve_that_ends_early_says_so():
+    curve = {"smoothed_within": None, "context": 200, "architecture": "transformer", "loss": 2.0}
+    models = [curve | {"name": str(n), "by_position": [], "smoothed": [1 + n / 200] * n} for n in (200, 400)]
+    figure = evaluation.loss_by_position({"corpus": "it", "windows": 3, "length": 400, "models": models})
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "200 (transformer): 2.000 up to 200",
+        "400 (transformer): 2.000",
+    ]
+    lines = [line.get_xdata()[-1] for line in figure.axes[0].lines[:2]]
+    assert lines == [197, 395]

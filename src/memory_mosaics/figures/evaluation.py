@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DASHES = ("-", "--", ":", "-.")  # tell models of one kind, which share a colour, apart
-SETTLED = 8  # positions at either end, hardly smoothed, that do not choose how much of the axis is shown
+SETTLED = 8  # positions at the beginning, hardly smoothed, that do not choose how much of the axis is shown
 
 
 def loss_by_position(results: dict[str, Any]) -> "Figure":
@@ -25,14 +25,16 @@ def loss_by_position(results: dict[str, Any]) -> "Figure":
     figure, [[axes]] = canvas(1, 1, 8.4, 4.8, title)
     lows, highs = [], []
     for model, (colour, dash) in zip(models, _styles(models), strict=True):
-        mean = model["smoothed"]
-        within = model["smoothed_within"] or [0.0] * len(mean)
+        read = len(model["smoothed"])
+        mean = model["smoothed"][: read - read // 100]  # the very last are smoothed over fewer positions, and jump
+        within = (model["smoothed_within"] or [0.0] * read)[: len(mean)]
         low, high = ([m + sign * w for m, w in zip(mean, within, strict=True)] for sign in (-1, 1))
-        label = f"{_label(model)}: {model['loss']:.3f}"
+        short = f" up to {read}" if read < results["length"] else ""
+        label = f"{_label(model)}: {model['loss']:.3f}{short}"
         axes.plot(range(len(mean)), mean, dash, color=colour, linewidth=1.6, label=label)
         axes.fill_between(range(len(mean)), low, high, color=colour, alpha=0.18, linewidth=0)
-        lows += low[SETTLED:-SETTLED] or low
-        highs += high[SETTLED:-SETTLED] or high
+        lows += low[SETTLED:] or low
+        highs += high[SETTLED:] or high
     bottom, top = min(lows), max(highs)
     axes.set(xlabel="position in the window", ylabel="nats a token", xlim=(0, results["length"]))
     axes.set_ylim(bottom - 0.04 * (top - bottom), top + 0.04 * (top - bottom))
@@ -65,10 +67,7 @@ def attention(results: dict[str, Any]) -> "Figure":
     for axes, length in zip(panels, lengths, strict=True):
         models = [model for model in results["models"] if model["length"] == length]
         for model, (colour, dash) in zip(models, _styles(models), strict=True):
-            nearest_first = model["weights"][::-1]
-            distances = range(length - len(nearest_first), length)  # a value that peeks is stored so much later
-            points = [(d, w) for d, w in zip(distances, nearest_first, strict=True) if d > 0 and w > 0]
-            axes.plot(*zip(*points, strict=True), dash, color=colour, linewidth=1.2, label=_label(model))
+            axes.plot(*_by_distance(model), dash, color=colour, linewidth=1.4, label=_label(model))
         axes.axhline(1 / length, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=0)
         axes.set(xscale="log", yscale="log", xlabel="distance in tokens")
         axes.set_title(f"{length} tokens", loc="left", fontsize=10.5)
@@ -77,11 +76,26 @@ def attention(results: dict[str, Any]) -> "Figure":
     return figure
 
 
+def _by_distance(model: dict[str, Any]) -> tuple[list[float], list[float]]:
+    """Distances and their mean weights: near ones by themselves, far ones together, a fortieth of a decade at a time.
+
+    A value that peeks is stored so much later: the first distance is that of the last pair. Zero has no logarithm.
+    """
+    parts: dict[int, list[tuple[int, float]]] = {}
+    first = model["length"] - len(model["weights"])
+    for distance, weight in enumerate(reversed(model["weights"]), first):
+        if distance > 0:
+            parts.setdefault(round(40 * math.log10(distance)), []).append((distance, weight))
+    columns = (tuple(sum(column) / len(part) for column in zip(*part, strict=True)) for part in parts.values())
+    distances, weights = zip(*(column for column in columns if column[1] > 0), strict=True)
+    return list(distances), list(weights)
+
+
 def heads(results: dict[str, Any]) -> "Figure":
-    """A row a model and length, a panel a block, a line a head; dotted their mean, as in the paper's appendix D.4."""
+    """A row a model and length, a panel a block, a thin line a head; dotted their mean, as in appendix D.4."""
     models = results["models"]
     columns = max(len(model["blocks"]) for model in models)
-    title = "What the last position attends to: each head (thin) and their mean (dotted)"
+    title = "What the last position attends to, head by head"
     figure, rows = canvas(len(models), columns, max(6.5, 2.3 * columns + 0.8), 1.9 * len(models) + 0.8, title)
     for row, model, (colour, _) in zip(rows, models, _styles(models), strict=True):
         most = [weight for block in model["blocks"] for head in block["heads"] for weight in head["weights"]]
