@@ -187,3 +187,16 @@ def test_compiled_steps_write_the_same(mosaic, beams, monkeypatch, capsys):
     assert main([*words, "--compile"]) == 0
     assert capsys.readouterr().out == plain
     assert asked
+
+
+def test_without_a_compiler_it_says_so(mosaic, monkeypatch, capsys):
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    def fails(*_, **__):
+        raise InvalidCxxCompiler
+
+    monkeypatch.setattr("torch.compile", lambda step, **_: fails)
+    assert main(["generate", str(mosaic), "--prompt", "Once", "--length", "5", "--compile"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("mosaics: --compile does not work here")
+    assert said.count("\n") == 1

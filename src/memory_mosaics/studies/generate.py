@@ -4,6 +4,7 @@ import json
 import random
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ def run(
     writer = Writer(Trained.open(run, device=find_device(device)), wish)
     told: list[dict[str, Any]] = []
     interrupted = False
-    with _replacing(sys.stdout), within_memory("fewer prompts, beams or tokens at once may fit"):
+    with _replacing(sys.stdout), within_memory("fewer prompts, beams or tokens at once may fit"), a_compiler():
         try:
             if texts is not None:
                 told.extend(_tell(writer, texts))
@@ -190,6 +191,17 @@ class Writer:
         full = longest is not None and max((len(tokens) for _, tokens in rows), default=0) + self.wish.length > longest
         size = 1 if full else max(1, ROWS // (self.wish.beams or 1))
         return (rows[start : start + size] for start in range(0, len(rows), size))
+
+
+@contextmanager
+def a_compiler() -> Iterator[None]:
+    """Where torch.compile cannot do its work, as on a machine without a C++ compiler, say so."""
+    try:
+        yield
+    except RuntimeError as error:
+        if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            raise UserError(f"--compile does not work here: {one_line(error, 160)}; leave it out") from error
+        raise
 
 
 def _piped() -> list[str]:

@@ -11,7 +11,7 @@ import torch
 
 from memory_mosaics import results as files
 from memory_mosaics.files import written_whole
-from memory_mosaics.studies.generate import Wish, Writer
+from memory_mosaics.studies.generate import Wish, Writer, a_compiler
 from memory_mosaics.studies.prompts_page import BY_RULE, write_page
 from memory_mosaics.text.prompts import Prompt, ours, read
 from memory_mosaics.trained import Trained, named, one_by_one
@@ -74,7 +74,8 @@ def run(
 
 def continuations(trained: Trained, asked: Sequence[Prompt], wish: Wish) -> dict[str, Any]:
     """What one model writes, and what the rules say to it."""
-    told = [record["text"] for record in Writer(trained, wish).together([each.prompt for each in asked])]
+    with a_compiler():
+        told = [record["text"] for record in Writer(trained, wish).together([each.prompt for each in asked])]
     looks = [each.rule.judge(text) if each.rule else None for each, text in zip(asked, told, strict=True)]
     return {"checkpoint": str(trained.folder), "texts": told, "by_rule": looks}
 
