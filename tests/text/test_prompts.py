@@ -72,6 +72,14 @@ def test_the_rules_judge_right(number):
     assert rule.judge(bad) is False or not (rule.none or rule.keeps)
 
 
+def test_what_a_small_model_wrote_is_not_taken_for_an_answer():
+    """She would be there, as if nobody had said that she is not."""
+    [rule] = [prompt.rule for prompt in ours() if "rang the bell" in prompt.prompt]
+    assert rule is not None
+    assert rule.judge(" but she was still scared.") is None
+    assert rule.judge(" but she wasn't there.") is True
+
+
 def test_a_rule_looks_at_the_beginning_only():
     rule = Rule(any=("cat",), none=("dog",))
     assert rule.judge(" a cat. Then a dog.") is True
