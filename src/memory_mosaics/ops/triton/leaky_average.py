@@ -20,8 +20,9 @@ from memory_mosaics.ops.triton import WIDTHS
 from memory_mosaics.shapes import Float
 
 EPS = 1e-12
-FORWARD = dict(C=32, num_warps=4, num_stages=3)
-BACKWARD = dict(C=32, num_warps=2, num_stages=2)
+FORWARD = dict(C=16, num_warps=2, num_stages=5)
+BACKWARD = dict(P=4, C=16, num_warps=1, STAGES=10)
+CHUNK = 32  # of steps: a segment has a whole number of them
 SHORTEST = 256  # steps of a segment
 RESIDENT = 6  # programs that a multiprocessor should have to work on
 
@@ -83,14 +84,14 @@ def forward_kernels(
     mean, scale = (None if given is None else given.contiguous() for given in (mean, scale))
     B, T, H, D = raw.shape
     options = FORWARD | {"PRECISION": "split" if raw.dtype == torch.bfloat16 else "tf32x3"} | options
-    rows, S = segments(raw, options["C"]) if rows is None else (rows, -(-T // rows))
+    rows, S = segments(raw, CHUNK) if rows is None else (rows, -(-T // rows))
     key = torch.empty(B, T, H, D, dtype=raw.dtype, device=raw.device)
     norm = torch.empty(B, H, T, dtype=torch.float32, device=raw.device)
     last = torch.empty(B, H, D, dtype=torch.float32, device=raw.device)
     sums = torch.empty(B, H, S, D, dtype=torch.float32, device=raw.device) if S > 1 else None
     strides = raw.stride()[:3]
     if sums is not None:
-        kernels.key_forward_sums[(B * H, S - 1)](raw, decay, sums, *strides, H, rows, S, D=D, C=options["C"])
+        kernels.key_forward_sums[(B * H, S - 1)](raw, decay, sums, *strides, H, rows, S, D=D, C=CHUNK)
     kernels.key_forward[(B * H, S)](
         raw, decay, scale, mean, sums, key, norm, last, *strides, T, H, rows, S, D=D, EPS=EPS,
         HAS_SCALE=scale is not None, HAS_MEAN=mean is not None, HAS_SUMS=sums is not None, **options,
@@ -115,9 +116,8 @@ def backward_kernels(
     d_key, decay = packed(d_key), decay.contiguous()
     mean, scale, d_last = (None if given is None else given.contiguous() for given in (mean, scale, d_last))
     B, T, H, D = key.shape
-    wide = {"num_warps": 4} if D * key.element_size() > 128 else {}  # or its tiles leave the registers
-    options = BACKWARD | wide | {"PRECISION": "tf32" if key.dtype == torch.bfloat16 else "tf32x3"} | options
-    rows, S = segments(key, options["C"]) if rows is None else (rows, -(-T // rows))
+    options = BACKWARD | options
+    rows, S = segments(key, CHUNK) if rows is None else (rows, -(-T // rows))
     empty = lambda *shape: torch.empty(*shape, dtype=torch.float32, device=key.device)  # noqa: E731
     d_raw = torch.empty(B, T, H, D, dtype=key.dtype, device=key.device)
     d_decay, d_scale = empty(B, H, S), None if scale is None else empty(B, H, S)
@@ -127,7 +127,7 @@ def backward_kernels(
     flags = dict(D=D, EPS=EPS, HAS_SCALE=scale is not None, HAS_LAST=d_last is not None)
     if sums is not None:
         there = (d_key, key, norm, decay, scale, d_last, sums)
-        kernels.key_backward_sums[(B * H, S - 1)](*there, *sizes, C=options["C"], **flags)
+        kernels.key_backward_sums[(B * H, S - 1)](*there, *sizes, C=CHUNK, **flags)
     kernels.key_backward[(B * H, S)](
         d_key, key, norm, decay, scale, mean, d_last, sums, d_raw, d_decay, d_scale, d_mean, *sizes, **flags,
         HAS_MEAN=mean is not None, HAS_SUMS=sums is not None, **options,

@@ -1,11 +1,15 @@
 """Triton kernels of the leaky average and its norm. `leaky_average.py` beside this file says what they compute.
 
-A program owns one head of one row of the batch and walks its time in chunks of C steps, the running average in
-registers. Inside a chunk the steps up to t reach t through one product with the triangular matrix decay^(t-s). Going
-back, the product is with decay^(s-t-1), s > t: a gradient itself is added outside, never rounded by the tensor cores.
+A program owns one head of one row of the batch. Forward it walks time in chunks of C steps, the running average in
+registers: inside a chunk the steps up to t reach t through one product with the triangular matrix decay^(t-s).
 
-Where there are too few programs to fill the device, time is cut into segments. What enters a segment is a decayed sum
-of what the others leave behind: `sums` finds it first, from those steps alone that decay has not made nothing of.
+Backward there is more to do at a step than the products would save. A program cuts its time into P stretches and walks
+them side by side, a step of each at once: a tile is P steps that lie far apart, and nothing in it waits for anything
+else in it. What enters each stretch is found first, by the same walk over the beginning of the stretch after it, as
+far as decay has not made nothing of it.
+
+Where there are too few programs to fill the device, time is cut into segments of a program each. What enters one comes
+from the steps just outside it, or, where they reach farther than a segment, from what `sums` found of all segments.
 """
 
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false, reportArgumentType=false
@@ -14,7 +18,7 @@ import triton
 import triton.language as tl
 
 TINY = tl.constexpr(1e-37)  # a decay of zero, in logarithms
-BITS = tl.constexpr(64.0)  # what has decayed by this many halvings is nothing
+BITS = tl.constexpr(24.0)  # what has decayed by this many halvings is nothing, in float32
 LOOK = tl.constexpr(16)  # segments looked at together
 
 
@@ -53,26 +57,34 @@ def gather(sums, s, step, count, rows, rate, D: tl.constexpr):
 @triton.jit
 def norm_gradient(key, d_key, norm, scale, EPS: tl.constexpr):
     """Gradient of the average behind key = scale * average / norm, and what reaches the scale from each step."""
-    radial = tl.sum(key * d_key, axis=1)
+    radial, inverse = tl.sum(key * d_key, axis=1) * (1.0 / scale), 1.0 / norm
     across = tl.where(norm > EPS, radial, 0.0)
-    return (scale / norm)[:, None] * (d_key - key * across[:, None]), radial
+    return (scale * inverse)[:, None] * d_key - (across * inverse)[:, None] * key, radial
+
+
+@triton.jit
+def left_behind(raw, end, first, rate, limit, st, D: tl.constexpr, C: tl.constexpr):
+    """What the steps from `first` to `end` leave at their end, the last `limit` of them at most."""
+    t, d = tl.arange(0, C), tl.arange(0, D)
+    total = tl.zeros([C, D], tl.float32)
+    for i in range(tl.cdiv(tl.minimum(reaching(rate, limit), limit), C)):
+        ago = i * C + t
+        here = end - 1 - ago
+        inside = (here >= first)[:, None]
+        x = tl.load(raw + here.to(tl.int64)[:, None] * st + d[None, :], mask=inside, other=0.0).to(tl.float32)
+        total += tl.exp2(ago * rate)[:, None] * x
+    return tl.sum(total, axis=0)
 
 
 @triton.jit
 def key_forward_sums(raw, decay, sums, sb, st, sh, H, rows, S, D: tl.constexpr, C: tl.constexpr):
-    """What each segment but the last leaves behind, had it begun empty."""
+    """What each segment but the last leaves behind, had it begun empty; where it reaches farther than the next one."""
     row, s = tl.program_id(0).to(tl.int64), tl.program_id(1)
     h = row % H
     rate = tl.log2(tl.maximum(tl.load(decay + h), TINY))
-    t, d = tl.arange(0, C), tl.arange(0, D)
-    raw += (row // H) * sb + h * sh
-    total = tl.zeros([C, D], tl.float32)
-    for i in range(tl.cdiv(tl.minimum(reaching(rate, rows), rows), C)):
-        ago = i * C + t
-        here = (s + 1) * rows - 1 - ago
-        x = tl.load(raw + here.to(tl.int64)[:, None] * st + d[None, :]).to(tl.float32)
-        total += tl.exp2(ago * rate)[:, None] * x
-    tl.store(sums + (row * S + s) * D + d, tl.sum(total, axis=0))
+    if reaching(rate, rows) > rows:
+        left = left_behind(raw + (row // H) * sb + h * sh, (s + 1) * rows, s * rows, rate, rows, st, D, C)
+        tl.store(sums + (row * S + s) * D + tl.arange(0, D), left)
 
 
 @triton.jit
@@ -94,11 +106,14 @@ def key_forward(
     average = tl.zeros([D], tl.float32)
     if HAS_MEAN:
         average += tl.exp2(s * rows * rate) * tl.load(mean + row * D + d)
+    raw += b * sb + h * sh
     if HAS_SUMS:
-        average += gather(sums + row * S * D, s, -1, s, rows, rate, D)
+        if reaching(rate, rows) > rows:
+            average += gather(sums + row * S * D, s, -1, s, rows, rate, D)
+        else:
+            average += left_behind(raw, s * rows, 0, rate, rows, st, D, C)
     factor = tl.load(scale + h) if HAS_SCALE else 1.0
 
-    raw += b * sb + h * sh
     key += (b * T * H + h) * D
     at_raw, at_key = t[:, None] * st + d[None, :], t[:, None] * (H * D) + d[None, :]
     stop = tl.minimum((s + 1) * rows, T)
@@ -118,89 +133,125 @@ def key_forward(
 
 
 @triton.jit
+def arriving(d_key, key, norm, d_last, t, stop, T, factor, EPS: tl.constexpr, HAS_LAST: tl.constexpr):
+    """What reaches the averages at steps t by themselves: its gradient, what reaches the scale, keys and norms."""
+    inside = t < stop
+    k = tl.load(key, mask=inside[:, None], other=0.0).to(tl.float32)
+    dk = tl.load(d_key, mask=inside[:, None], other=0.0).to(tl.float32)
+    n = tl.load(norm, mask=inside, other=1.0)
+    gradient, radial = norm_gradient(k, dk, n, factor, EPS)
+    if HAS_LAST:
+        gradient += tl.where(t == T - 1, 1.0, 0.0)[:, None] * d_last[None, :]
+    return gradient, radial, k, n
+
+
+@triton.jit
+def sent_back(
+    d_key, key, norm, d_last, first, stop, T, factor, rate, limit, st, step,
+    D: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, HAS_LAST: tl.constexpr,
+):  # fmt: skip
+    """The gradient that the steps from `first` to `stop` send to the step before, the first `limit` of them at most."""
+    t, d = tl.arange(0, C), tl.arange(0, D)
+    total = tl.zeros([C, D], tl.float32)
+    for i in range(tl.cdiv(tl.minimum(reaching(rate, limit), limit), C)):
+        ahead = i * C + t
+        here = first + ahead
+        far = here.to(tl.int64)[:, None]
+        e, _, _, _ = arriving(
+            d_key + far * st + d[None, :], key + far * step + d[None, :], norm + here, d_last,
+            here, stop, T, factor, EPS, HAS_LAST,
+        )  # fmt: skip
+        total += tl.exp2(ahead * rate)[:, None] * e
+    return tl.sum(total, axis=0)
+
+
+@triton.jit
 def key_backward_sums(
     d_key, key, norm, decay, scale, d_last, sums,
     sb, st, sh, T, H, rows, S,
     D: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, HAS_SCALE: tl.constexpr, HAS_LAST: tl.constexpr,
 ):  # fmt: skip
-    """The gradient that each segment but the first sends to the step before it, had none come after it."""
+    """What each segment but the first sends back, had none come after it; where it reaches beyond the one before."""
     row, s = tl.program_id(0).to(tl.int64), tl.program_id(1) + 1
     b, h = row // H, row % H
     rate = tl.log2(tl.maximum(tl.load(decay + h), TINY))
-    factor = tl.load(scale + h) if HAS_SCALE else 1.0
-    t, d = tl.arange(0, C), tl.arange(0, D)
-    d_key += b * sb + h * sh
-    key += (b * T * H + h) * D
-    total = tl.zeros([C, D], tl.float32)
-    steps = tl.minimum(reaching(rate, rows), tl.minimum(T - s * rows, rows))
-    for i in range(tl.cdiv(steps, C)):
-        ahead = i * C + t
-        here = s * rows + ahead
-        inside = (here < T)[:, None]
-        far = here.to(tl.int64)[:, None]
-        k = tl.load(key + far * (H * D) + d[None, :], mask=inside, other=0.0).to(tl.float32) / factor
-        dk = tl.load(d_key + far * st + d[None, :], mask=inside, other=0.0).to(tl.float32)
-        n = tl.load(norm + row * T + here, mask=here < T, other=1.0)
-        arriving, _ = norm_gradient(k, dk, n, factor, EPS)
-        if HAS_LAST:
-            arriving += tl.where(here == T - 1, 1.0, 0.0)[:, None] * tl.load(d_last + row * D + d)[None, :]
-        total += tl.exp2(ahead * rate)[:, None] * arriving
-    tl.store(sums + (row * S + s) * D + d, tl.sum(total, axis=0))
+    if reaching(rate, rows) > rows:
+        factor = tl.load(scale + h) if HAS_SCALE else 1.0
+        d = tl.arange(0, D)
+        at_last = tl.load(d_last + row * D + d) if HAS_LAST else d
+        sent = sent_back(
+            d_key + b * sb + h * sh, key + (b * T * H + h) * D, norm + row * T, at_last,
+            s * rows, tl.minimum((s + 1) * rows, T), T, factor, rate, rows, st, H * D, D, C, EPS, HAS_LAST,
+        )  # fmt: skip
+        tl.store(sums + (row * S + s) * D + d, sent)
 
 
 @triton.jit
 def key_backward(
     d_key, key, norm, decay, scale, mean, d_last, sums, d_raw, d_decay, d_scale, d_mean,
     sb, st, sh, T, H, rows, S,
-    D: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, P: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, STAGES: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_MEAN: tl.constexpr, HAS_LAST: tl.constexpr, HAS_SUMS: tl.constexpr,
 ):  # fmt: skip
-    """The gradient g_t = e_t + decay g_{t+1} of one segment, e_t the gradient that passes the norm.
+    """The gradient g_t = e_t + decay g_{t+1} of one segment, e_t what arrives at step t through the norm.
 
-    The product gives `later` = g_{t+1}, whose dot with the average at t is what step t + 1 tells the decay.
+    What g_{t+1} and the average at t have in common is what step t + 1 tells the decay.
     """
     row, s = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     b, h = row // H, row % H
     lam = tl.load(decay + h)
     rate = tl.log2(tl.maximum(lam, TINY))
     factor = tl.load(scale + h) if HAS_SCALE else 1.0
-    t, d = tl.arange(0, C), tl.arange(0, D)
-    gap = t[None, :] - t[:, None] - 1
-    weights = tl.where(gap >= 0, tl.exp2(tl.maximum(gap, 0) * rate), 0.0)
-    entering = tl.exp2((C - 1 - t) * rate)
-
-    gradient = tl.zeros([D], tl.float32)
-    if HAS_SUMS:
-        gradient += gather(sums + row * S * D, s, 1, S - 1 - s, rows, rate, D)
-    to_decay = tl.zeros([C], tl.float32)
-    to_scale = tl.zeros([C], tl.float32)
-
+    stretch, d = tl.arange(0, P), tl.arange(0, D)
+    length = rows // P
+    first, stop = s * rows + stretch * length, tl.minimum((s + 1) * rows, T)
     d_key += b * sb + h * sh
     key += (b * T * H + h) * D
     d_raw += (b * T * H + h) * D
-    at_d_key, at_key = t[:, None] * st + d[None, :], t[:, None] * (H * D) + d[None, :]
-    stop = tl.minimum((s + 1) * rows, T)
-    count = tl.cdiv(stop - s * rows, C)
-    for i in range(count):
-        start = s * rows + (count - 1 - i) * C
-        here = start + t
-        inside = (here < stop)[:, None]
-        k = tl.load(key + start * (H * D) + at_key, mask=inside, other=0.0).to(tl.float32) / factor
-        dk = tl.load(d_key + start * st + at_d_key, mask=inside, other=0.0).to(tl.float32)
-        n = tl.load(norm + row * T + here, mask=here < stop, other=1.0)
-        arriving, radial = norm_gradient(k, dk, n, factor, EPS)
-        if HAS_LAST:
-            arriving += tl.where(here == T - 1, 1.0, 0.0)[:, None] * tl.load(d_last + row * D + d)[None, :]
-        later = mix(weights, arriving, entering[:, None] * gradient[None, :], PRECISION)
-        gradients = arriving + lam * later
-        to_decay += tl.sum(later * k, axis=1) * n
-        to_scale += radial
-        tl.store(d_raw + start * (H * D) + at_key, gradients.to(d_raw.dtype.element_ty), mask=inside)
-        gradient = tl.sum(tl.where((t == 0)[:, None], gradients, 0.0), axis=0)
+    norm += row * T
+    at_last = tl.load(d_last + row * D + d) if HAS_LAST else d
 
-    found = tl.sum(to_decay, axis=0)
+    gradient = tl.zeros([D], tl.float32)
+    if HAS_SUMS:
+        if reaching(rate, rows) > rows:
+            gradient += gather(sums + row * S * D, s, 1, S - 1 - s, rows, rate, D)
+        else:
+            gradient += sent_back(
+                d_key, key, norm, at_last, (s + 1) * rows, T, T, factor, rate, rows, st, H * D, D, C, EPS, HAS_LAST
+            )
+    d_key += first[:, None] * st + d[None, :]
+    key += first[:, None] * (H * D) + d[None, :]
+    d_raw += first[:, None] * (H * D) + d[None, :]
+    norm += first
+    left = tl.zeros([P, D], tl.float32)
+    reach = tl.minimum(reaching(rate, length), length)
+    for step in tl.range(0, reach, num_stages=STAGES):
+        i = reach - 1 - step
+        e, _, _, _ = arriving(
+            d_key + i * st, key + i * (H * D), norm + i, at_last, first + i, stop, T, factor, EPS, HAS_LAST
+        )
+        left = e + lam * left
+    gradients = tl.zeros([P, D], tl.float32)
+    for step in tl.static_range(P):
+        here = (stretch == P - 1 - step)[:, None]
+        gradients = tl.where(here, gradient[None, :], gradients)
+        gradient = tl.sum(tl.where(here, left, 0.0), axis=0) + tl.exp2(length * rate) * gradient
+
+    to_decay, to_scale = tl.zeros([P], tl.float32), tl.zeros([P], tl.float32)
+    for step in tl.range(0, length, num_stages=STAGES):
+        i = length - 1 - step
+        e, radial, k, n = arriving(
+            d_key + i * st, key + i * (H * D), norm + i, at_last, first + i, stop, T, factor, EPS, HAS_LAST
+        )
+        to_decay += tl.sum(gradients * k, axis=1) * n
+        to_scale += radial
+        gradients = e + lam * gradients
+        tl.store(d_raw + i * (H * D), gradients.to(d_raw.dtype.element_ty), mask=(first + i < stop)[:, None])
+
+    found = tl.sum(to_decay, axis=0) / factor
     if HAS_MEAN:  # noqa: SIM102 (the compiler drops the branch, with pointers to nothing in it)
         if s == 0:
+            gradient = tl.sum(tl.where((stretch == 0)[:, None], gradients, 0.0), axis=0)
             found += tl.sum(gradient * tl.load(mean + row * D + d), axis=0)
             tl.store(d_mean + row * D + d, lam * gradient)
     tl.store(d_decay + row * S + s, found)

@@ -15,8 +15,9 @@ from memory_mosaics.ops.triton import WIDTHS
 from memory_mosaics.ops.triton.leaky_average import EPS, packed, runs_kernels
 from memory_mosaics.shapes import Float
 
-FORWARD = dict(R=32, num_warps=4)
-BACKWARD = dict(R=32, num_warps=8)
+FORWARD = dict(R=128, num_warps=8)
+BACKWARD = dict(P=4, num_warps=1, STAGES=4)
+LENGTH = 32  # steps of a stretch, at most
 
 
 def tapped_value(raw: Float[Tensor, "B T H D"], taps: Float[Tensor, "H 2"]) -> Float[Tensor, "B N H D"]:
@@ -48,13 +49,15 @@ def backward_kernels(d_value: Tensor, raw: Tensor, taps: Tensor, **options: Any)
 
     d_value, raw, taps = packed(d_value), packed(raw), taps.contiguous()
     B, T, H, D = raw.shape
+    length = options.pop("length", LENGTH)
     options = BACKWARD | options
-    count = -(-T // options["R"])
+    length = min(length, -(-T // options["P"]))
+    count = -(-T // (options["P"] * length))
     d_raw = torch.empty(B, T, H, D, dtype=raw.dtype, device=raw.device)
     d_taps = torch.empty(B, H, count, 2, dtype=torch.float32, device=raw.device)
     kernels.value_backward[(B * H, count)](
-        d_value, raw, taps, d_raw, d_taps, *d_value.stride()[:3], *raw.stride()[:3], T, H, count, D=D, EPS=EPS,
-        **options,
+        d_value, raw, taps, d_raw, d_taps, *d_value.stride()[:3], *raw.stride()[:3], T, H, count, length,
+        D=D, EPS=EPS, **options,
     )  # fmt: skip
     return d_raw, d_taps.sum((0, 2))
 
