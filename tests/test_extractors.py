@@ -7,14 +7,13 @@ from torch.testing import assert_close
 from memory_mosaics.extractors import (
     ComplexMap,
     Convolution,
-    Decay,
     LeakyAverage,
     Linear,
-    Scale,
     Taps,
     identity,
     normalise,
 )
+from memory_mosaics.scales import Decay, Scale
 
 WIDTH, HEADS, HEAD = 6, 3, 4
 

@@ -1,5 +1,6 @@
 """On a CUDA device: the same numbers, on the fused kernels, in memory linear in time. `make test-gpu` runs these."""
 
+from copy import deepcopy
 from functools import partial
 
 import pytest
@@ -12,6 +13,7 @@ from memory_mosaics.mixers.attention import LearnedPositionsConfig
 from memory_mosaics.ops import recall
 from memory_mosaics.ops.leaky_average import leaky_average, reference
 from memory_mosaics.presets import memory_mosaic, transformer
+from memory_mosaics.reader import Desk
 from memory_mosaics.training.objective import Objective, optimiser
 from memory_mosaics.training.recipe import Machine, Training
 from memory_mosaics.training.step import Eager, Recorded
@@ -25,7 +27,8 @@ mixers = pytest.mark.parametrize("config", MIXERS.values(), ids=list(MIXERS))
 
 
 @mixers
-def test_cuda_gives_the_numbers_of_the_cpu(config):
+def test_cuda_gives_the_numbers_of_the_cpu(config, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # of LSTMs, by default
     mixer = config.build(WIDTH).eval()
     x, mask = torch.randn(3, 70, WIDTH), torch.arange(70) >= torch.tensor([[0], [30], [69]])
     expected = [mixer(x)[0], mixer(x, None, mask)[0][mask], mixer(x[:, :1], mixer(x)[1])[0]]
@@ -158,3 +161,21 @@ def test_recorded_decoding_says_what_the_cpu_says(build, compiled):
     ]
     found = beam_search(model, prompts, 40, beams=3, end=7, compiled=compiled)
     assert [row.tolist() for row in found] == [row.tolist() for row in beams]
+
+
+@pytest.mark.parametrize("build", [memory_mosaic, transformer])
+def test_a_recorded_step_serves_the_next_until_the_weights_change(build):
+    torch.manual_seed(0)
+    model = LanguageModel(build(**SMALL, blocks=2))
+    torch.nn.init.normal_(model.embedding.weight)
+    on_cuda = deepcopy(model).cuda()
+    for rows in ([torch.arange(5), torch.arange(9)], [torch.arange(7), torch.tensor([3])]):
+        expected = [row.tolist() for row in generate(model, rows, 60, draw=GREEDY)]
+        assert [row.tolist() for row in generate(on_cuda, rows, 60, draw=GREEDY)] == expected
+    assert len(Desk.of(on_cuda).free) == 1
+    with torch.no_grad():
+        for one in (model, on_cuda):
+            for parameter in one.parameters():
+                parameter.mul_(1.5)
+    expected = [row.tolist() for row in generate(model, rows, 60, draw=GREEDY)]
+    assert [row.tolist() for row in generate(on_cuda, rows, 60, draw=GREEDY)] == expected

@@ -139,7 +139,7 @@ def test_a_prompt_may_be_read_in_chunks(name: str):
             output = model(ids[:, start:end], attention_mask=mask[:, :end], past_key_values=cache, use_cache=True)
             cache = output.past_key_values
             assert cache.get_seq_length() == end
-        assert_close(output.logits[:, -1], whole)
+        assert_close(output.logits[:, -1], whole, rtol=1e-4, atol=1e-4)
     assert torch.equal(model.generate(**batch, prefill_chunk_size=4, **GREEDY), model.generate(**batch, **GREEDY))
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from memory_mosaics.extractors import Linear, LinearConfig, Scale, TapsConfig
+from memory_mosaics.extractors import Linear, LinearConfig, TapsConfig
 from memory_mosaics.memory import (
     AssociativeMemory,
     Combine,
@@ -17,6 +17,7 @@ from memory_mosaics.memory import (
 )
 from memory_mosaics.mixers.attention import AttentionConfig
 from memory_mosaics.ops.recall import dot_product, gaussian
+from memory_mosaics.scales import Scale
 
 seeds = st.integers(0, 2**31)
 counts = st.integers(1, 12)

@@ -8,13 +8,11 @@ from memory_mosaics.config import ExtractorConfig, MixerConfig, part, to_plain
 from memory_mosaics.extractors import (
     Convolution,
     ConvolutionConfig,
-    Decay,
     Extractor,
     LeakyAverage,
     LeakyAverageConfig,
     Linear,
     LinearConfig,
-    Scale,
     Taps,
     TapsConfig,
     normalise,
@@ -39,16 +37,37 @@ from memory_mosaics.memory import (
     PersistentMemoryConfig,
 )
 from memory_mosaics.mixers.attention import Alibi, Attention, AttentionConfig, LearnedPositionsConfig, Rotary
+from memory_mosaics.mixers.hyena import Hyena, HyenaConfig
+from memory_mosaics.mixers.linear_attention import (
+    GLA,
+    GLAConfig,
+    LinearTransformer,
+    LinearTransformerConfig,
+    RetNet,
+    RetNetConfig,
+)
+from memory_mosaics.mixers.lstm import LSTM, LSTMConfig
+from memory_mosaics.mixers.mamba import Mamba, MambaConfig
 from memory_mosaics.mixers.mlp import MLP, MLPConfig
+from memory_mosaics.mixers.own import DroppedInputsConfig, OwnConfig
+from memory_mosaics.mixers.rwkv import RWKV, RWKVConfig
+from memory_mosaics.mixers.state_space import H3, S4D, H3Config, S4DConfig
 from memory_mosaics.ops.leaky_average import leaky_average
 from memory_mosaics.ops.recall import dot_product, gaussian, merge, recall, recall_with_lse
+from memory_mosaics.parameters import Rule
 from memory_mosaics.presets import PRESETS, memory_mosaic, preset, transformer
 from memory_mosaics.reader import Reader
+from memory_mosaics.scales import Decay, Scale
 from memory_mosaics.version import __version__
 
 __all__ = [
+    "GLA",
+    "H3",
+    "LSTM",
     "MLP",
     "PRESETS",
+    "RWKV",
+    "S4D",
     "Alibi",
     "AssociativeMemory",
     "Attention",
@@ -61,8 +80,14 @@ __all__ = [
     "ConvolutionConfig",
     "Decay",
     "Draw",
+    "DroppedInputsConfig",
     "Extractor",
     "ExtractorConfig",
+    "GLAConfig",
+    "H3Config",
+    "Hyena",
+    "HyenaConfig",
+    "LSTMConfig",
     "LanguageModel",
     "LanguageModelConfig",
     "LeakyAverage",
@@ -70,12 +95,22 @@ __all__ = [
     "LearnedPositionsConfig",
     "Linear",
     "LinearConfig",
+    "LinearTransformer",
+    "LinearTransformerConfig",
     "MLPConfig",
+    "Mamba",
+    "MambaConfig",
     "MixerConfig",
+    "OwnConfig",
     "PersistentMemory",
     "PersistentMemoryConfig",
+    "RWKVConfig",
     "Reader",
+    "RetNet",
+    "RetNetConfig",
     "Rotary",
+    "Rule",
+    "S4DConfig",
     "Scale",
     "Taps",
     "TapsConfig",

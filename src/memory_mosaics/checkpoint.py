@@ -19,6 +19,7 @@ from memory_mosaics.config import from_plain, to_plain
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import flush
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig
+from memory_mosaics.parameters import exact_names
 
 MODEL_TYPE = "memory_mosaic"
 ARCHITECTURE = "MosaicForCausalLM"
@@ -102,8 +103,9 @@ def load(
     model = _empty(config)
     check_weights(weights, _shapes(model), folder)
     if dtype is not None:
+        exact = exact_names(model)
         for name, tensor in weights.items():
-            weights[name] = tensor.to(torch.float32 if name.rsplit(".", 1)[-1] in KEEP_IN_FLOAT32 else dtype)
+            weights[name] = tensor.to(torch.float32 if name in exact else dtype)
     model.load_state_dict(weights, assign=True)
     return model.requires_grad_(True).eval()
 

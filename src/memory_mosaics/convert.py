@@ -19,9 +19,10 @@ from torch import Tensor
 
 from memory_mosaics.checkpoint import CheckpointError, save
 from memory_mosaics.errors import one_line
-from memory_mosaics.extractors import ConvolutionConfig, Scale, TapsConfig
+from memory_mosaics.extractors import ConvolutionConfig, TapsConfig
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig
 from memory_mosaics.memory import ContextualMemoryConfig, PersistentMemoryConfig
+from memory_mosaics.scales import Scale
 
 # A layout: our names of the parts of a model, and theirs. Where one of ours begins another, the longer comes first.
 NANO = {

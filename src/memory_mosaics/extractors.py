@@ -6,13 +6,12 @@
     Convolution     phi_T = Norm(sum_j W_j x_{T+j})                       a full matrix for every tap
 
 Values may depend on the next `peek` inputs, so T inputs complete the features of T - peek times: those are what a call
-returns, with one tensor of state that holds what the features still to come need.
+returns, with one tensor of state that holds what the features still to come need. `length` multiplies them, per head.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -25,52 +24,16 @@ from memory_mosaics.ops.taps import tapped
 from memory_mosaics.ops.triton import kernels_take
 from memory_mosaics.ops.triton.leaky_average import leaky_key
 from memory_mosaics.ops.triton.taps import tapped_value
+from memory_mosaics.parameters import SENSITIVE
+from memory_mosaics.scales import Decay
 from memory_mosaics.shapes import Bool, Float
+
+Length = float | Float[Tensor, " H"] | None  # of a feature: none is as it comes
 
 
 def identity(x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
     """No norm: for keys and values whose length matters."""
     return x
-
-
-class Scale(nn.Module):
-    """One positive trained number per head, exp(speed * theta), so that steps are relative and far larger than those
-    of matrices: under Adam at step size 1e-3, a step changes it by up to speed / 10 per cent.
-    """
-
-    LARGEST = 2 * math.log(65535)  # the cap that the authors' nanoMosaics puts on beta
-
-    def __init__(self, heads: int, *, initial: float, speed: float = 10.0):
-        super().__init__()
-        self.initial, self.speed = initial, speed
-        self.theta = nn.Parameter(torch.empty(heads))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        self.set(torch.full(self.theta.shape, self.initial))
-
-    @torch.no_grad()
-    def set(self, scale: Float[Tensor, " H"]) -> None:
-        self.theta.copy_(scale.log() / self.speed)
-
-    def forward(self) -> Float[Tensor, " H"]:
-        return (self.speed * self.theta.float()).clamp(max=self.LARGEST).exp()
-
-
-class Decay(nn.Module):
-    """The leaky average's lambda, one per head, exp(-|10 w|). It starts spread from 0.61 (long) to 0.007 (short)."""
-
-    def __init__(self, heads: int):
-        super().__init__()
-        self.rate = nn.Parameter(torch.empty(heads))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        with torch.no_grad():
-            self.rate.copy_(torch.linspace(0.05, 0.5, len(self.rate)))
-
-    def forward(self) -> Float[Tensor, " H"]:
-        return torch.exp(-(10 * self.rate.float()).abs())
 
 
 @runtime_checkable
@@ -79,7 +42,9 @@ class Extractor(Protocol):
 
     peek: int
 
-    def __call__(self, x: Tensor, state: Tensor | None = None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
+    def __call__(
+        self, x: Tensor, state: Tensor | None = None, mask: Tensor | None = None, length: Length = None
+    ) -> tuple[Tensor, Tensor]: ...
 
 
 def no_peeking(key: Extractor) -> Extractor:
@@ -93,6 +58,14 @@ def heads_of(x: Float[Tensor, "B T W"], heads: int, mask: Bool[Tensor, "B T"] | 
     """Split into heads; padding counts for nothing."""
     x = x if mask is None else x * mask[..., None]
     return x.unflatten(-1, (heads, -1))
+
+
+def lengthened(features: Float[Tensor, "B N H D"], length: Length) -> Float[Tensor, "B N H D"]:
+    """Times `length`, rounded once: the product is taken in float32 whatever the features are in."""
+    if not isinstance(length, Tensor):
+        return features if length is None else features * length
+    exact = features.to(torch.promote_types(features.dtype, torch.float32))
+    return (exact * length[:, None]).to(features.dtype)
 
 
 class ComplexMap(nn.Module):
@@ -130,10 +103,14 @@ class Linear(nn.Module):
         self.map = nn.Linear(width, heads * head_width, bias=bias) if map is None else map
 
     def forward(
-        self, x: Float[Tensor, "B T W"], state: Tensor | None = None, mask: Bool[Tensor, "B T"] | None = None
+        self,
+        x: Float[Tensor, "B T W"],
+        state: Tensor | None = None,
+        mask: Bool[Tensor, "B T"] | None = None,
+        length: Length = None,
     ) -> tuple[Float[Tensor, "B N H D"], Tensor]:
         window = _extend(state, heads_of(self.map(x), self.heads, mask), back=0)
-        return window[:, self.peek :], _keep(window, self.peek)
+        return lengthened(window[:, self.peek :], length), _keep(window, self.peek)
 
 
 class LeakyAverage(nn.Module):
@@ -148,13 +125,17 @@ class LeakyAverage(nn.Module):
         self.decay = Decay(heads)
 
     def forward(
-        self, x: Float[Tensor, "B T W"], state: Tensor | None = None, mask: Bool[Tensor, "B T"] | None = None
+        self,
+        x: Float[Tensor, "B T W"],
+        state: Tensor | None = None,
+        mask: Bool[Tensor, "B T"] | None = None,
+        length: Length = None,
     ) -> tuple[Float[Tensor, "B T H D"], Float[Tensor, "B H D"]]:
         raw = heads_of(self.map(x), self.heads, mask)
-        if kernels_take(raw):
-            return leaky_key(raw, self.decay(), state)
+        if kernels_take(raw) and (length is None or isinstance(length, Tensor)):
+            return leaky_key(raw, self.decay(), state, length)
         average, last = leaky_average(raw.float(), self.decay(), state)
-        return normalise(average).to(raw.dtype), last
+        return lengthened(normalise(average), length).to(raw.dtype), last
 
 
 class Taps(nn.Module):
@@ -162,6 +143,8 @@ class Taps(nn.Module):
 
     With back = 0 and peek = 1 these are the values of equation 6; the two taps start as c and 1 - c, c random.
     """
+
+    rules: ClassVar = {"taps": SENSITIVE}
 
     def __init__(
         self,
@@ -187,13 +170,17 @@ class Taps(nn.Module):
             self.taps.copy_(F.pad(cuts, (0, 1), value=1.0) - F.pad(cuts, (1, 0)))
 
     def forward(
-        self, x: Float[Tensor, "B T W"], state: Tensor | None = None, mask: Bool[Tensor, "B T"] | None = None
+        self,
+        x: Float[Tensor, "B T W"],
+        state: Tensor | None = None,
+        mask: Bool[Tensor, "B T"] | None = None,
+        length: Length = None,
     ) -> tuple[Float[Tensor, "B N H D"], Tensor]:
         window = _extend(state, heads_of(self.map(x), self.heads, mask), back=self.back)
         kept = _keep(window, self.taps.shape[1] - 1)
-        if self.taps.shape[1] == 2 and self.norm is normalise and kernels_take(window):
+        if self.taps.shape[1] == 2 and self.norm is normalise and kernels_take(window[:, 1:]) and length is None:
             return tapped_value(window, self.taps), kept
-        return self.norm(tapped(window.float(), self.taps)).to(window.dtype), kept
+        return lengthened(self.norm(tapped(window.float(), self.taps)), length).to(window.dtype), kept
 
 
 class Convolution(nn.Module):
@@ -215,13 +202,17 @@ class Convolution(nn.Module):
         self.map = nn.Linear(width, (back + 1 + peek) * heads * head_width, bias=bias)
 
     def forward(
-        self, x: Float[Tensor, "B T W"], state: Tensor | None = None, mask: Bool[Tensor, "B T"] | None = None
+        self,
+        x: Float[Tensor, "B T W"],
+        state: Tensor | None = None,
+        mask: Bool[Tensor, "B T"] | None = None,
+        length: Length = None,
     ) -> tuple[Float[Tensor, "B N H D"], Tensor]:
         taps = self.back + 1 + self.peek
         window = _extend(state, heads_of(self.map(x), taps * self.heads, mask), back=self.back)
         complete = max(window.shape[1] - taps + 1, 0)
         terms = [part[:, j : j + complete] for j, part in enumerate(window.chunk(taps, dim=2))]
-        return self.norm(torch.stack(terms).sum(dim=0)), _keep(window, taps - 1)
+        return lengthened(self.norm(torch.stack(terms).sum(dim=0)), length), _keep(window, taps - 1)
 
 
 def _extend(state: Tensor | None, raw: Float[Tensor, "B T H D"], *, back: int) -> Float[Tensor, "B N H D"]:

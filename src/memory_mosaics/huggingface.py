@@ -18,9 +18,10 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import can_return_tuple
 
-from memory_mosaics.checkpoint import KEEP_IN_FLOAT32, MODEL_TYPE
+from memory_mosaics.checkpoint import MODEL_TYPE
 from memory_mosaics.config import to_plain
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, config_from_plain, map_state
+from memory_mosaics.parameters import exact_names
 from memory_mosaics.presets import preset
 from memory_mosaics.shapes import Bool, Float, Int
 
@@ -163,11 +164,12 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
     _is_stateful = True  # refuses assisted generation, which takes tokens back
     _no_split_modules = ["Block"]  # noqa: RUF012
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
-    _keep_in_fp32_modules_strict = [rf"\.{name}$" for name in KEEP_IN_FLOAT32]  # noqa: RUF012
 
     def __init__(self, config: MosaicConfig):
         super().__init__(config)
         self.language_model = LanguageModel(config.parts)
+        exact = {name.rpartition(".")[2] for name in exact_names(self.language_model)}
+        self._keep_in_fp32_modules_strict = [rf"\.{name}$" for name in sorted(exact)]
         self.post_init()
 
     @can_return_tuple

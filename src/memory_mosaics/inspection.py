@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -142,7 +143,8 @@ def _look(
     logits = _alone(model, mixer, answers, last).topk(min(top, model.config.vocabulary), dim=-1)
     decay = getattr(getattr(mixer, "key", None), "decay", None)
     squares = weights.square().sum(dim=-1)
-    beta = torch.as_tensor(question.sharpness).float()
+    own: Any = getattr(mixer, "sharpness", None)  # a memory may have given it to its keys
+    beta = torch.as_tensor(question.sharpness if own is None else own()).float()
     beta = beta if beta.ndim < 2 else beta.reshape(-1, *beta.shape[-2:])[0, position]
     return Look(
         block=block,

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from memory_mosaics.config import MixerConfig, at_least, from_plain
-from memory_mosaics.extractors import Convolution, Decay, LeakyAverage, Scale, Taps
+from memory_mosaics.extractors import Convolution, LeakyAverage, Taps
 from memory_mosaics.memory import PersistentMemory
+from memory_mosaics.scales import Decay, Scale
 from memory_mosaics.shapes import Bool, Float, Int
 from memory_mosaics.storage import State
 

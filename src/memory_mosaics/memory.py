@@ -14,16 +14,19 @@ after a sequence, never inside.
 """
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from math import e
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memory_mosaics.config import ExtractorConfig, MixerConfig, at_least, part
-from memory_mosaics.extractors import Extractor, LeakyAverageConfig, Scale, TapsConfig, no_peeking
+from memory_mosaics.extractors import Extractor, LeakyAverageConfig, TapsConfig, no_peeking
 from memory_mosaics.ops.recall import gaussian, recall
+from memory_mosaics.scales import Fixed, Scale, with_parts_worked_out
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import Pairs, Question, State, remember, with_room
 
@@ -84,17 +87,6 @@ def _same_memories(name: str, new: Tensor, stored: Tensor) -> None:
         raise ValueError(f"{name} {tuple(new.shape)} do not go with the stored {name} {tuple(stored.shape)}")
 
 
-class Fixed(nn.Module):
-    """A sharpness that is not trained."""
-
-    def __init__(self, sharpness: float):
-        super().__init__()
-        self.sharpness = float(sharpness)
-
-    def forward(self) -> float:
-        return self.sharpness
-
-
 class Combine(nn.Module):
     """The combining layer: the answers of all heads, each with its trained scale, through one matrix."""
 
@@ -107,9 +99,16 @@ class Combine(nn.Module):
         scale, width = self.scale(), self.map.out_features
         if answers.shape[:2].numel() <= width:
             return self.map((answers * scale[:, None].to(answers.dtype)).flatten(2))
-        # The matrix is the smaller of the two to scale.
-        weight = (self.map.weight * scale.repeat_interleave(answers.shape[-1])).to(self.map.weight.dtype)
-        return F.linear(answers.flatten(2), weight, self.map.bias)
+        return F.linear(answers.flatten(2), self._scaled(scale), self.map.bias)  # the matrix is the smaller to scale
+
+    def worked_out(self) -> nn.Module:
+        scaled = copy(self.map)
+        scaled._parameters = self.map._parameters | {"weight": nn.Parameter(self._scaled(self.scale()).detach())}
+        return nn.Sequential(nn.Flatten(2), scaled)
+
+    def _scaled(self, scale: Float[Tensor, " H"]) -> Float[Tensor, "W V"]:
+        weight = self.map.weight
+        return (weight * scale.repeat_interleave(weight.shape[1] // len(scale))).to(weight.dtype)
 
 
 class ContextualMemory(nn.Module):
@@ -133,6 +132,7 @@ class ContextualMemory(nn.Module):
             raise ValueError(f"a value must peek at least 1 step ahead, or it is no prediction; got {value.peek}")
         self.key, self.value, self.combine = no_peeking(key), value, combine
         self.sharpness, self.dropout = sharpness if callable(sharpness) else Fixed(sharpness), dropout
+        self.maps: nn.Module | None = None  # those of key and value in one, once worked out
 
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
@@ -141,16 +141,30 @@ class ContextualMemory(nn.Module):
         return self.combine(question.answer(self.dropout if self.training else 0.0)), state
 
     def ask(self, x: Tensor, state: State | None = None, mask: Tensor | None = None) -> tuple[Question, State]:
-        """What is asked at every time of x, and the state after it."""
+        """What is asked at every time of x, and the state after it. Keys of length sqrt(beta) have the products
+        beta q.k: nothing is left to multiply.
+        """
         key_state, value_state = state[:2] if state else (None, None)
-        queries, key_state = self.key(x, key_state, mask)
-        values, value_state = self.value(x, value_state, mask)
+        for_keys, for_values = (x, x) if self.maps is None else self.maps(x).chunk(2, dim=-1)
+        queries, key_state = self.key(for_keys, key_state, mask, self.sharpness() ** 0.5)
+        values, value_state = self.value(for_values, value_state, mask)
         pairs, stored = remember(state[2:] if state else None, queries, values, mask, peek=self.value.peek)
-        return Question(queries, pairs, self.sharpness()), (key_state, value_state, *stored)
+        return Question(queries, pairs, sharpness=1.0), (key_state, value_state, *stored)
 
     def with_room(self, state: State, capacity: int) -> State:
         """The same state with room for `capacity` pairs, to be read on one token at a time."""
         return *state[:2], *with_room(state[2:], capacity)
+
+    def worked_out(self) -> "ContextualMemory":
+        """One matrix for key and value: both have to wait for one product, not for two."""
+        twin = with_parts_worked_out(self)
+        maps: list[Any] = [getattr(part, "map", None) for part in (self.key, self.value)]
+        plain = all(type(one) is nn.Linear and one.bias is None for one in maps)
+        if plain and maps[0].weight.shape == maps[1].weight.shape:
+            twin.maps = copy(maps[0])
+            twin.maps._parameters = {"weight": nn.Parameter(torch.cat([one.weight for one in maps])), "bias": None}
+            twin.key.map = twin.value.map = nn.Identity()
+        return twin
 
 
 class PersistentMemory(nn.Module):
@@ -188,13 +202,13 @@ class PersistentMemory(nn.Module):
     ) -> tuple[Float[Tensor, "B T W"], State]:
         question, state = self.ask(x, state, mask)
         answers = question.answer(self.dropout if self.training else 0.0)
-        answers = answers[0] if len(answers) == 1 else answers.mean(dim=0)
+        answers = answers.squeeze(0) if len(answers) == 1 else answers.mean(dim=0)  # a view costs no copy
         return self.combine(answers.unflatten(0, x.shape[:2])), state
 
     def ask(self, x: Tensor, state: State | None = None, mask: Tensor | None = None) -> tuple[Question, State]:
         """What is asked at every time of every row of x, as if it were one row: (memories, B*T, H, D)."""
         keys, key_state = self.key(x, *(state or ()), mask=mask)
-        queries = keys.flatten(0, 1).expand(len(self.keys), -1, -1, -1)
+        queries = keys.flatten(0, 1)[None].expand(len(self.keys), -1, -1, -1)
         pairs = Pairs(self.keys.to(queries.dtype), self.values.to(queries.dtype))
         return Question(queries, pairs, self.sharpness()), (key_state,)
 

@@ -1,21 +1,27 @@
 """A model that has read prompts and reads on, one token of every row at a time: the engine of generation.
 
 A prompt is read in parallel. Then its state gets room for what is to come, and each step is the same work on the same
-tensors: on CUDA it is recorded once as a graph and replayed, so that nothing but the device itself takes time.
+tensors: on CUDA it is recorded once as a graph and replayed, so that nothing but the device itself takes time. What is
+recorded is kept with the model, for the next that reads as many rows with as much room.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
+from weakref import WeakKeyDictionary, finalize
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memory_mosaics.language_model import LanguageModel, map_state
+from memory_mosaics.scales import worked_out
 from memory_mosaics.shapes import Bool, Float, Int
 
 ROOM = 2048  # tokens that get room at once; beyond, room doubles
+GRAIN = 256  # room comes in such pieces, so that a recorded step serves many lengths
+KEPT = 4  # recorded steps of a model that wait for the next to read with it
 
 
 class Reader:
@@ -27,13 +33,16 @@ class Reader:
         """Prompts of different lengths are filled up on the left. `compiled` fuses each step: faster, after a wait."""
         if not prompts or any(len(prompt) == 0 for prompt in prompts):
             raise ValueError("a prompt must have at least one token: there is nothing to predict from")
-        self.model, self.device = model, model.embedding.weight.device
+        self.desk = Desk.of(model)
+        self.model = model = self.desk.model
+        self.device = model.embedding.weight.device
         self.through = torch.compile(nn.Module.__call__, dynamic=False) if compiled else None
         self.replay: Callable[[], None] | None = None
+        self.leave: Callable[[], None] = lambda: None
         tokens, mask = left_padded([prompt.to(self.device) for prompt in prompts])
         self.count, self.room = tokens.shape[1], 0
         self.peek = max(getattr(module, "peek", 0) for module in model.modules())  # shapes change before so many tokens
-        with reading(self.model):
+        with torch.no_grad():
             features, self.state = model.features(model.embedding(tokens), None, mask)
             self.logits = model.logits(features[:, -1])
         self.tokens = tokens[:, -1:].clone()
@@ -43,9 +52,9 @@ class Reader:
         self._make_room(self.count + 1)
         self.tokens.copy_(tokens[:, None])
         if self.replay is None:
-            with reading(self.model):
+            with torch.no_grad():
                 if self.device.type == "cuda" and self.room:
-                    self.replay = _recorded(self._step, self.state)
+                    self._record()
                 else:
                     self._step()
         if self.replay is not None:
@@ -74,9 +83,23 @@ class Reader:
 
     def _make_room(self, tokens: int) -> None:
         if self.count >= self.peek and tokens > self.room:
-            self.room = -(-max(tokens, 2 * self.room) // 64) * 64
+            self.room = -(-max(tokens, 2 * self.room) // GRAIN) * GRAIN
             self.state = self.model.with_room(self.state, self.room)
             self.replay = None  # was of other tensors
+
+    def _record(self) -> None:
+        """Sit down where someone has recorded this step before, or record it."""
+        mine = (self.tokens, self.state, self.logits)
+        kind = str([(tensor.shape, tensor.dtype) for tensor in _tensors(mine)])
+        kind += str((self.through is None, torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")))
+        place = self.desk.take(kind)
+        if place is None:
+            place = Place(kind, mine, _recorded(self._step, self.state))
+        else:
+            _overwrite(place.tensors, mine)
+        (self.tokens, self.state, self.logits), self.replay = place.tensors, place.replay
+        self.leave()  # where it sat before
+        self.leave = finalize(self, self.desk.free.append, place)
 
     def _step(self) -> None:
         """Read self.tokens. The logits change in place, and so does the state where it has room."""
@@ -86,6 +109,39 @@ class Reader:
             _overwrite(self.state, state)
         else:
             self.state = state
+
+
+class Place(NamedTuple):
+    """A recorded step and the tensors that it reads and writes."""
+
+    kind: str
+    tensors: tuple[Tensor, Any, Tensor]
+    replay: Callable[[], None]
+
+
+class Desk:
+    """A model to read with and its recorded steps that nobody uses now, as long as its parameters stay as they are."""
+
+    desks: ClassVar[WeakKeyDictionary[nn.Module, "Desk"]] = WeakKeyDictionary()
+
+    def __init__(self, model: LanguageModel, stamp: tuple):
+        self.model, self.stamp = worked_out(model).eval(), stamp
+        self.free: deque[Place] = deque(maxlen=KEPT)
+
+    @classmethod
+    def of(cls, model: LanguageModel) -> "Desk":
+        stamp = tuple((parameter.data_ptr(), parameter._version) for parameter in model.parameters())
+        desk = cls.desks.get(model)
+        if desk is None or desk.stamp != stamp:
+            desk = cls.desks[model] = cls(model, stamp)
+        return desk
+
+    def take(self, kind: str) -> Place | None:
+        for i, place in enumerate(self.free):
+            if place.kind == kind:
+                del self.free[i]
+                return place
+        return None
 
 
 @contextmanager
@@ -112,13 +168,21 @@ def left_padded(prompts: Sequence[Int[Tensor, " _"]]) -> tuple[Int[Tensor, "B T"
 
 
 def _overwrite(old: Any, new: Any) -> None:
-    """Write a state over another, where a step has not done so itself."""
-    if isinstance(old, Tensor):
-        if new.data_ptr() != old.data_ptr():
-            old.copy_(new)
-        return
-    for old_part, new_part in zip(old, new, strict=True):
-        _overwrite(old_part, new_part)
+    """Write a state over another, where a step has not done so itself: all tensors of a kind at once."""
+    kinds: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
+    for before, after in zip(_tensors(old), _tensors(new), strict=True):
+        if before.data_ptr() != after.data_ptr() and before.numel():
+            kinds.setdefault(before.dtype, []).append((before, after))
+    for pairs in kinds.values():
+        torch._foreach_copy_([before for before, _ in pairs], [after for _, after in pairs])
+
+
+def _tensors(state: Any) -> Iterator[Tensor]:
+    if isinstance(state, Tensor):
+        yield state
+    else:
+        for part in state:
+            yield from _tensors(part)
 
 
 def _recorded(step: Callable[[], None], state: Any) -> Callable[[], None]:

@@ -87,7 +87,9 @@ def _fill(stored: State, keys: Tensor, values: Tensor, mask: Tensor | None, peek
     all_values[row, count - peek] = values[:, 0].to(all_values.dtype)
     if mask is not None:
         real[row, count] = mask[:, 0]
-    return Pairs(all_keys, all_values, None, real, count + 1 - peek), (all_keys, all_values, real, count + 1)
+    now = count + 1
+    complete = count if peek == 1 else now - peek if peek else now  # no more tensors than it takes
+    return Pairs(all_keys, all_values, None, real, complete), (all_keys, all_values, real, now)
 
 
 def with_room(stored: State, capacity: int) -> State:

@@ -12,6 +12,7 @@ from memory_mosaics.mixers.linear_attention import (
     LinearTransformerConfig,
     RetNetConfig,
     _dropped,
+    chances,
     linear_attention,
 )
 from memory_mosaics.ops.scan import scan
@@ -168,3 +169,12 @@ def test_wrong_sizes_are_named(config):
     if config is not LinearTransformerConfig:
         with pytest.raises(ValueError, match="a head is 3 wide"):
             config(heads=2).build(6)
+
+
+def test_chances_are_uniform_and_a_function_of_their_seed():
+    shape = torch.Size((4, 2, 50, 60))
+    first, again, other = (chances(torch.tensor(seed), shape) for seed in (7, 7, 8))
+    assert torch.equal(first, again)
+    assert not (first == other).any()
+    assert (torch.histc(first, 10, 0, 1) / shape.numel() - 0.1).abs().max() < 0.01
+    assert torch.corrcoef(torch.stack([first.flatten(), other.flatten()]))[0, 1].abs() < 0.02

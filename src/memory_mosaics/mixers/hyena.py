@@ -10,6 +10,7 @@ grows with the text as that of attention does, and a step evaluates the filter a
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,7 @@ from memory_mosaics.mixers.state_space import extended, masked
 from memory_mosaics.ops.convolution import causal_convolution
 from memory_mosaics.ops.precision import full_precision, wide
 from memory_mosaics.ops.taps import tapped
+from memory_mosaics.parameters import UNDECAYED
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import State
 
@@ -59,6 +61,8 @@ class Filter(nn.Module):
     The MLP has sines of trained frequencies, common to its layers, for activations. Its matrices are no maps of
     activations: they begin with deviation 0.02 whatever their inputs.
     """
+
+    rules: ClassVar = dict.fromkeys(("weights", "offsets", "out", "frequency"), UNDECAYED)
 
     def __init__(self, width: int, *, length: int, hidden: int):
         super().__init__()

@@ -7,12 +7,16 @@
     GLA                  a_t = sigmoid of a map of x_t, a channel   Yang et al. 2023, the first version
 
 The details are those of the RegBench baselines (Akyürek et al. 2024). `linear_attention` is the recurrence, in time and
-memory linear in T: products inside chunks, and a scan over what the chunks add.
+memory linear in T: products inside chunks, and a scan over what the chunks add. Where flash-linear-attention is
+installed its kernel gives the same on CUDA, except in compiled code.
 
 Letters in shapes: B batch, T time, H heads, D key width, V value width, W model width; N chunks of C steps.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +33,7 @@ from memory_mosaics.storage import State
 
 CHUNK = 16  # e^(3 * 16), the most that a gate of GLA can do in a chunk, is well within float32
 BLOCK = 128  # queries at a time where scores are dropped
+GOLDEN, FACTORS = -0x61C8864680B583EB, (-0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)  # of splitmix64, as signed numbers
 GATE_RANK, GATE_TEMPERATURE, FASTEST_GATE = 16, 16.0, -3.0  # of GLA
 
 
@@ -47,6 +52,10 @@ def linear_attention(
     memory = queries.new_zeros(B, H, D, values.shape[-1]) if memory is None else memory.to(queries.dtype)
     if T == 0:
         return values, memory
+    taken = queries.is_cuda and T > 1 and queries.dtype == torch.float32 and not torch.compiler.is_compiling()
+    if taken and (kernel := _flash()) is not None:
+        decay = log_decay.expand(B, T, H, D)
+        return kernel(queries, keys, values, decay, scale=1.0, initial_state=memory, output_final_state=True)
     size = min(CHUNK, T)
     missing = rounded(-(-T // size)) * size - T
     inputs = (F.pad(x, (0, 0, 0, 0, 0, missing)) for x in (queries, keys, values, log_decay))
@@ -65,6 +74,16 @@ def linear_attention(
     return found.flatten(1, 2)[:, :T], leaving[:, -1].clone()  # not a view, which would keep all of them alive
 
 
+@lru_cache
+def _flash() -> Callable[..., tuple[Tensor, Tensor]] | None:
+    """The kernel of flash-linear-attention, if it is installed."""
+    if find_spec("fla") is None or find_spec("triton") is None:
+        return None
+    from fla.ops.gla import chunk_gla  # type: ignore[import-not-found]
+
+    return chunk_gla
+
+
 def _decay_and_add(earlier: Elements, later: Elements) -> Elements:
     (decay, memory), (later_decay, added) = earlier, later
     return decay * later_decay, later_decay * memory + added
@@ -75,16 +94,29 @@ def _dropped(
 ) -> Float[Tensor, "B T H V"]:
     """The same without decay and state, but with some of the scores forgotten: one block's scores alive at a time."""
 
-    def answer(start: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def answer(start: int, seed: Tensor, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         scores = torch.einsum("bthd,bshd->bhts", queries, keys).tril(start)
-        return torch.einsum("bhts,bshv->bthv", F.dropout(scores, dropout), values)
+        scores = scores * (chances(seed, scores.shape) >= dropout) / (1 - dropout)
+        return torch.einsum("bhts,bshv->bthv", scores, values)
 
     answers = [values[:, :0]]
+    seeds = torch.randint(2**62, (queries.shape[1],), device=queries.device)
     for start in range(0, queries.shape[1], BLOCK):
         end = start + BLOCK
-        block = queries[:, start:end], keys[:, :end], values[:, :end]
-        answers.append(checkpoint(answer, start, *block, use_reentrant=False))
+        block = seeds[start], queries[:, start:end], keys[:, :end], values[:, :end]
+        answers.append(checkpoint(answer, start, *block, use_reentrant=False, preserve_rng_state=False))
     return torch.cat(answers, dim=1)
+
+
+def chances(seed: Int[Tensor, ""], shape: torch.Size) -> Float[Tensor, "..."]:
+    """Numbers in [0, 1) that the seed alone decides (splitmix64): going back they are computed again.
+
+    A generator would have to be set back for that, which a recorded step cannot do.
+    """
+    x = seed + GOLDEN * torch.arange(shape.numel(), device=seed.device).view(shape)
+    for factor, shift in zip(FACTORS, (30, 27), strict=True):
+        x = (x ^ (x >> shift)) * factor
+    return ((x ^ (x >> 31)) & (2**24 - 1)) / 2**24
 
 
 class LinearTransformer(nn.Module):

@@ -11,7 +11,7 @@ the depth asked for: a matter of the whole model. This is the mixer, the same in
 
 import math
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,7 @@ from memory_mosaics.mixers.hyena import ShortConvolution
 from memory_mosaics.mixers.state_space import masked, random_steps
 from memory_mosaics.ops.precision import full_precision, wide
 from memory_mosaics.ops.scan import recurrence
+from memory_mosaics.parameters import SENSITIVE, UNDECAYED, Rule
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import State
 
@@ -54,6 +55,8 @@ def _segment(u: Tensor, dt: Tensor, B: Tensor, C: Tensor, A: Tensor, h: Tensor) 
 
 class Mamba(nn.Module):
     """State: the last inputs of the short convolution, then h."""
+
+    rules: ClassVar = {"A_log": SENSITIVE, "D": UNDECAYED, "dt_offset": Rule(exact=True)}
 
     def __init__(self, width: int, *, states: int, taps: int, expansion: int, bias: bool = False):
         super().__init__()

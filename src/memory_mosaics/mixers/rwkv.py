@@ -11,12 +11,14 @@ a and b leave the range of floats. What is kept is the average a / b and log b, 
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from memory_mosaics.config import MixerConfig, part
 from memory_mosaics.ops.scan import Elements, scan
+from memory_mosaics.parameters import Rule
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import State
 
@@ -25,6 +27,8 @@ EMPTY = -1e30  # log b of nothing: infinity would make its gradients undefined
 
 class RWKV(nn.Module):
     """Time mixing; no map has a bias. State: the last input, then a / b and log b of every channel."""
+
+    rules: ClassVar = {"time_decay": Rule(exact=True)}
 
     def __init__(self, width: int, *, as_published: bool = False):
         super().__init__()

@@ -13,6 +13,7 @@ Initial values and sizes are those of RegBench (Akyürek et al. 2024, arXiv:2401
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,7 @@ from memory_mosaics.config import MixerConfig, at_least, part
 from memory_mosaics.errors import UserError
 from memory_mosaics.ops.convolution import causal_convolution
 from memory_mosaics.ops.precision import full_precision, wide
+from memory_mosaics.parameters import SLOW, UNDECAYED
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import State
 
@@ -78,6 +80,8 @@ class DiagonalSSM(nn.Module):
     `shared`: all channels have one A, and B is part of C (S4D). Otherwise each has its own (H3). The state of a call is
     h as pairs of real numbers.
     """
+
+    rules: ClassVar = {"A_log_real": SLOW, "A_imag": SLOW, "log_dt": SLOW, "B": UNDECAYED}
 
     def __init__(self, width: int, pairs: int, *, spectrum: Spectrum, discretise: Discretise, shared: bool):
         super().__init__()
@@ -167,6 +171,8 @@ class ShiftSSM(nn.Module):
 
     B begins as the first unit vector, so that K is C. The state of a call is the last L - 1 inputs.
     """
+
+    rules: ClassVar = {"B": UNDECAYED}
 
     def __init__(self, width: int, taps: int):
         super().__init__()

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from math import ceil, inf, isfinite
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -29,6 +29,13 @@ from memory_mosaics.training.log import Log, read
 from memory_mosaics.training.objective import Objective, optimiser
 from memory_mosaics.training.recipe import Run, plain
 from memory_mosaics.training.step import Eager, step_for
+
+
+@runtime_checkable
+class Stoppable(Protocol):
+    """Ends soon after it is told to."""
+
+    stopping: bool
 
 
 class Diverged(UserError):
@@ -251,7 +258,7 @@ def _up(number: int, multiple: int) -> int:
 
 
 @contextmanager
-def stopped_gently(trainer: Trainer) -> Iterator[None]:
+def stopped_gently(trainer: Stoppable) -> Iterator[None]:
     """Ctrl-C and SIGTERM end the run after the current step, with a checkpoint; a second one ends it at once."""
 
     def stop(number: int, frame: Any) -> None:

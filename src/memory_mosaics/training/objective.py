@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from memory_mosaics.checkpoint import KEEP_IN_FLOAT32
 from memory_mosaics.language_model import LanguageModel, next_token_loss, without_state
 from memory_mosaics.ops.triton.cross_entropy import linear_cross_entropy
+from memory_mosaics.parameters import groups
 from memory_mosaics.shapes import Float, Int
-from memory_mosaics.training.recipe import Training
+from memory_mosaics.training.recipe import Schedule, Training
 
 
 class Objective(nn.Module):
@@ -28,17 +28,18 @@ class Objective(nn.Module):
 
 
 def optimiser(model: LanguageModel, training: Training) -> torch.optim.AdamW:
-    """AdamW, with weight decay on matrices only. Its state is there from the beginning, to be loaded into."""
-    decayed, free = [], []
-    for name, weight in model.named_parameters():
-        matrix = weight.dim() >= 2 and name.rsplit(".", 1)[-1] not in KEEP_IN_FLOAT32
-        (decayed if matrix else free).append(weight)
-    groups = [{"params": decayed, "weight_decay": training.weight_decay}, {"params": free, "weight_decay": 0.0}]
-    groups = [group for group in groups if group["params"]]
+    """AdamW, with weight decay on matrices only."""
+    decay = training.weight_decay
+    return adamw_of(groups(model, weight_decay=decay, decayed=lambda weight: weight.dim() >= 2), betas=training.betas)
+
+
+def adamw_of(groups: list[dict[str, Any]], *, betas: tuple[float, float]) -> torch.optim.AdamW:
+    """AdamW of such groups. Its state is there from the beginning, to be loaded into."""
     weight = groups[0]["params"][0]
     recordable = weight.is_cuda and not hasattr(weight, "full_tensor")  # then what changes between steps is a tensor
-    rate = torch.zeros((), device=weight.device) if recordable else 0.0
-    adamw = torch.optim.AdamW(groups, lr=rate, betas=training.betas, fused=True, capturable=recordable)
+    for group in groups:
+        group["lr"] = torch.zeros((), device=weight.device) if recordable else 0.0
+    adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, fused=True, capturable=recordable)
     for weight in (weight for group in adamw.param_groups for weight in group["params"]):
         first, second = (torch.zeros_like(weight, requires_grad=False) for _ in range(2))
         adamw.state[weight] = {"step": torch.zeros((), device=weight.device), "exp_avg": first, "exp_avg_sq": second}
@@ -61,15 +62,16 @@ def set_steps(adamw: torch.optim.AdamW, steps: int) -> None:
 
 
 def set_rate(adamw: torch.optim.AdamW, rate: float) -> None:
-    """The learning rate of the next step."""
+    """The learning rate of the next step, or the largest that a group bears."""
     for group in adamw.param_groups:
+        own = min(rate, group.get("largest_rate", rate))
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
+            group["lr"].fill_(own)
         else:
-            group["lr"] = rate
+            group["lr"] = own
 
 
-def take_step(adamw: torch.optim.AdamW, training: Training) -> Tensor:
+def take_step(adamw: torch.optim.AdamW, training: Schedule) -> Tensor:
     """Clip the gradients and move; returns the norm that they had."""
     weights = [weight for group in adamw.param_groups for weight in group["params"]]
     norm: Any = torch.nn.utils.clip_grad_norm_(weights, training.clip)

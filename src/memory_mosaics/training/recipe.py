@@ -9,7 +9,7 @@ import math
 import os
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 
@@ -70,6 +70,20 @@ class ModelChoice:
         if not isinstance(plain, dict):
             raise UserError(f"{file} holds no description of a model")
         return config_from_plain(plain.get("language_model", plain))
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """What a step has to know of a training."""
+
+    @property
+    def clip(self) -> float:
+        """The largest norm of the gradient."""
+        ...
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

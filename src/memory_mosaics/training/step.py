@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.training import parallel
 from memory_mosaics.training.objective import set_rate, take_step
-from memory_mosaics.training.recipe import Machine, Training
+from memory_mosaics.training.recipe import Machine, Schedule
 
 Step = Callable[[int, Int[Tensor, "B T"], Int[Tensor, "B T"]], tuple[Float[Tensor, ""], Float[Tensor, ""]]]
 TRIALS = 3  # steps before recording: compilers and libraries have then prepared all that they will use
@@ -24,7 +24,7 @@ class Eager:
     """Takes step `number` on a batch; returns its loss and the norm of its gradient."""
 
     def __init__(
-        self, objective: nn.Module, adamw: torch.optim.AdamW, training: Training, machine: Machine, *, micro: int
+        self, objective: nn.Module, adamw: torch.optim.AdamW, training: Schedule, machine: Machine, *, micro: int
     ):
         self.objective, self.adamw, self.training, self.machine, self.micro = objective, adamw, training, machine, micro
 

@@ -1,0 +1,90 @@
+"""Trained numbers, one per head, and models that are to be read with and trained no more.
+
+Scale     beta of a memory, the weight of its answers         exp(speed * theta)
+Decay     lambda of the leaky average, equation 6             exp(-|10 w|)
+Fixed     a number that is not trained
+"""
+
+import math
+from copy import copy
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from memory_mosaics.parameters import SENSITIVE
+from memory_mosaics.shapes import Float
+
+
+class Fixed(nn.Module):
+    """A number, or one a head, that is not trained."""
+
+    def __init__(self, value: float | Float[Tensor, " H"]):
+        super().__init__()
+        self.value: float | Tensor = value if isinstance(value, Tensor) else float(value)
+
+    def forward(self) -> float | Float[Tensor, " H"]:
+        return self.value
+
+
+class Scale(nn.Module):
+    """One positive trained number per head, exp(speed * theta), so that steps are relative and far larger than those
+    of matrices: under Adam at step size 1e-3, a step changes it by up to speed / 10 per cent.
+    """
+
+    LARGEST = 2 * math.log(65535)  # the cap that the authors' nanoMosaics puts on beta
+    rules: ClassVar = {"theta": SENSITIVE}
+
+    def __init__(self, heads: int, *, initial: float, speed: float = 10.0):
+        super().__init__()
+        self.initial, self.speed = initial, speed
+        self.theta = nn.Parameter(torch.empty(heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        self.set(torch.full(self.theta.shape, self.initial))
+
+    @torch.no_grad()
+    def set(self, scale: Float[Tensor, " H"]) -> None:
+        self.theta.copy_(scale.log() / self.speed)
+
+    def forward(self) -> Float[Tensor, " H"]:
+        return (self.speed * self.theta.float()).clamp(max=self.LARGEST).exp()
+
+    def worked_out(self) -> Fixed:
+        return Fixed(self())
+
+
+class Decay(nn.Module):
+    """The leaky average's lambda, one per head, exp(-|10 w|). It starts spread from 0.61 (long) to 0.007 (short)."""
+
+    rules: ClassVar = {"rate": SENSITIVE}
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.rate = nn.Parameter(torch.empty(heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        with torch.no_grad():
+            self.rate.copy_(torch.linspace(0.05, 0.5, len(self.rate)))
+
+    def forward(self) -> Float[Tensor, " H"]:
+        return torch.exp(-(10 * self.rate.float()).abs())
+
+    def worked_out(self) -> Fixed:
+        return Fixed(self())
+
+
+@torch.no_grad()
+def worked_out(module: Any) -> Any:
+    """The same module to read with, not to train: what follows from its parameters alone is computed once. Modules
+    that have such work say how, in `worked_out`; all others share their parameters.
+    """
+    return module.worked_out() if hasattr(module, "worked_out") else with_parts_worked_out(module)
+
+
+def with_parts_worked_out(module: Any) -> Any:
+    twin = copy(module)
+    twin._modules = {name: child and worked_out(child) for name, child in module._modules.items()}
+    return twin

@@ -1,0 +1,88 @@
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import nn
+
+from memory_mosaics import LanguageModel, checkpoint, memory_mosaic
+from memory_mosaics.language_model import LanguageModelConfig
+from memory_mosaics.mixers.mamba import MambaConfig
+from memory_mosaics.mixers.state_space import S4DConfig
+from memory_mosaics.parameters import Rule, exact_names, groups, rules_of
+from memory_mosaics.training.objective import adamw_of, optimiser, set_rate
+from memory_mosaics.training.recipe import Training
+
+SLOW = Rule(decay=False, largest_rate=0.01, exact=True)
+
+
+class Special(nn.Module):
+    rules: ClassVar = {"slow": SLOW, "several": Rule(decay=False)}
+
+    def __init__(self):
+        super().__init__()
+        self.slow = nn.Parameter(torch.ones(3))
+        self.several = nn.ParameterList([torch.ones(2, 2), torch.ones(2)])
+        self.ordinary = nn.Linear(2, 2)
+
+
+def model(mixer):
+    return LanguageModel(LanguageModelConfig(vocabulary=9, width=8, blocks=1, sequence_mixer=mixer))
+
+
+def test_modules_declare_rules_of_their_own_parameters():
+    found = {name: rule for name, _, rule in rules_of(nn.Sequential(Special(), nn.Linear(2, 2)))}
+    assert found["0.slow"] == SLOW
+    assert found["0.several.0"] == found["0.several.1"] == Rule(decay=False)
+    assert found["0.ordinary.weight"] == found["1.weight"] == Rule()
+    assert exact_names(Special()) == {"slow"}
+
+
+def test_groups_hold_every_parameter_once():
+    special = Special()
+    found = groups(special, weight_decay=0.1, decayed=lambda weight: weight.dim() > 1)
+    kinds = {(group["weight_decay"], group["largest_rate"]): len(group["params"]) for group in found}
+    assert kinds == {(0.0, 0.01): 1, (0.0, float("inf")): 3, (0.1, float("inf")): 1}
+
+
+def test_a_rate_is_no_larger_than_a_group_bears():
+    adamw = adamw_of(groups(Special(), weight_decay=0.1), betas=(0.9, 0.999))
+    for rate in (0.1, 1e-3):
+        set_rate(adamw, rate)
+        assert {group["largest_rate"]: group["lr"] for group in adamw.param_groups} == {
+            0.01: min(rate, 0.01),
+            float("inf"): rate,
+        }
+
+
+def test_a_language_models_matrices_decay_and_nothing_else():
+    built = model(S4DConfig())
+    names = {weight: name.rpartition(".")[2] for name, weight in built.named_parameters()}
+    adamw = optimiser(built, Training(weight_decay=0.5))
+    decayed = {names[w] for group in adamw.param_groups if group["weight_decay"] for w in group["params"]}
+    assert decayed == {"weight", "C"}
+    mosaic = LanguageModel(memory_mosaic(width=8, blocks=1, heads=2, vocabulary=9))
+    decays = {name.rpartition(".")[2]: rule.decay for name, _, rule in rules_of(mosaic)}
+    assert {name for name, decay in decays.items() if not decay} == {"theta", "rate", "taps"}
+
+
+@pytest.mark.parametrize(
+    ("mixer", "exact"),
+    [(S4DConfig(), {"A_log_real", "A_imag", "log_dt"}), (MambaConfig(), {"A_log", "dt_offset"})],
+    ids=["s4d", "mamba"],
+)
+def test_in_half_precision_what_recurrences_decay_by_stays_exact(mixer, exact, tmp_path):
+    folder = checkpoint.save(model(mixer), tmp_path / "run")
+    loaded = checkpoint.load(folder, dtype=torch.bfloat16)
+    kept = {name.rpartition(".")[2] for name, w in loaded.named_parameters() if w.dtype == torch.float32}
+    assert kept == exact
+    assert torch.isfinite(loaded(torch.randint(0, 9, (2, 5)))[0]).all()
+
+
+def test_hugging_face_keeps_them_too(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    import memory_mosaics.huggingface  # noqa: F401
+
+    folder = checkpoint.save(model(S4DConfig()), tmp_path / "run")
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    kept = {name.rpartition(".")[2] for name, w in loaded.named_parameters() if w.dtype == torch.float32}
+    assert kept == {"A_log_real", "A_imag", "log_dt"}
