@@ -64,13 +64,16 @@ def run(
         if number < least:
             raise UserError(f"{name} must be at least {least}, not {number}")
     place, corpus, models = torch.device(find_device(device)), Corpus.open(data), named(runs)
-    texts = [evaluation.sample(corpus, split=split, length=long, count=sequences, overlap=True) for long in lengths]
-    plan: dict[str, list[Sample]] = {}
+    read: dict[str, list[int]] = {}
     for trained in one_by_one(models):
         trained.check_reads(corpus)
         if not any(hasattr(block.sequence_mixer, "ask") for block in trained.model.blocks):
             raise UserError(f"{trained.name} has no attention to look at: its sequence mixers recall nothing")
-        plan[trained.name] = [text for text in texts if _reads(trained, text.length)]
+        read[trained.name] = [long for long in lengths if _reads(trained, long)]
+    texts = {
+        long: evaluation.sample(corpus, split=split, length=long, count=sequences, overlap=True) for long in lengths
+    }
+    plan = {name: [texts[long] for long in lengths] for name, lengths in read.items()}
     if not any(plan.values()):
         raise UserError(f"there is nothing to measure: no model reads {lengths[0]} tokens; take a shorter --length")
     files.prepare(out)

@@ -11,23 +11,19 @@ that is no longer a number, or is worse than a uniform guess at the end, is a "f
 
 import os
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import product
 from math import inf, log, prod
 from pathlib import Path
 from typing import Any, Literal
 
-from tqdm import tqdm
-
 from memory_mosaics import figures
 from memory_mosaics import results as files
 from memory_mosaics.errors import UserError
-from memory_mosaics.studies import sweep_trials as trials_of
+from memory_mosaics.studies.journal import Values, optuna
 from memory_mosaics.studies.sweep_ray import on_ray
-from memory_mosaics.studies.sweep_trials import Plan, Settings, Values, name_of, outcome_of, tidy
+from memory_mosaics.studies.sweep_trials import SHORT, Plan, name_of, tidy
+from memory_mosaics.studies.trials import News, Settings, carry_out, outcome_of, watched
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training.log import read
 from memory_mosaics.training.parallel import find_device
@@ -114,20 +110,17 @@ def run(
         raise UserError(f"jobs and trials must be at least 1, not {jobs} and {trials}")
     plan = make(Run(data=data, out=out, model=model, training=training, machine=machine), method, space, trials)
     figures.check()
-    trials_of.optuna()
+    optuna()
     if cluster is None:
         find_device(machine.device)
     files.prepare(out)
-    study = trials_of.open_study(plan)
+    journal = plan.queue()
     try:
-        with watched(plan):
-            if cluster == "ray":
-                done = on_ray(plan, study, jobs)
-            else:
-                done = (jobs == 1 or trials_of.in_processes(plan, jobs)) and trials_of.work(plan, study)
+        with watched(out.name, len(plan.listed) or plan.trials, lambda: look(plan)):
+            done = on_ray([plan], jobs) if cluster == "ray" else carry_out([plan], jobs)
     except KeyboardInterrupt:
         done = False
-    results = collect(plan, study)
+    results = collect(plan, journal.settings())
     results["interrupted"] = not done
     files.write(out / "results.json", results)
     where = f"Results: {out / 'results.json'}. Trials: {out / 'trials'}."
@@ -145,7 +138,7 @@ def make(run: Run, method: str, space: Space, trials: int) -> Plan:
     values: dict[str, Values] = space.values()
     config = run.model.build(corpus.vocabulary)
     given = asdict(run.training) | {"dropout": config.dropout}
-    base: Settings = {name: tidy(name, given[name]) for name in trials_of.SHORT}
+    base: Settings = {name: tidy(name, given[name]) for name in SHORT}
     listed: list[Settings] = []
     if method == "table":
         if values:
@@ -192,35 +185,12 @@ def paper_rows(base: Settings) -> list[Settings]:
     return list({name_of(row): row for row in rows}.values())
 
 
-@contextmanager
-def watched(plan: Plan) -> Iterator[None]:
-    """Within, a line on the screen says how far the trials are, and what the best has come to."""
-    over, screen = threading.Event(), sys.stderr
-    form = "{desc}: {n:.1f} of {total} trials |{bar}| {elapsed}<{remaining}{postfix}"
-    bar = tqdm(total=len(plan.listed) or plan.trials, desc=plan.run.out.name, bar_format=form, disable=None)
-    _, said = progress(plan)
-
-    def look() -> None:
-        bar.n, ended = progress(plan)
-        best = min(ended, key=lambda name: ended[name], default="")
-        for name in ended.keys() - said.keys():
-            tqdm.write(f"{name}: valid loss {ended[name]:.4f}, best so far {ended[best]:.4f}", file=screen)
-        said.update(ended)
-        bar.set_postfix_str(f"best {ended[best]:.4f}: {best}" if best else "")
-
-    def watch() -> None:
-        while not over.wait(1.0):
-            look()
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-        look()
-        bar.close()
+def look(plan: Plan) -> News:
+    """How far the trials are, and what the best has come to."""
+    done, ended = progress(plan)
+    best = min(ended, key=lambda name: ended[name], default="")
+    lines = {name: f"{name}: valid loss {loss:.4f}, best so far {ended[best]:.4f}" for name, loss in ended.items()}
+    return News(done, lines, f"best {ended[best]:.4f}: {best}" if best else "")
 
 
 def progress(plan: Plan) -> tuple[float, dict[str, float]]:
@@ -234,11 +204,10 @@ def progress(plan: Plan) -> tuple[float, dict[str, float]]:
     return done + len(finished), finished
 
 
-def collect(plan: Plan, study: Any) -> dict[str, Any]:
+def collect(plan: Plan, trials: list[Settings]) -> dict[str, Any]:
     """What results.json says: a row for each trial, in the order in which they were thought of."""
     rows: dict[str, dict[str, Any]] = {}
-    for trial in study.get_trials(deepcopy=False):
-        settings = plan.settings_of(trial)
+    for settings in trials:
         outcome = outcome_of(plan.trial(settings).out) or {"status": "unfinished"}
         losses = {"train_loss": None, "valid_loss": None}
         changed = [name for name, value in settings.items() if value != plan.base[name]]
