@@ -30,6 +30,7 @@ from memory_mosaics.studies import (
     lm_eval,
     moons,
     prompts,
+    regbench,
     sweep,
 )
 from memory_mosaics.text import corpus, stories
@@ -142,6 +143,7 @@ COMMANDS: dict[str, Any] = {
     "draw": draw,
     "induction": induction.run,
     "moons": moons.run,
+    "regbench": regbench.run,
     "bench": bench.run,
 }
 

@@ -156,7 +156,7 @@ class Sequences:
         An epoch has every sequence once, in an order of its own; its last batch has what is left.
         """
         epoch, place = divmod(step, -(-len(self) // size))
-        return self.at(_order(len(self), seed, epoch)[place * size : (place + 1) * size][rows])
+        return self.at(order(len(self), seed, epoch)[place * size : (place + 1) * size][rows])
 
     def portions(self, size: int) -> list[range]:
         """The numbers of all sequences, in order, `size` at a time."""
@@ -183,7 +183,8 @@ class Sequences:
 
 
 @lru_cache(maxsize=2)
-def _order(size: int, seed: int, epoch: int) -> list[int]:
+def order(size: int, seed: int, epoch: int) -> list[int]:
+    """In which an epoch has its sequences."""
     return np.random.default_rng((seed, epoch)).permutation(size).tolist()
 
 
@@ -214,11 +215,18 @@ def score(logits: Float[Tensor, "B T vocabulary"], legal: Bool[Tensor, "B T voca
 
 def compare(probabilities: Float[Tensor, "B T vocabulary"], legal: Bool[Tensor, "B T vocabulary"]) -> Scores:
     """The same for what gives probabilities; they need not sum to 1."""
-    counted = legal.any(dim=-1)
-    p, legal = probabilities[counted], legal[counted]  # (positions, vocabulary)
-    truth = legal / legal.sum(dim=-1, keepdim=True)
-    right = legal.gather(1, p.argmax(dim=-1, keepdim=True)).sum()
-    return Scores(len(p), float(right), (p - truth).abs().sum().item() / 2)
+    positions, right, distance = sums(probabilities, legal).tolist()
+    return Scores(round(positions), right, distance)
+
+
+def sums(probabilities: Float[Tensor, "B T vocabulary"], legal: Bool[Tensor, "B T vocabulary"]) -> Float[Tensor, " 3"]:
+    """Positions, right answers and distances, added up where they are: nothing waits for the device."""
+    choices = legal.sum(dim=-1)
+    counted = choices > 0
+    truth = legal / choices.clamp(min=1)[..., None]
+    right = legal.gather(-1, probabilities.argmax(dim=-1, keepdim=True))[..., 0]
+    distance = (probabilities - truth).abs().sum(dim=-1, dtype=torch.float64) / 2
+    return torch.stack([counted.sum(dtype=torch.float64), right.sum(dtype=torch.float64), (distance * counted).sum()])
 
 
 def measure(

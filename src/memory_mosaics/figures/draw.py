@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memory_mosaics.errors import UserError
-from memory_mosaics.figures import evaluation, language, speed, tasks
+from memory_mosaics.figures import evaluation, language, regbench, speed, tasks
 from memory_mosaics.figures.style import STYLE, check, save
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ DRAWINGS: dict[str, dict[str, "Callable[[dict[str, Any]], Figure | None]"]] = {
         "training.png": tasks.moons_training,
         "astronomers.png": tasks.moons_astronomers,
     },
+    "regbench": {"regbench.png": regbench.regbench, "in_distribution.png": regbench.in_distribution},
     "curves": {"curves.png": language.training_curves, "step_sizes.png": language.step_sizes},
     "sweep": {"sweep.png": language.sweep},
     "runs": {"runs.png": language.runs},

@@ -1,0 +1,113 @@
+"""Figures of RegBench: accuracy and distance against the number of training languages, and in distribution."""
+
+from typing import TYPE_CHECKING, Any
+
+from memory_mosaics.figures.style import GREY, INK, ORANGE, canvas
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Memories in the one warm colour; architectures after it in hues that stay apart, each with a mark of its own.
+HUES = ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#8C6D1F", "#6A51A3", "#E69F00", "#41AB5D", "#A50F15", "#4D4D4D")
+MARKS = "osD^vP<>Xph"
+MEASURES = {
+    "accuracy": "accuracy: the most likely token is a legal one",
+    "tvd": "TVD: distance to the true distribution",
+}
+
+
+def regbench(results: dict[str, Any]) -> "Figure | None":
+    """New languages: one panel a measure, a line an architecture, the n-grams behind them."""
+    lines = _lines(results)
+    if not lines:
+        return None
+    title = "RegBench: learning a new language in context"
+    figure, [panels] = canvas(1, 2, 12.5, 5.4, title)
+    numbers = sorted({best["environments"] for row in lines.values() for best in row})
+    for axes, (measure, name) in zip(panels, MEASURES.items(), strict=True):
+        _anchors(axes, {name: scores[measure] for name, scores in results["anchors"].items() if name != "uniform"})
+        for architecture, row in lines.items():
+            look = _look(architecture, list(lines))
+            points = [(best["environments"], best[measure]) for best in row]
+            axes.plot(*zip(*points, strict=True), **look, label=results["labels"][architecture])
+        axes.set_title(name, loc="left", fontsize=10.5)
+        axes.set(xscale="log", xlabel="training languages", xlim=(numbers[0] / 1.6, numbers[-1] * 1.25))
+        axes.set_xticks(numbers, labels=[f"{number:,}" for number in numbers])
+        axes.set_xticks([], minor=True)
+        axes.grid(axis="y", color="#EEEEEE", linewidth=0.8)
+        axes.set_axisbelow(True)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9.5)
+    return figure
+
+
+def in_distribution(results: dict[str, Any]) -> "Figure | None":
+    """New sequences of the training languages: a row an architecture, ours as a dot, the paper's as a ring."""
+    largest = max((best["environments"] for best in results["best"] if best["in_distribution"]), default=0)
+    bests = [one for one in results["best"] if one["in_distribution"] and one["environments"] == largest]
+    if not bests:
+        return None
+    bests.sort(key=lambda best: best["accuracy"])
+    title = f"RegBench in distribution, {largest:,} languages"
+    figure, [panels] = canvas(1, 2, 11.0, 1.4 + 0.36 * len(bests), title)
+    for axes, (place, measure) in zip(panels, enumerate(MEASURES), strict=True):
+        for row, best in enumerate(bests):
+            _row(axes, row, best, measure, results["published_in_distribution"].get(best["architecture"]), place)
+        axes.set_yticks(range(len(bests)), labels=[results["labels"][best["architecture"]] for best in bests])
+        axes.set_title(MEASURES[measure], loc="left", fontsize=10.5)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x", color="#EEEEEE", linewidth=0.8)
+        axes.set_axisbelow(True)
+    panels[1].set_yticklabels([])
+    panels[1].plot([], [], "o", color=INK, label="chosen on validation loss")
+    panels[1].plot([], [], "|", color=INK, markersize=11, label="at the best temperature of the validation")
+    panels[1].plot([], [], "o", markerfacecolor="none", color=GREY, label="published")
+    figure.legend(loc="outside lower right", frameon=False, fontsize=9, ncols=3)
+    return figure
+
+
+def _row(axes: "Axes", row: int, best: dict[str, Any], measure: str, published: Any, place: int) -> None:
+    colour = ORANGE if best["architecture"].startswith("memory-mosaic") else HUES[0]
+    if published:
+        axes.plot(published[place], row, "o", markersize=8, markerfacecolor="none", color=GREY)
+    if measure == "tvd":
+        axes.plot(best["tested"]["loss"]["tvd_at_temperature"], row, "|", markersize=11, color=colour)
+    axes.plot(best[measure], row, "o", markersize=7, color=colour)
+
+
+def _anchors(axes: "Axes", levels: dict[str, float]) -> None:
+    """What needs no training; a name that would stand on another moves to the right."""
+    taken: list[float] = []
+    for name, level in levels.items():
+        axes.axhline(level, color="#AAAAAA", linewidth=0.9, linestyle=(0, (4, 3)), zorder=0)
+        x = 0.005 + 0.09 * sum(abs(level - other) < 0.03 for other in taken)
+        style = {"color": "#777777", "fontsize": 8, "va": "bottom", "ha": "left"}
+        axes.text(x, level, name, transform=axes.get_yaxis_transform(), **style)
+        taken.append(level)
+
+
+def _lines(results: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """What was chosen out of distribution, by architecture."""
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for best in results["best"]:
+        if not best["in_distribution"]:
+            lines.setdefault(best["architecture"], []).append(best)
+    return lines
+
+
+def _look(architecture: str, all_: list[str]) -> dict[str, Any]:
+    if architecture == "memory-mosaic":
+        return {"color": ORANGE, "marker": "o", "markersize": 7, "linewidth": 2.8, "zorder": 5}
+    base = architecture.removesuffix("-as-published")
+    others = list(dict.fromkeys(name.removesuffix("-as-published") for name in all_ if name != "memory-mosaic"))
+    number = others.index(base)
+    look = {
+        "color": HUES[number % len(HUES)],
+        "marker": MARKS[number % len(MARKS)],
+        "markersize": 5.5,
+        "linewidth": 1.6,
+    }
+    if base != architecture:
+        look |= {"linestyle": (0, (2, 1.5)), "markerfacecolor": "white"}
+    return look

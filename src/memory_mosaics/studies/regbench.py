@@ -1,0 +1,207 @@
+"""RegBench: who learns a new language from its context? Eleven architectures, by one recipe (figure 9 and table 2).
+
+Every model is trained on some number of languages, its environments, one sequence each, and tested on sequences of
+others; or, in distribution, on new sequences of the same. Of each run the epoch, and of each architecture the run, is
+the one with the lowest validation loss: the test is looked at once they are chosen (regbench_training.py). Which models
+there are is in regbench_models.py.
+
+Each run has a folder, OUT/trials/NAME, where the name says everything about it. What is finished stays, whatever is
+asked next: results.json, the tables and the figures are of all that the folder holds.
+"""
+
+import json
+from math import inf
+from pathlib import Path
+from typing import Any, Literal
+
+from memory_mosaics import figures
+from memory_mosaics import results as files
+from memory_mosaics.data.regbench import RegBenchTask
+from memory_mosaics.data.regbench_anchors import anchors
+from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.files import written_whole
+from memory_mosaics.studies import regbench_tables as tables
+from memory_mosaics.studies.journal import optuna
+from memory_mosaics.studies.regbench_models import ELEVEN
+from memory_mosaics.studies.regbench_plan import Choices, Plan, make, task_of
+from memory_mosaics.studies.sweep_ray import on_ray
+from memory_mosaics.studies.trials import News, Outcome, Settings, carry_out, outcome_of, watched
+from memory_mosaics.training.log import read
+from memory_mosaics.training.parallel import find_device
+from memory_mosaics.training.recipe import Machine
+
+ENVIRONMENTS = [100, 500, 1000, 2500, 40_000]
+CHOICES = Choices()
+
+
+def run(
+    out: Path = Path("runs/regbench"),
+    *,
+    architectures: list[str] | None = None,
+    environments: list[int] | None = None,
+    in_distribution: bool = False,
+    sweep: bool = False,
+    trials: int | None = None,
+    choices: Choices = CHOICES,
+    epochs: int = 200,
+    held_out: int = 500,
+    processes: int = 1,
+    cluster: Literal["ray"] | None = None,
+    device: str = "auto",
+    precision: Literal["auto", "float32", "bfloat16"] = "auto",
+    compile: bool | None = None,
+) -> dict[str, Any]:
+    """Train architectures to learn new languages in context, test them, and draw accuracy and distance to the truth.
+
+    Ctrl-C, or a kill, loses nothing: the same command goes on. Started several times, it shares the runs.
+
+    Args:
+        out: the folder: trials/, results.json, tables.md, the figures; and journal.log of a sweep
+        architectures: by name, such as memory-mosaic mamba-as-published, or your own mixer by its dotted path, such as
+            my_package.MyMixerConfig; the eleven of the paper if none are named
+        environments: training languages, with one sequence each; 100 500 1000 2500 40000 if none are named, or 100 in
+            distribution
+        in_distribution: validate and test with new sequences of the training languages
+        sweep: the paper's search: depth, heads, width and weight decay, by Optuna, in a journal
+        trials: draw so many of a sweep for each architecture and number of environments; all of them if not given
+        choices: the values to try
+        epochs: of training; the best one is tested
+        held_out: sequences of the validation, and of the test
+        processes: runs at once, dealt out to the GPUs there are
+        cluster: ray trains on the Ray cluster of this machine or of RAY_ADDRESS, whose machines share the folder
+        device: cuda, mps or cpu; auto takes the first that is there
+        precision: of the products; auto is bfloat16 on CUDA, and float32 elsewhere
+        compile: with torch.compile; null compiles on CUDA where a run is long enough
+    """
+    numbers = environments or ([100] if in_distribution else ENVIRONMENTS)
+    for name, value in {"epochs": epochs, "processes": processes, "trials": 1 if trials is None else trials}.items():
+        if value < 1:
+            raise UserError(f"{name} must be at least 1, not {value}")
+    if trials is not None and not sweep:
+        raise UserError(f"--trials {trials} draws from a sweep; give --sweep too, or leave it out")
+    common = {"in_distribution": in_distribution, "epochs": epochs, "held_out": held_out}
+    cases = [(name, number) for number in dict.fromkeys(numbers) for name in dict.fromkeys(architectures or ELEVEN)]
+    machine = Machine(device=device, precision=precision, compile=compile)
+    plans = make(out, machine, common, cases, choices, sweep=sweep, trials=trials)
+    if sweep:
+        optuna()
+    if cluster is None:
+        find_device(device)
+    files.prepare(out)
+    same_setup(out, {"epochs": epochs, "held_out": held_out})
+    for number in dict.fromkeys(numbers):  # once, and not by every process
+        for split in ("train", "validation", "test"):
+            task_of(number, common).sequences(split, folder=out / "data")
+    try:
+        with watched(out.name, sum(plan.count for plan in plans), Watch(plans, held_out)):
+            done = on_ray(plans, processes) if cluster == "ray" else carry_out(plans, processes)
+    except KeyboardInterrupt:
+        done = False
+    results = collect(out, held_out) | {"interrupted": not done}
+    text = keep(results, out)
+    where = f"Results: {out / 'results.json'}. Tables: {out / 'tables.md'}."
+    if not figures.available():
+        where += " No figures: matplotlib is not installed here; mosaics draw makes them from results.json."
+    elif results["best"]:
+        where += f" Figures: {', '.join(map(str, figures.draw(results, out)))}."
+    print(f"{text}\n\n{'' if done else 'Stopped; the same command goes on. '}{where}")
+    return results
+
+
+def same_setup(out: Path, setup: Settings) -> None:
+    """All runs of a folder are measured alike."""
+    file = out / "setup.json"
+    try:
+        theirs = json.loads(file.read_text(encoding="utf-8")) if file.exists() else setup
+    except ValueError as error:
+        raise UserError(f"{file} is damaged: {one_line(error)}; name another folder with --out") from error
+    for name, value in setup.items():
+        if theirs.get(name) != value:
+            raise UserError(f"{out} holds runs with {name} {theirs.get(name)}, not {value}; name another with --out")
+    files.write(file, setup)
+
+
+class Watch:
+    """How far the runs are, and how those under way are doing. When one has ended, all is written down again."""
+
+    def __init__(self, plans: list[Plan], held_out: int):
+        self.out, self.held_out, self.known = plans[0].out, held_out, -1
+        self.asked = {plan.name_of(settings) for plan in plans for settings in plan.listed}
+        self.drawn = tuple(f"{plan.study}-l" for plan in plans if not plan.listed)
+
+    def is_asked(self, name: str) -> bool:
+        return name in self.asked or name.startswith(self.drawn)
+
+    def __call__(self) -> News:
+        ended, going = {}, []
+        best: dict[tuple[Any, ...], float] = {}
+        for folder in sorted(self.out.glob("trials/*")):
+            if outcome := outcome_of(folder):
+                ended[folder.name] = outcome
+                best[case_of(outcome)] = min(best.get(case_of(outcome), inf), outcome.get("valid_loss", inf))
+            elif self.is_asked(folder.name) and (lines := read(folder / "log.jsonl")):
+                going.append(lines[-1])
+        if len(ended) != self.known:
+            self.known = len(ended)
+            keep(collect(self.out, self.held_out) | {"interrupted": True}, self.out)
+        done = sum(map(self.is_asked, ended)) + sum(line["step"] / line["steps"] for line in going)
+        losses = " ".join(f"{line['loss']:.3f}" for line in going)
+        speed = sum(line["tokens_per_second"] for line in going)
+        beside = f", valid loss {losses}, {speed:,.0f} tokens/s" if going else ""
+        return News(done, {name: tables.line(name, outcome, best) for name, outcome in ended.items()}, beside)
+
+
+def case_of(outcome: Outcome) -> tuple[Any, ...]:
+    return outcome["architecture"], outcome["environments"], outcome["in_distribution"]
+
+
+def collect(out: Path, held_out: int) -> dict[str, Any]:
+    """What results.json says: all runs of the folder, and of each case the one with the lowest validation loss."""
+    outcomes = [(folder.name, outcome_of(folder)) for folder in sorted(out.glob("trials/*"))]
+    runs = [{"name": name, **outcome} for name, outcome in outcomes if outcome]
+    best: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for one in runs:
+        before = best.get(case_of(one), {"valid_loss": inf})
+        if one["status"] == "finished" and one["valid_loss"] < before["valid_loss"]:
+            best[case_of(one)] = one
+    shared = files.surroundings()
+    hardware = sorted({one.pop("hardware") for one in runs if "hardware" in one})
+    for one in runs:
+        for name in ("versions", "commit"):
+            if one.get(name) == shared[name]:
+                del one[name]
+    return {
+        "study": "regbench",
+        "interrupted": False,
+        **shared,
+        **({"hardware": "; ".join(hardware)} if hardware else {}),
+        "held_out": held_out,
+        "labels": {one["architecture"]: one["label"] for one in runs},
+        "anchors": _anchors(out, held_out),
+        "published": tables.PUBLISHED,
+        "published_in_distribution": tables.PUBLISHED_IN_DISTRIBUTION,
+        "best": [tables.row(one, runs) for one in sorted(best.values(), key=tables.place)],
+        "runs": runs,
+    }
+
+
+def _anchors(out: Path, held_out: int) -> dict[str, dict[str, float]]:
+    """What predictors reach that need no training, on the test that all sizes share; measured once."""
+    file = out / "anchors.json"
+    if not file.exists():
+        found = anchors(RegBenchTask(held_out=held_out).sequences("test", folder=out / "data"))
+        measured = {
+            name: {"accuracy": files.rounded(scores.accuracy, 4), "tvd": files.rounded(scores.tvd, 4)}
+            for name, scores in found.items()
+        }
+        files.write(file, measured)
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def keep(results: dict[str, Any], out: Path) -> str:
+    """Write everything down; gives the tables."""
+    text = tables.markdown(results)
+    files.write(out / "results.json", results)
+    with written_whole(out / "tables.md") as aside:
+        aside.write_text(text + "\n", encoding="utf-8")
+    return text

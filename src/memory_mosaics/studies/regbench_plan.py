@@ -1,0 +1,156 @@
+"""Which models RegBench trains: all combinations of values, the paper's search, or draws from it."""
+
+from dataclasses import asdict, dataclass, field
+from itertools import product
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from memory_mosaics.data.regbench import RegBenchTask
+from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.studies.journal import Journal, Values
+from memory_mosaics.studies.regbench_models import Size, architecture, check
+from memory_mosaics.studies.regbench_training import STATE, Job, Trainer
+from memory_mosaics.studies.trials import Listed, Outcome, Settings, attempted
+from memory_mosaics.training.loop import Diverged
+from memory_mosaics.training.recipe import Machine
+
+SEARCHED: Settings = {  # by the paper
+    "blocks": [2, 4, 8],
+    "heads": [2, 4, 8],
+    "width": [64, 128, 256],
+    "weight_decay": [0.01, 0.1],
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """The values to try, in all combinations; of what is not given, the architecture's own or, in a sweep, the paper's.
+
+    Args:
+        blocks: depths
+        heads: of architectures that have some
+        width: widths
+        weight_decay: on all parameters whose modules do not forbid it
+        learning_rate: the largest
+        seed: of the initial values, the order of the sequences, and dropout
+    """
+
+    blocks: list[int] | None = None
+    heads: list[int] | None = None
+    width: list[int] | None = None
+    weight_decay: list[float] | None = None
+    learning_rate: list[float] | None = None
+    seed: list[int] | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in {"blocks": 1, "heads": 1, "width": 1, "weight_decay": 0, "seed": 0}.items():
+            for value in getattr(self, name) or ():
+                if value < least:
+                    raise UserError(f"{name} must be at least {least}, not {value}")
+        for value in self.learning_rate or ():
+            if not 0 < value < inf:
+                raise UserError(f"learning_rate must be more than 0, not {value}")
+
+    def of(self, name: str, *, sweep: bool) -> dict[str, list[Any]]:
+        """All values for one architecture."""
+        kind = architecture(name)
+        found = {}
+        for value, given in asdict(self).items():
+            own = 0 if value == "seed" else getattr(kind, value)
+            found[value] = list(dict.fromkeys(given or (SEARCHED.get(value) if sweep else None) or [own]))
+        if kind.heads is None:
+            found["heads"] = [None]
+        if not kind.stacks:
+            found["blocks"] = [1]
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Some runs: a list of them, or with a space those of Optuna's study of one architecture and one size."""
+
+    out: Path
+    fixed: Settings  # what all runs have in common
+    machine: Machine
+    listed: list[Settings] = field(default_factory=list)
+    study: str = ""
+    space: dict[str, Values] = field(default_factory=dict)
+    trials: int = 0  # how many to draw, if none are listed
+    seed: int = 0
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return self.fixed | {"method": "grid" if self.listed else "tpe", "space": self.space}
+
+    @property
+    def count(self) -> int:
+        return len(self.listed) or self.trials
+
+    def settings(self, changes: Settings) -> Settings:
+        return {name: changes.get(name) for name in self.space}
+
+    def job(self, settings: Settings) -> Job:
+        return Job(**self.fixed, **settings)
+
+    def name_of(self, settings: Settings) -> str:
+        return name_of(self.job(settings))
+
+    def attempt(self, settings: Settings) -> Outcome | None:
+        """Train a model, or go on with it, or read what it came to; nothing if it was told to stop."""
+        job = self.job(settings)
+        folder = self.out / "trials" / name_of(job)
+
+        def train() -> Outcome | None:
+            try:
+                return Trainer(job, folder, data=self.out / "data", machine=self.machine).go()
+            except Diverged as error:
+                label = architecture(job.architecture).label
+                return {"status": "fail", "reason": one_line(error), **asdict(job), "label": label}
+
+        outcome = attempted(folder, train)
+        if outcome is not None:
+            (folder / STATE).unlink(missing_ok=True)
+        return outcome
+
+    def queue(self) -> Journal | Listed:
+        return Journal(self) if self.space else Listed(self, self.listed)
+
+
+def name_of(job: Job) -> str:
+    """What a run's folder is called."""
+    heads = f"-h{job.heads}" if job.heads else ""
+    size = f"l{job.blocks}{heads}-d{job.width}-decay{job.weight_decay:g}-lr{job.learning_rate:g}-seed{job.seed}"
+    return f"{job.architecture}-{job.environments}{'-in' if job.in_distribution else ''}-{size}"
+
+
+def make(
+    out: Path,
+    machine: Machine,
+    common: Settings,
+    cases: list[tuple[str, int]],
+    choices: Choices,
+    *,
+    sweep: bool,
+    trials: int | None,
+) -> list[Plan]:
+    """The plans, once everything that they may train makes sense."""
+    searches, listed = [], []
+    for name, number in cases:
+        task_of(number, common)
+        space = choices.of(name, sweep=sweep)
+        for blocks, heads, width in product(space["blocks"], space["heads"], space["width"]):
+            check(name, Size(blocks=blocks, heads=heads or 1, width=width))
+        rows = [dict(zip(space, row, strict=True)) for row in product(*space.values())]
+        case = {"architecture": name, "environments": number}
+        listed += [case | row for row in rows]
+        drawn = trials is not None and trials < len(rows)
+        study = f"{name}-{number}{'-in' if common['in_distribution'] else ''}"
+        options = {"listed": [] if drawn else rows, "trials": trials if drawn else 0, "seed": space["seed"][0]}
+        searches.append(Plan(out=out, machine=machine, fixed=common | case, study=study, space={**space}, **options))
+    return searches if sweep else [Plan(out=out, machine=machine, fixed=common, listed=listed)]
+
+
+def task_of(environments: int, common: Settings) -> RegBenchTask:
+    sizes = {"held_out": common["held_out"], "in_distribution": common["in_distribution"]}
+    return RegBenchTask(environments=environments, **sizes)

@@ -1,0 +1,286 @@
+import json
+import re
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from memory_mosaics.cli import main
+from memory_mosaics.data.regbench import RegBenchTask
+from memory_mosaics.errors import UserError
+from memory_mosaics.studies import regbench, regbench_tables, regbench_training
+from memory_mosaics.studies.regbench_models import ARCHITECTURES, ELEVEN
+from memory_mosaics.studies.regbench_plan import Choices, make
+from memory_mosaics.studies.regbench_training import Job, Machine, Trainer
+
+TINY = Choices(blocks=[1], width=[16])
+SIZES = {"choices": TINY, "epochs": 2, "held_out": 6, "device": "cpu"}
+JOB = Job(
+    architecture="gla",
+    environments=40,
+    in_distribution=False,
+    blocks=1,
+    heads=2,
+    width=16,
+    weight_decay=0.1,
+    learning_rate=1e-2,
+    seed=0,
+    epochs=3,
+    held_out=6,
+)
+
+
+def run(out, **changes):
+    return regbench.run(out, **SIZES | {"architectures": ["lstm"], "environments": [8]} | changes)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """All eleven, on eight languages and on two, and in distribution."""
+    out = tmp_path_factory.mktemp("regbench")
+    run(out, architectures=None, environments=[8])
+    run(out, architectures=["lstm", "lstm-as-published"], environments=[40])
+    return out, run(out, architectures=["memory-mosaic", "lstm", "rwkv-as-published"], in_distribution=True)
+
+
+def test_results_are_complete_and_of_all_commands(finished):
+    out, results = finished
+    assert json.loads((out / "results.json").read_text()) == results
+    cases = [(best["architecture"], best["environments"], best["in_distribution"]) for best in results["best"]]
+    assert {name for name, number, inside in cases if number == 8 and not inside} == set(ELEVEN)
+    assert ("lstm-as-published", 40, False) in cases
+    assert ("memory-mosaic", 8, True) in cases
+    assert len(results["runs"]) == len(cases) == 16
+    assert set(results["versions"]) == {"memory-mosaics", "python", "torch", "numpy"}
+    assert "cores" in results["hardware"]
+    for one in results["runs"]:
+        assert one["status"] == "finished"
+        assert all(len(curve) == 2 for curve in one["curve"].values())
+        assert set(one["tested"]) == {"loss", "accuracy", "tvd"}
+        assert 0 < one["accuracy"] < 1
+        assert 0 < one["tvd"] < 1
+        assert one["parameters"] > 0
+
+
+def test_the_epoch_is_chosen_on_validation(finished):
+    for one in finished[1]["runs"]:
+        curve = one["curve"]
+        epochs = {by: tested["epoch"] for by, tested in one["tested"].items()}
+        assert curve["valid_loss"][epochs["loss"] - 1] == min(curve["valid_loss"])
+        assert curve["valid_accuracy"][epochs["accuracy"] - 1] == max(curve["valid_accuracy"])
+        assert curve["valid_tvd"][epochs["tvd"] - 1] == min(curve["valid_tvd"])
+        assert one["selected_by"] == "loss"
+        assert (one["accuracy"], one["tvd"]) == (one["tested"]["loss"]["accuracy"], one["tested"]["loss"]["tvd"])
+
+
+def test_tables_and_figures(finished):
+    out, results = finished
+    text = (out / "tables.md").read_text()
+    assert "| accuracy / TVD, new languages | 8 | 40 |" in text
+    assert "| new sequences of known languages |" in text
+    assert all(f"| {results['labels'][name]} |" in text for name in ELEVEN)
+    assert "| 3-gram | " in text
+    for figure in ("regbench.png", "in_distribution.png"):
+        assert (out / figure).stat().st_size > 10_000
+    (out / "regbench.png").unlink()
+    assert main(["draw", str(out)]) == 0
+    assert (out / "regbench.png").exists()
+
+
+def test_what_is_finished_is_not_repeated(finished, monkeypatch):
+    out, results = finished
+    monkeypatch.setattr(Trainer, "go", None)
+    again = run(out, architectures=None, environments=[8])
+    assert again["best"] == results["best"]
+    assert not again["interrupted"]
+
+
+def test_published_numbers_stand_beside_ours():
+    best = {"architecture": "s4d", "environments": 1000, "in_distribution": False, "accuracy": 0.5, "tvd": 0.25}
+    results = {"best": [best], "labels": {"s4d": "S4D"}, "anchors": {}, "published": regbench_tables.PUBLISHED}
+    text = regbench_tables._out_of_distribution(results)
+    assert text.splitlines()[2:] == ["| S4D | 0.500 / 0.250 |", "| *published* | 0.515 / 0.630 |"]
+
+
+def test_processes_share_the_runs(tmp_path, finished):
+    results = run(tmp_path, architectures=["lstm", "gla"], processes=2)
+    expected = {one["name"]: one["valid_loss"] for one in finished[1]["runs"]}
+    for one in results["runs"]:
+        assert one["valid_loss"] == pytest.approx(expected[one["name"]], rel=1e-5)
+    assert len(results["runs"]) == 2
+
+
+def test_stopped_in_the_middle_it_ends_the_same(tmp_path):
+    machine = Machine(device="cpu")
+    places = [tmp_path / "whole", tmp_path / "stopped"]
+    for place in places:
+        place.mkdir()
+    whole = Trainer(JOB, places[0], data=tmp_path, machine=machine).go()
+    trainer = Trainer(JOB, places[1], data=tmp_path, machine=machine)
+    take = trainer.take
+
+    def stopped(step, *batch):
+        trainer.stopping = step == 3  # the second of the second epoch
+        return take(step, *batch)
+
+    trainer.take = stopped
+    assert trainer.go() is None
+    again = Trainer(JOB, places[1], data=tmp_path, machine=machine).go()
+    assert whole is not None
+    assert again is not None
+    for name in ("curve", "tested", "valid_loss"):
+        assert again[name] == whole[name]
+    lines = (places[1] / "log.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [2, 4, 6]
+
+
+def test_killed_and_started_again_it_goes_on(tmp_path):
+    words = ["regbench", "--out", str(tmp_path), "--architectures", "lstm", "--environments", "8", "40"]
+    words += ["--choices.width", "16", "--choices.blocks", "1", "--epochs", "3", "--held-out", "6", "--device", "cpu"]
+    command = [sys.executable, "-m", "memory_mosaics.cli", *words]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        while not list(tmp_path.glob("trials/*/outcome.json")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.glob("trials/*/outcome.json")}
+    assert main(words) == 0
+    assert before.items() <= {file: file.stat().st_mtime_ns for file in tmp_path.glob("trials/*/outcome.json")}.items()
+    assert len(json.loads((tmp_path / "results.json").read_text())["best"]) == 2
+    assert not list(tmp_path.glob("trials/*/state.safetensors"))
+
+
+def test_a_damaged_state_is_named(tmp_path):
+    (tmp_path / "state.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(UserError, match=r"cannot go on from .*state\.safetensors: .*; remove it to begin anew"):
+        Trainer(JOB, tmp_path, data=tmp_path, machine=Machine(device="cpu")).go()
+
+
+def test_a_run_that_diverges_is_a_fail(tmp_path, monkeypatch):
+    monkeypatch.setattr(regbench_training, "measure", lambda *_: {"loss": float("nan"), "accuracy": 0.0, "tvd": 1.0})
+    results = run(tmp_path)
+    assert results["runs"][0]["status"] == "fail"
+    assert "the loss is" in results["runs"][0]["reason"]
+    assert results["best"] == []
+
+
+def test_ctrl_c_keeps_everything(tmp_path, monkeypatch):
+    go, calls = Trainer.go, []
+
+    def interrupted(trainer):
+        calls.append(trainer.job.environments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return go(trainer)
+
+    monkeypatch.setattr(Trainer, "go", interrupted)
+    results = run(tmp_path, environments=[8, 9])
+    assert results["interrupted"]
+    assert [one["environments"] for one in results["runs"]] == [8]
+    assert not run(tmp_path, environments=[8, 9])["interrupted"]
+    assert calls == [8, 9, 9]
+
+
+def test_the_recipe_of_the_paper():
+    job = replace(JOB, environments=1000, epochs=200, learning_rate=1e-3)
+    assert (job.steps, job.steps_an_epoch) == (6400, 32)
+    assert job.rate(0) == pytest.approx(1e-6)
+    assert job.rate(320) == pytest.approx(1e-6 + 0.5 * (1e-3 - 1e-6))
+    assert job.rate(640) == pytest.approx(1e-3 * (0.1 + 0.45 * (1 + torch.tensor(0.1 * torch.pi).cos().item())))
+    assert job.rate(6399) == pytest.approx(1e-4, rel=1e-3)
+    steps = {100: 800, 500: 3200, 2500: 15_800, 40_000: 250_000}
+    assert {number: replace(job, environments=number).steps for number in steps} == steps
+
+
+def test_the_papers_search():
+    common = {"in_distribution": False, "epochs": 200, "held_out": 500}
+    options = {"sweep": True, "trials": None}
+    cases = [("memory-mosaic", 100), ("s4d", 100), ("lstm-as-published", 100)]
+    plans = make(Path("nowhere"), Machine(), common, cases, Choices(), **options)
+    assert [plan.count for plan in plans] == [54, 18, 6]
+    assert all(plan.identity["method"] == "grid" for plan in plans)
+    names = [plan.name_of(settings) for plan in plans for settings in plan.listed]
+    assert len(set(names)) == 78
+    assert "memory-mosaic-100-l2-h8-d64-decay0.01-lr0.0005-seed0" in names
+
+
+def test_a_sweep_is_kept_in_a_journal_and_goes_on(tmp_path):
+    pytest.importorskip("optuna", reason="Optuna is not installed")
+    choices = Choices(blocks=[1], width=[8, 16], weight_decay=[0.01, 0.1])
+    first = run(tmp_path, sweep=True, trials=2, choices=choices)
+    assert len(first["runs"]) == 2
+    assert (tmp_path / "journal.log").exists()
+    again = run(tmp_path, sweep=True, trials=2, choices=choices)
+    assert again["runs"] == first["runs"]
+    with pytest.raises(UserError, match=r"holds sweep\.method tpe, not grid; name another folder"):
+        run(tmp_path, sweep=True, choices=choices)
+    other = tmp_path / "grid"
+    results = run(other, sweep=True, choices=choices, environments=[8, 9], processes=2)
+    assert [best["configurations"] for best in results["best"]] == [4, 4]
+    for best in results["best"]:
+        losses = [one["valid_loss"] for one in results["runs"] if one["environments"] == best["environments"]]
+        assert best["valid_loss"] == min(losses)
+
+
+def test_a_mixer_of_your_own(tmp_path, monkeypatch):
+    """As docs/regbench.md says it: a module that lies where the command is given."""
+    guide = (Path(__file__).parents[2] / "docs" / "regbench.md").read_text()
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL) if "@part" in block]
+    (tmp_path / "my_mixers.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    results = run(tmp_path / "out", architectures=["my_mixers.RunningMeanConfig", "lstm"], processes=2)
+    assert {one["architecture"] for one in results["runs"]} == {"my_mixers.RunningMeanConfig", "lstm"}
+    assert results["labels"]["my_mixers.RunningMeanConfig"] == "RunningMean"
+    assert all(one["status"] == "finished" for one in results["runs"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architectures": ["transfomer"]}, "no architecture 'transfomer'; did you mean transformer?"),
+        (
+            {"architectures": ["nothing.Here"]},
+            "architecture nothing.Here cannot be imported: No module named 'nothing'",
+        ),
+        ({"architectures": ["math.pi"]}, "architecture math.pi is no MixerConfig, but 3.14"),
+        ({"environments": [0]}, "environments must be at least 1, not 0"),
+        ({"held_out": 0}, "held_out must be at least 1, not 0"),
+        ({"epochs": 0}, "epochs must be at least 1, not 0"),
+        ({"processes": 0}, "processes must be at least 1, not 0"),
+        ({"trials": 3}, "--trials 3 draws from a sweep"),
+        ({"device": "abacus"}, "no device 'abacus'"),
+        ({"architectures": ["gla"], "choices": Choices(heads=[3])}, "gla: width 128 does not split into 3 heads"),
+    ],
+)
+def test_mistakes_are_explained_before_anything_is_written(tmp_path, changes, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        run(tmp_path / "out", **changes)
+    assert not (tmp_path / "out").exists()
+
+
+def test_values_that_make_no_sense_are_named():
+    with pytest.raises(UserError, match="width must be at least 1, not 0"):
+        Choices(width=[0])
+    with pytest.raises(UserError, match="learning_rate must be more than 0, not 0"):
+        Choices(learning_rate=[0.0])
+
+
+def test_another_setup_in_the_folder_is_refused(finished):
+    with pytest.raises(UserError, match="holds runs with epochs 2, not 3; name another with --out"):
+        run(finished[0], epochs=3)
+
+
+def test_a_model_that_sees_more_languages_is_told_so_by_its_data():
+    small, large = (RegBenchTask(environments=number, held_out=2).sequences("train") for number in (3, 5))
+    length = small.tokens.shape[1]
+    assert (large.tokens[:3, :length] == small.tokens).all()
+
+
+def test_every_architecture_has_a_label_of_its_own():
+    labels = [kind.label for kind in ARCHITECTURES.values()]
+    assert len(set(labels)) == len(labels) == 14
