@@ -41,6 +41,7 @@ ORDER = [
     "figures",
     "report",
     "studies",
+    "serving",
     "benchmarks",
     "__init__",
     "cli",

@@ -18,6 +18,7 @@ from jsonargparse import ArgumentParser, auto_cli
 
 from memory_mosaics.benchmarks import bench
 from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.serving import server
 from memory_mosaics.studies import (
     attention,
     curves,
@@ -135,6 +136,7 @@ COMMANDS: dict[str, Any] = {
     "prompts": prompts.run,
     "inspect": inspect.run,
     "lm-eval": lm_eval.run,
+    "serve": server.run,
     "evaluate": evaluate.run,
     "attention": attention.run,
     "figures": gallery.run,

@@ -1,0 +1,87 @@
+"""A socket, uvicorn on it, and how it begins and ends."""
+
+import ipaddress
+import socket
+import sys
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from memory_mosaics.errors import UserError
+from memory_mosaics.serving.app import Service, build
+from memory_mosaics.serving.requests import Limits
+from memory_mosaics.trained import Trained
+
+PATIENCE = 10  # seconds that unfinished requests get when the server is to stop
+LOCAL = ("localhost", "127.0.0.1", "[::1]")
+
+
+def serve(trained: Trained, limits: Limits, *, host: str, port: int, key: str | None) -> dict[str, Any]:
+    """Listen until Ctrl-C or SIGTERM."""
+    listening = listen(host, port)
+    local = is_local(host)
+    if key is None and not local:
+        print("mosaics: no API key: whoever reaches this address can use the model", file=sys.stderr)
+    service = Service(trained, limits)
+    app = build(service, key=key, hosts=LOCAL if local else None)
+    config = uvicorn.Config(
+        app,
+        log_level="error",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=PATIENCE,
+        server_header=False,
+    )
+    server = Server(config, service)
+    try:
+        with listening:
+            server.run(sockets=[listening])
+    except KeyboardInterrupt:  # uvicorn raises it again when all is done
+        pass
+    finally:
+        service.engine.stop()
+    return {"answered": service.answered}
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at this address, or a line that says why not."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(f"cannot listen at {host}, port {port}: {reason}; name another --port or --host") from error
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Server(uvicorn.Server):
+    """Says where it listens, that it is asked to stop, and goodbye."""
+
+    def __init__(self, config: uvicorn.Config, service: Service):
+        super().__init__(config)
+        self.service = service
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or ():
+            host, port = listening.getsockname()[:2]
+            host = f"[{host}]" if ":" in host else host
+            print(f"{self.service.trained.name} is served at http://{host}:{port}/v1; Ctrl-C ends", flush=True)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        unfinished = self.service.engine.load
+        if unfinished and not self.force_exit:
+            print(f"\nfinishing {unfinished} requests, {PATIENCE} seconds at most; Ctrl-C again ends now", flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        print(f"\ngoodbye; requests answered: {self.service.answered}", flush=True)

@@ -1,0 +1,188 @@
+"""What a client may ask for, in OpenAI's words, and what is told to one that asks for something else."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.generation import Draw
+
+CHOICES = 128  # texts of one request
+STOPS = 16
+# Fields of OpenAI's interface that ask for what is not here, with the values that ask for nothing.
+ABSENT: dict[str, tuple[Any, ...]] = {
+    "best_of": (1,),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "logit_bias": ({},),
+    "modalities": (["text"],),
+    "presence_penalty": (0,),
+    "reasoning_effort": ("none",),
+    "response_format": ({"type": "text"},),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+}
+OF_NO_EFFECT = (
+    "metadata",
+    "parallel_tool_calls",
+    "prompt_cache_key",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "user",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a server takes on at most: tokens of an answer, of prompt and answer together, requests, bytes of one."""
+
+    max_tokens: int = 2048
+    context: int = 8192
+    requests: int = 64
+    rows: int = 16
+    body: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        for name, least in {"max_tokens": 1, "context": 2, "requests": 1, "rows": 1, "body": 1}.items():
+            if getattr(self, name) < least:
+                raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
+
+    def length(self, prompt: int, wanted: int | None, default: int) -> int:
+        """How many tokens may follow a prompt of so many."""
+        if prompt >= self.context or (wanted or 0) + prompt > self.context:
+            asked = f"; you asked for {wanted} more" if wanted else ""
+            raise TooLong(f"this server takes {self.context} tokens, prompt and answer together; "
+                          f"your prompt has {prompt}{asked}. Shorten one of them")  # fmt: skip
+        if (wanted or 0) > self.max_tokens:
+            raise UserError(f"max_tokens must be at most {self.max_tokens} here, not {wanted}")
+        return wanted or min(default, self.max_tokens, self.context - prompt)
+
+
+class TooLong(UserError):
+    """A prompt that cannot be taken as a whole."""
+
+
+class StreamOptions(BaseModel):
+    """Whether a stream ends with the number of tokens."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None  # padding against eavesdroppers; there is none
+
+
+class Asked(BaseModel):
+    """What completions and chats have in common."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    model: str | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=1)  # not OpenAI's, but of most servers that speak like it
+    seed: int | None = None
+    stop: Any = None
+    n: int | None = Field(None, ge=1, le=CHOICES)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_what_is_not_here(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            raise ValueError("the body must be a JSON object")
+        for name, nothing in ABSENT.items():
+            if fields.get(name) is not None and fields[name] not in nothing:
+                raise ValueError(f"{name} is not supported by this server")
+        return {name: value for name, value in fields.items() if name not in ABSENT and name not in OF_NO_EFFECT}
+
+    @field_validator("stop")
+    @classmethod
+    def _stops(cls, stop: Any) -> list[str]:
+        stops = [stop] if isinstance(stop, str) else [] if stop is None else stop
+        if not isinstance(stops, list) or len(stops) > STOPS or not all(isinstance(s, str) and s for s in stops):
+            raise ValueError(f"it should be a text, or a list of at most {STOPS}, none of them empty")
+        return stops
+
+    @property
+    def draw(self) -> Draw:
+        temperature = 1.0 if self.temperature is None else float(self.temperature)
+        return Draw(temperature=temperature, top_k=self.top_k, top_p=self.top_p)
+
+
+class CompletionAsked(Asked):
+    """A body of /v1/completions."""
+
+    prompt: Any = ""
+    logprobs: int | None = Field(None, ge=0, le=5)
+
+    @field_validator("prompt")
+    @classmethod
+    def _prompts(cls, prompt: Any) -> list[str | list[int]]:
+        """A text, token ids, or a list of either: always as a list."""
+        prompts = [prompt] if isinstance(prompt, str) or _is_ids(prompt) else prompt
+        good = isinstance(prompts, list) and prompts and all(isinstance(each, str) or _is_ids(each) for each in prompts)
+        if not good:
+            raise ValueError("it should be a text, a list of token ids, or a list of such")
+        return prompts
+
+    @property
+    def top(self) -> int | None:
+        return self.logprobs
+
+
+class Message(BaseModel):
+    """One message of a chat."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    role: str
+    content: Any = ""
+
+    @field_validator("content")
+    @classmethod
+    def _text(cls, content: Any) -> str:
+        """A text, or parts that are texts: always as one."""
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+        good = isinstance(parts, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in parts)
+        if not good or not all(isinstance(part.get("text"), str) for part in parts):
+            raise ValueError("it should be a text, or a list of parts that are texts")
+        return "".join(part["text"] for part in parts)
+
+
+class ChatAsked(Asked):
+    """A body of /v1/chat/completions."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+
+    @property
+    def top(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+def first_error(errors: Any) -> tuple[str, str | None]:
+    """What pydantic found first, on one line, and which field it is in."""
+    error = errors[0]
+    place = [str(part) for part in error["loc"] if part != "body"]
+    kind, reason = error["type"], str(error["msg"]).removeprefix("Value error, ")
+    if kind == "json_invalid":
+        return f"the body is not JSON: {one_line(ValueError(error.get('ctx', {}).get('error', reason)))}", None
+    if kind == "extra_forbidden":
+        return f"there is no field {place[-1][:60]!r} here", place[-1]
+    if kind == "missing" and not place:
+        return "the body is empty; it should be a JSON object", None
+    if kind in ("model_attributes_type", "dict_type") and not place:
+        return "the body should be a JSON object, with the header content-type: application/json", None
+    name = ".".join(place)
+    return (f"{name}: " if name else "") + one_line(ValueError(reason)), name or None
+
+
+def _is_ids(prompt: Any) -> bool:
+    return isinstance(prompt, list) and bool(prompt) and all(type(each) is int for each in prompt)
