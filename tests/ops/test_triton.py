@@ -22,10 +22,10 @@ AWKWARD = [1, 2, 63, 130, 1000]
 TOLERANCE = {torch.float32: 1e-5 if DEVICE == "cpu" else 1e-4, torch.bfloat16: 5e-3}  # the second is bfloat16's own
 
 
-def run_alone(tests: str, **environment: str) -> None:
-    """These tests of this file in a process of their own, without the checks of shapes on every call."""
+def run_alone(tests: str, *, file: str = __file__, **environment: str) -> None:
+    """These tests of a file in a process of their own, without the checks of shapes on every call."""
     root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider", "-k", tests, __file__]
+    command = [sys.executable, "-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider", "-k", tests, file]
     environment = os.environ | {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1"} | environment
     run = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root)
     assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]

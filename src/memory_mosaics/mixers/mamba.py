@@ -23,6 +23,8 @@ from memory_mosaics.mixers.hyena import ShortConvolution
 from memory_mosaics.mixers.state_space import masked, random_steps
 from memory_mosaics.ops.precision import full_precision, wide
 from memory_mosaics.ops.scan import recurrence
+from memory_mosaics.ops.triton import TRITON
+from memory_mosaics.ops.triton.selective_scan import selective_scan as fused_scan
 from memory_mosaics.parameters import SENSITIVE, UNDECAYED, Rule
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import State
@@ -39,6 +41,8 @@ def selective_scan(
     h: Float[Tensor, "B E N"],
 ) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B E N"]]:
     """C_t . h_t at every time and the last h, segment by segment. Going back, the states are computed anew."""
+    if u.is_cuda and TRITON and u.dtype == torch.float32 and u.shape[1] > 1:
+        return fused_scan(u, dt, A, B, C, h)
     segments = [u.new_zeros(len(u), 0, u.shape[2])]
     for inputs in zip(*(z.split(SEGMENT, dim=1) for z in (u, dt, B, C)), strict=True):
         if inputs[0].shape[1] > 0:
