@@ -40,6 +40,7 @@ ORDER = [
     "training",
     "figures",
     "report",
+    "babistories",
     "studies",
     "serving",
     "benchmarks",

@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, auto_cli
 
+from memory_mosaics.babistories.commands import COMMANDS as BABISTORIES
+from memory_mosaics.babistories.writer import Writer
 from memory_mosaics.benchmarks import bench
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.serving import server
@@ -128,6 +130,7 @@ def train(
 COMMANDS: dict[str, Any] = {
     "demo": demo.run,
     "stories": stories.run,
+    "babistories": BABISTORIES,
     "prepare": corpus.run,
     "train": train,
     "info": info,
@@ -174,8 +177,14 @@ def gather_lists(arguments: Sequence[str]) -> list[str]:
     """
     rest = [re.sub(r"^--[\w-]+", lambda flag: "--" + flag[0][2:].replace("-", "_"), word) for word in arguments]
     gathered = [rest.pop(0)]
-    parameters = signature(COMMANDS[gathered[0]]).parameters if gathered[0] in COMMANDS else {}
+    command = COMMANDS.get(gathered[0])
+    if isinstance(command, dict):
+        gathered += rest[:1]
+        command = command.get(rest.pop(0) if rest else None)
+    parameters = signature(command).parameters if callable(command) else {}
     kinds = {name: each.annotation for name, each in parameters.items()}
+    if "writer" in parameters:  # given on to it, flag by flag
+        kinds |= {field.name: field.type for field in fields(Writer)}
     for name, group in tuple(kinds.items()):
         kinds |= {f"{name}.{field.name}": field.type for field in (fields(group) if is_dataclass(group) else ())}
     lists = {

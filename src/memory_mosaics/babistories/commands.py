@@ -1,0 +1,221 @@
+"""`mosaics babistories`: names and openings, then stories, cleaned and counted. Everything lies in one folder.
+
+- names.journal, openings.journal, stories.journal: every answer as it came, JSON lines
+- names.txt, openings.txt: what the stories draw from, where they are there
+- train.jsonl, valid.jsonl: the corpus, one JSON string a line, as in the public files
+- dropped.log, clean.json, statistics.json: what was left out and why, and the numbers
+"""
+
+import hashlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from memory_mosaics.babistories import corpus
+from memory_mosaics.babistories.asking import Bar, Outcome, ask_all, tokens
+from memory_mosaics.babistories.journal import Journal, entries, opened
+from memory_mosaics.babistories.prompts import Request, names_request, openings_request, read_template, story_request
+from memory_mosaics.babistories.words import read_lists
+from memory_mosaics.babistories.writer import Writer
+from memory_mosaics.errors import UserError
+from memory_mosaics.files import written_whole
+
+OUT = Path("runs/babistories")
+BARREN = 24  # requests in a row that bring nothing new: the model knows no more
+MARK = re.compile(r"^\s*(?:[-*•\u2013]|\(?\d+[.):]?)?\s*[\"“'*_]*|[\s\"”'*_.,;:…]+$")
+
+
+def names(out: Path = OUT, *, count: int = 500, seed: int = 0, **writer: Any) -> dict[str, Any]:
+    """Ask a language model for first names, and write the different ones to OUT/names.txt.
+
+    Args:
+        out: the folder of the corpus; the same command goes on with what is there
+        count: different names to gather
+        seed: another seed, other answers
+        **writer: the language model
+    """
+    return _gather("names", out, count, seed, Writer(**writer), names_request, read_names)
+
+
+def openings(out: Path = OUT, *, count: int = 500, seed: int = 0, **writer: Any) -> dict[str, Any]:
+    """Ask a language model for the first words of stories, and write the different ones to OUT/openings.txt.
+
+    Args:
+        out: the folder of the corpus; the same command goes on with what is there
+        count: different openings to gather
+        seed: another seed, other answers
+        **writer: the language model
+    """
+    return _gather("openings", out, count, seed, Writer(**writer), openings_request, read_openings)
+
+
+def stories(
+    out: Path = OUT,
+    *,
+    count: int = 1000,
+    first: int = 0,
+    seed: int = 0,
+    words: Path | None = None,
+    names: Path | None = None,
+    openings: Path | None = None,
+    template: Path | None = None,
+    **writer: Any,
+) -> dict[str, Any]:
+    """Ask a language model for stories, each with words, features, a name and opening words of its own.
+
+    The prompt of a story follows from the seed and its number alone. What is in OUT/stories.journal is not asked again.
+
+    Args:
+        out: the folder of the corpus; the same command goes on with what is there
+        count: stories to ask for
+        first: the number of the first one; other machines can make other numbers
+        seed: another seed, other prompts
+        words: a JSON file with "nouns", "verbs" and "adjectives" in place of our lists
+        names: a file with one first name a line; OUT/names.txt if it is there
+        openings: a file with one opening a line; OUT/openings.txt if it is there
+        template: a file with the text of the prompt and slots such as {noun}, in place of ours
+        **writer: the language model
+    """
+    asked = Writer(**writer)
+    _at_least(1, count=count)
+    _at_least(0, first=first)
+    names, openings = _found(out, "names", names), _found(out, "openings", openings)
+    lists, text = read_lists(words, names, openings), read_template(template)
+    identity = _identity("stories", seed, asked) | {"lists": lists.fingerprint, "template": _digest(text)}
+    sources = f"{len(lists.names)} names ({names or 'ours'}), {len(lists.openings)} openings ({openings or 'ours'})"
+    print(f"prompts of seed {seed} from {sources}")
+    with opened(out / "stories.journal", identity) as journal:
+        missing = iter([index for index in range(first, first + count) if index not in journal.done])
+        opening_only = asked.ask == "opening"
+
+        def next_request() -> Request | None:
+            index = next(missing, None)
+            how: dict[str, Any] = {"seed": seed, "lists": lists, "template": text, "opening_only": opening_only}
+            return None if index is None else story_request(index, **how)
+
+        there = sum(first <= index < first + count for index in journal.done)
+        bar = Bar(journal, total=count, done=there, step="stories", unit="story")
+        outcome = _run(asked, next_request, journal, bar, lambda found: len(found))
+        there = sum(first <= index < first + count for index in journal.done)
+        return _end(outcome, bar, journal, f"{there:,} of {count:,} stories")
+
+
+def _run(
+    writer: Writer, next_request: Callable[[], Request | None], journal: Journal, bar: Bar, taken: Callable[[Any], int]
+) -> Outcome:
+    bar.show(0)
+    try:
+        return ask_all(writer, next_request, journal, taken=lambda found: bar.show(taken(found)))
+    finally:
+        bar.bar.close()
+
+
+def _end(outcome: Outcome, bar: Bar, journal: Journal, have: str) -> dict[str, Any]:
+    """Say where everything is; a server that gave up makes one line and exit code 2."""
+    again = "the same command goes on"
+    if outcome.problem and not outcome.interrupted:
+        raise UserError(f"the server gave up: {outcome.problem}; {have} are in {journal.file}: {again}")
+    retried = f", {outcome.retried} retries" if outcome.retried else ""
+    print(f"{'stopped: ' if outcome.interrupted else ''}{have} are in {journal.file}; {tokens(journal)}")
+    print(f"this run: {bar.close()}{retried}")
+    if outcome.refused:
+        print(f"{outcome.refused} requests were refused, the last with {outcome.refusal}; {again} and asks them again")
+    elif outcome.interrupted:
+        print(again)
+    return {"interrupted": outcome.interrupted, "answers": len(journal.done), "tokens": list(journal.tokens)}
+
+
+def _gather(
+    step: str,
+    out: Path,
+    count: int,
+    seed: int,
+    writer: Writer,
+    request: Callable[..., Request],
+    read: Callable[[str], list[str]],
+) -> dict[str, Any]:
+    """Ask until there are so many different ones, or nothing new comes; the list is in the order of the requests."""
+    _at_least(1, count=count)
+    if writer.ask == "opening":
+        raise UserError(f"{step} are asked for in words: give --ask chat or completion")
+    with opened(out / f"{step}.journal", _identity(step, seed, writer)) as journal:
+        answers = {entry["index"]: read(entry["text"]) for entry in entries(journal.file) if "index" in entry}
+        asked = iter(index for index in range(1 << 40) if index not in journal.done)
+
+        def different() -> dict[str, str]:
+            found: dict[str, str] = {}
+            for index in sorted(answers):
+                for one in answers[index]:
+                    found.setdefault(one.casefold(), one)
+            return found
+
+        state = {"known": len(different()), "barren": 0}
+
+        def next_request() -> Request | None:
+            enough = state["known"] >= count or state["barren"] >= BARREN
+            return None if enough else request(next(asked), seed=seed)
+
+        def taken(found: list[dict[str, Any]]) -> int:
+            answers.update({entry["index"]: read(entry["text"]) for entry in found})
+            new = len(different()) - state["known"]
+            state["barren"] = 0 if new else state["barren"] + len(found)
+            state["known"] += new
+            return new
+
+        bar = Bar(journal, total=count, done=min(count, state["known"]), step=step, unit=step[:-1])
+        outcome = _run(writer, next_request, journal, bar, taken)
+        found = list(different().values())[:count]
+        if found:
+            with written_whole(out / f"{step}.txt") as aside:
+                aside.write_text("".join(f"{one}\n" for one in found), encoding="utf-8")
+        result = _end(outcome, bar, journal, f"answers with {len(found):,} of {count:,} different {step}")
+    if found:
+        print(f"written: {out / f'{step}.txt'}")
+    if state["barren"] >= BARREN:
+        print(f"the model had nothing new {BARREN} times in a row: {len(found):,} {step} are all it knows")
+    return result | {step: found}
+
+
+def read_names(text: str) -> list[str]:
+    """The first names in an answer: one word each, with a capital letter."""
+    parts = [MARK.sub("", part) for line in text.splitlines() for part in line.split(",")]
+    return [part for part in parts if re.fullmatch(r"[^\W\d_][\w'\u2019-]{1,14}", part) and part[0].isupper()]
+
+
+def read_openings(text: str) -> list[str]:
+    """The openings in an answer: two to eight words each, with a capital letter and without brackets."""
+    lines = [MARK.sub("", line) for line in text.splitlines()]
+    few = [line for line in lines if 2 <= len(line.split()) <= 8 and line[0].isupper()]
+    return [line for line in few if not re.search(r"[\[\]{}:<>]", line)]
+
+
+def _identity(step: str, seed: int, writer: Writer) -> dict[str, Any]:
+    """What a run that goes on must have in common: everything that changes the answers."""
+    same = {name: getattr(writer, name) for name in ("model", "ask", "length", "temperature", "top_p")}
+    return {"step": step, "format": 1, "seed": seed} | same
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _found(out: Path, step: str, given: Path | None) -> Path | None:
+    file = out / f"{step}.txt"
+    return given or (file if file.is_file() else None)
+
+
+def _at_least(least: int, **values: int) -> None:
+    for name, value in values.items():
+        if value < least:
+            raise UserError(f"{name} must be at least {least}, not {value}")
+
+
+COMMANDS: dict[str, Any] = {
+    "_help": "Make a corpus of tiny stories with a language model, as the paper did.",
+    "names": names,
+    "openings": openings,
+    "stories": stories,
+    "clean": corpus.clean,
+    "stats": corpus.stats,
+}

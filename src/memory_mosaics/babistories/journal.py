@@ -1,0 +1,137 @@
+"""The journal of one step: JSON lines, on the disk before the next is asked for. What is in it is never asked again.
+
+The first line says what was begun, so that a run that goes on is the same one. A last line that was cut off by a kill
+or a power cut is dropped; the answer in it had not been acknowledged.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout  # torch brings it
+
+from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.files import flush
+
+REMEDY = "name another --out, or remove it"
+
+
+class Journal:
+    """Open for appending by one process."""
+
+    def __init__(self, file: Path, done: set[int], tokens: list[int]):
+        self.file, self.done, self.tokens = file, done, tokens
+        self.stream = file.open("ab", buffering=0)
+
+    def append(self, entries: Iterable[dict[str, Any]]) -> None:
+        """Write answers, and return when they are on the disk. On a full disk nothing half-written stays."""
+        entries = list(entries)
+        data = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries).encode("utf-8", "replace")
+        before = os.fstat(self.stream.fileno()).st_size
+        try:
+            if data and self.stream.write(data) != len(data):
+                raise OSError("the disk is full")
+            os.fsync(self.stream.fileno())
+        except OSError as error:
+            self.stream.truncate(before)
+            raise UserError(f"cannot write {self.file}: {error.strerror or one_line(error)}") from error
+        for entry in entries:
+            if "index" in entry:
+                self.done.add(entry["index"])
+                add_tokens(self.tokens, entry)
+
+
+def add_tokens(tokens: list[int], entry: dict[str, Any]) -> None:
+    """Add what was read and written for an answer."""
+    tokens[0] += entry["tokens"][0]
+    tokens[1] += entry["tokens"][1]
+
+
+@contextmanager
+def opened(file: Path, identity: dict[str, Any]) -> Iterator[Journal]:
+    """The journal, begun or gone on with. It must be of the same `identity`, and no other process may have it open."""
+    lock = FileLock(file.with_name(f".{file.name}.lock"), timeout=0)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise UserError(f"{file} is being written by another process; wait for it, or name another --out") from None
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {error.strerror or one_line(error)}; {REMEDY}") from error
+    journal = None
+    try:
+        if file.exists() and not file.is_file():
+            raise UserError(f"{file} is no file; {REMEDY}")
+        begun, done, tokens = _begun(file, identity) if file.exists() else (False, set(), [0, 0])
+        journal = Journal(file, done, tokens)
+        if not begun:
+            journal.append([identity])
+            flush(file.parent)
+        yield journal
+    finally:
+        if journal is not None:
+            journal.stream.close()
+        lock.release()
+
+
+def _begun(file: Path, identity: dict[str, Any]) -> tuple[bool, set[int], list[int]]:
+    """Drop half a last line; compare the first line; gather what is there."""
+    try:
+        with file.open("rb+") as stream:
+            stream.truncate(_whole(stream.read, stream.seek))
+        if file.stat().st_size == 0:
+            return False, set(), [0, 0]
+        lines = entries(file)
+        first = next(lines)
+    except OSError as error:
+        raise UserError(f"cannot go on with {file}: {error.strerror or one_line(error)}; {REMEDY}") from error
+    for name, mine in identity.items():
+        if first.get(name) != mine:
+            raise UserError(f"{file} was begun with {name} {first.get(name)}, not {mine}; {REMEDY}")
+    done, tokens = set[int](), [0, 0]
+    for entry in lines:
+        done.add(entry["index"])
+        add_tokens(tokens, entry)
+    return True, done, tokens
+
+
+def _whole(read: Any, seek: Any) -> int:
+    """Where the last whole line ends, looked for from the end."""
+    end = seek(0, os.SEEK_END)
+    at = end
+    while at > 0:
+        start = max(0, at - (1 << 16))
+        seek(start)
+        newline = read(at - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        at = start
+    return 0
+
+
+def entries(file: Path) -> Iterator[dict[str, Any]]:
+    """What a journal holds, its first line first. Half a last line is left out."""
+    try:
+        with file.open("rb") as stream:
+            for number, line in enumerate(stream, 1):
+                if line.endswith(b"\n"):
+                    yield _entry(line, number, file)
+    except FileNotFoundError:
+        raise UserError(f"there is no {file}; mosaics babistories stories makes one") from None
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror or one_line(error)}") from error
+
+
+def _entry(line: bytes, number: int, file: Path) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+        wanted = {"step": str} if number == 1 else {"index": int, "tokens": list, "text": str}
+        for name, kind in wanted.items():
+            if not isinstance(entry[name], kind):
+                raise ValueError(f"{name} is {entry[name]!r}")
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise UserError(f"{file}, line {number} is not of a journal: {one_line(error)}") from error
+    return entry

@@ -1,0 +1,259 @@
+"""Answers from an OpenAI-compatible server: vLLM, llama.cpp, Ollama, `mosaics serve`, or one that is paid for.
+
+What passes by itself is asked again: a refused or lost connection, 408, 409, 425, 429 and 5xx, silence, garbage, half
+an answer. The waits double, differ at random, and are at least what the server asks for. The rest ends the run.
+"""
+
+import asyncio
+import json
+import os
+import random
+import re
+import time
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from memory_mosaics.babistories.prompts import Request
+from memory_mosaics.babistories.writer import Answer, Stopped, Writer
+from memory_mosaics.errors import UserError, one_line
+
+PASSING = {408, 409, 425, 429}
+LONGEST_WAIT = 60.0  # between tries, unless the server asks for more
+PATIENCE = 3600.0  # a server that asks for more is not waited for
+
+
+class Passing(Exception):
+    """What may go by itself. `wait` is how long the server asks to be left alone."""
+
+    def __init__(self, message: str, wait: float = 0.0):
+        super().__init__(message)
+        self.wait = wait
+
+
+class Refused(Exception):
+    """The server calls this request wrong; asking again would not help."""
+
+
+class Pace:
+    """So much a minute, evenly. What was taken too much or too little is made good by the next."""
+
+    def __init__(self, per_minute: float | None):
+        self.cost = 60.0 / per_minute if per_minute else 0.0
+        self.free = 0.0
+
+    def take(self, amount: float) -> float:
+        """Seconds to wait before this amount."""
+        start = max(time.monotonic(), self.free)
+        self.free = start + amount * self.cost
+        return start - time.monotonic()
+
+    def correct(self, amount: float) -> None:
+        self.free += amount * self.cost
+
+
+class Server:
+    """The connection, its limits, and the model it was asked for."""
+
+    def __init__(self, writer: Writer, stop: asyncio.Event):
+        try:
+            import httpx
+        except ImportError:
+            raise UserError("asking a server needs httpx: pip install 'memory-mosaics[babistories]'") from None
+        assert writer.server is not None
+        self.writer, self.stop, self.httpx = writer, stop, httpx
+        self.base = writer.server.rstrip("/")
+        self.base += "" if re.search(r"/v\d+$", self.base) else "/v1"
+        headers = {"Authorization": f"Bearer {_key(writer.key_variable)}"} if writer.key_variable else {}
+        limits = httpx.Limits(max_connections=writer.concurrency, max_keepalive_connections=writer.concurrency)
+        try:
+            httpx.URL(self.base)
+            self.client = httpx.AsyncClient(headers=headers, limits=limits, timeout=writer.timeout)
+        except (httpx.InvalidURL, ValueError, UnicodeError) as error:
+            raise UserError(f"cannot use --server {writer.server}: {one_line(error)}") from error
+        self.requests, self.tokens = Pace(writer.requests_per_minute), Pace(writer.tokens_per_minute)
+        self.quiet_until = 0.0
+        self.typical = float(writer.length)  # tokens of one answer, learned as they come
+        self.model = writer.model or ""
+        self.retried = self.answered = 0
+
+    async def find_model(self) -> str:
+        """The model that was named, or the only one the server has. Also says early that no server is there."""
+        try:
+            found = await self._patiently(self._models)
+        except (Stopped, Refused) as error:
+            raise UserError(f"{self.base}/models: {one_line(error)}") from error
+        if not self.model:
+            if len(found) != 1:
+                listed = f"has {', '.join(found[:8])}" if found else "lists no model"
+                raise UserError(f"{self.base} {listed}: name one with --model")
+            self.model = found[0]
+        return self.model
+
+    async def _models(self) -> list[str]:
+        response = await self.client.get(f"{self.base}/models")
+        if response.status_code in (404, 405, 501) and self.model:
+            return []  # some have no list
+        _check(response.status_code, response.headers, response.text)
+        try:
+            return [str(model["id"]) for model in json.loads(response.content)["data"]]
+        except (ValueError, LookupError, TypeError):
+            if self.model:
+                return []
+            raise Passing(f"its list of models is garbage: {_excerpt(response.text)}") from None
+
+    async def ask(self, request: Request) -> Answer:
+        """One answer, after as many tries as are allowed. Raises `Stopped` where there is none."""
+        return await self._patiently(lambda: self._once(request))
+
+    async def _patiently(self, attempt: Any) -> Any:
+        """Try until it works. Waiting ends at once where the run is to stop."""
+        tries = self.writer.retries + 1
+        for number in range(1, tries + 1):
+            try:
+                return await attempt()
+            except Passing as problem:
+                error, wait = problem, problem.wait
+            except TimeoutError:
+                error, wait = Passing(f"no answer in {self.writer.timeout:g} seconds"), 0.0
+            except self.httpx.TransportError as problem:
+                error, wait = Passing(_transport(problem)), 0.0
+            if wait > PATIENCE:
+                raise Stopped(f"{one_line(error)}: it asks to wait {wait:.0f} seconds")
+            if number == tries or self.stop.is_set():
+                raise Stopped(f"{one_line(error)} ({number} {'tries' if number > 1 else 'try'})")
+            self.retried += 1
+            if wait:
+                self.quiet_until = max(self.quiet_until, time.monotonic() + wait)
+            backoff = min(LONGEST_WAIT, self.writer.backoff * 2.0 ** (number - 1)) * random.uniform(0.5, 1.0)
+            await self._sleep(max(backoff, wait * random.uniform(1.0, 1.1)))
+        raise AssertionError("the last try returns or raises")
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep, unless the run is to stop."""
+        if seconds <= 0:
+            return
+        try:
+            await asyncio.wait_for(self.stop.wait(), seconds)
+        except TimeoutError:
+            return
+        raise Stopped("stopped")
+
+    async def _once(self, request: Request) -> Answer:
+        await self._sleep(self.quiet_until - time.monotonic())
+        estimate = self.typical
+        await self._sleep(max(self.requests.take(1), self.tokens.take(estimate)))
+        path, body = body_of(request, self.writer, self.model)
+        # Servers that know this header do not charge twice for an answer that was lost on the way.
+        headers = {"Idempotency-Key": f"babistories-{request.seed}-{request.index}"}
+        url = f"{self.base}/{path}"
+        if self.writer.stream:
+            answer = await self._stream(url, body, headers)
+        else:
+            async with asyncio.timeout(self.writer.timeout):
+                response = await self.client.post(url, json=body, headers=headers)
+            _check(response.status_code, response.headers, response.text)
+            answer = read_answer(response.content)
+        answer = answer.counted(request.text + request.begin)
+        self.tokens.correct(sum(answer.tokens) - estimate)
+        self.answered += 1
+        self.typical += (sum(answer.tokens) - self.typical) / min(self.answered, 100)
+        return answer
+
+    async def _stream(self, url: str, body: dict[str, Any], headers: dict[str, str]) -> Answer:
+        """The answer piece by piece: the timeout is for silence. Without an end it is half an answer."""
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        parts, finish, tokens = [], None, None
+        async with self.client.stream("POST", url, json=body, headers=headers) as response:
+            if response.status_code != 200:
+                await response.aread()
+                _check(response.status_code, response.headers, response.text)
+            async for line in response.aiter_lines():
+                data = line.removeprefix("data:").strip()
+                if not line.startswith("data:") or data == "[DONE]":
+                    continue
+                answer = read_answer(data.encode(), partial=True)
+                parts.append(answer.text)
+                finish, tokens = answer.finish or finish, answer.usage or tokens
+        if finish is None:
+            raise Passing(f"half an answer: its stream ended after {len(''.join(parts))} characters")
+        return Answer("".join(parts), finish, tokens)
+
+    async def close(self) -> None:
+        await self.client.aclose()
+
+
+def body_of(request: Request, writer: Writer, model: str) -> tuple[str, dict[str, Any]]:
+    """Where a request is sent, and what."""
+    body: dict[str, Any] = {"model": model, "max_tokens": writer.length, "temperature": writer.temperature}
+    body |= {"top_p": writer.top_p, "seed": request.seed}
+    if writer.ask == "chat":
+        return "chat/completions", body | {"messages": [{"role": "user", "content": request.text}]}
+    return "completions", body | {"prompt": "\n\n".join(part for part in (request.text, request.begin) if part)}
+
+
+def read_answer(data: bytes, *, partial: bool = False) -> Answer:
+    """The text in an answer, or in a piece of one; anything else is garbage."""
+    try:
+        found = json.loads(data)
+        if "error" in found:
+            raise Passing(f"an error in place of an answer: {_excerpt(str(found['error']))}")
+        usage = found.get("usage")
+        tokens = (int(usage["prompt_tokens"]), int(usage["completion_tokens"])) if usage else None
+        if partial and not found["choices"]:
+            return Answer("", None, tokens)
+        choice = found["choices"][0]
+        text = (choice["delta"] if "delta" in choice else choice.get("message", choice)).get(
+            "content", choice.get("text")
+        )
+        if not partial and not isinstance(text, str):
+            raise TypeError("no text")
+        return Answer(str(text or ""), choice.get("finish_reason") or (None if partial else "unknown"), tokens)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise Passing(f"garbage in place of an answer: {_excerpt(data.decode(errors='replace'))}") from None
+
+
+def _check(status: int, headers: Any, text: str) -> None:
+    """Sort what is not an answer: what passes, what is wrong with this request, what is wrong with all."""
+    if status == 200:
+        return
+    message = f"status {status}: {_excerpt(_message(text))}"
+    if status in PASSING or status >= 500:
+        raise Passing(message, _retry_after(headers.get("retry-after")))
+    raise Refused(message) if status in (400, 413, 422) else Stopped(message)
+
+
+def _message(text: str) -> str:
+    """The words in an error, where it is JSON as usual."""
+    try:
+        found = json.loads(text)
+        error = found.get("error", found.get("detail", found.get("message", text)))
+        return str(error.get("message", error) if isinstance(error, dict) else error)
+    except (ValueError, AttributeError, RecursionError):
+        return text
+
+
+def _retry_after(value: str | None) -> float:
+    """Seconds, given as such or as a date."""
+    try:
+        return max(0.0, float(value or 0.0))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(value or "").timestamp() - time.time())
+    except (ValueError, TypeError):
+        return 0.0
+
+
+def _transport(error: Exception) -> str:
+    name = re.sub(r"(?<!^)([A-Z])", r" \1", type(error).__name__).lower()
+    return f"{name} ({one_line(error, 120)})" if str(error) else name
+
+
+def _excerpt(text: str) -> str:
+    return one_line(ValueError(text), 160) if text.strip() else "nothing"
+
+
+def _key(variable: str) -> str:
+    if not os.environ.get(variable):
+        raise UserError(f"the environment variable {variable}, named by --key_variable, is not set")
+    return os.environ[variable]

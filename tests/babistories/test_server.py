@@ -1,0 +1,261 @@
+"""Servers that answer badly: asked again, then one line, and the journal keeps every answer."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+
+from memory_mosaics.babistories.journal import entries
+from memory_mosaics.babistories.server import _retry_after
+from memory_mosaics.cli import main
+
+PASSING = ["429", "500", "503", "garbage", "no text", "half", "nothing", "silence"]
+
+
+def command(server, out, *more: str, count: int = 6) -> list[str]:
+    asked = ["babistories", "stories", "--out", str(out), "--server", server.address, "--count", str(count)]
+    return [*asked, "--timeout", "10", "--backoff", "0.05", *more]
+
+
+def patience(what: str) -> str:
+    return "1" if what == "silence" else "10"
+
+
+def indices(out) -> list[int]:
+    return [entry["index"] for entry in itertools.islice(entries(out / "stories.journal"), 1, None)]
+
+
+@pytest.mark.parametrize("what", PASSING)
+def test_what_passes_is_asked_again(what, server, tmp_path, capsys):
+    server.script = [what, what]
+    assert main(command(server, tmp_path, "--concurrency", "2", "--timeout", patience(what))) == 0
+    assert sorted(indices(tmp_path)) == list(range(6))
+    assert sum(server.asked.values()) == 8
+    assert "2 retries" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("what", PASSING)
+def test_what_does_not_pass_is_one_line_and_the_journal_is_whole(what, server, tmp_path, capsys):
+    assert main(command(server, tmp_path, count=3)) == 0
+    capsys.readouterr()
+    server.always = what
+    assert main(command(server, tmp_path, "--retries", "2", "--timeout", patience(what))) == 2
+    line = capsys.readouterr().err
+    assert line.startswith("mosaics: the server gave up: ")
+    assert line.count("\n") == 1
+    assert "(3 tries); 3 of 6 stories are in " in line
+    assert "the same command goes on" in line
+    server.always = None
+    before = Counter(server.asked)
+    assert main(command(server, tmp_path)) == 0
+    assert sorted(indices(tmp_path)) == list(range(6))
+    assert sum((server.asked - before).values()) == 3, "only what was missing is asked"
+
+
+def test_half_a_stream_is_asked_again(server, tmp_path):
+    server.script = ["half a stream", "half a stream"]
+    assert main(command(server, tmp_path, "--stream", "--concurrency", "2")) == 0
+    assert sorted(indices(tmp_path)) == list(range(6))
+    assert sum(server.asked.values()) == 8
+    told = list(entries(tmp_path / "stories.journal"))[1:]
+    assert all(entry["finish"] == "stop" and len(entry["text"].split()) > 50 for entry in told)
+    assert all(sum(entry["tokens"]) > 50 for entry in told), "estimated where the server does not say"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_half_a_stream_for_ever_is_one_line(streamed, server, tmp_path, capsys):
+    server.always = "half a stream"
+    more = ["--stream"] if streamed else []
+    assert main(command(server, tmp_path, "--retries", "1", *more)) == 2
+    told = "half an answer" if streamed else "garbage in place of an answer"
+    assert told in capsys.readouterr().err
+    assert indices(tmp_path) == []
+
+
+def test_no_server_is_one_line(server, tmp_path, capsys):
+    server.shutdown()
+    server.server_close()
+    assert main(command(server, tmp_path, "--retries", "1")) == 2
+    line = capsys.readouterr().err
+    assert "connect error" in line
+    assert "(2 tries)" in line
+    assert line.count("\n") == 1
+
+
+def test_a_wrong_request_is_not_asked_again(server, tmp_path, capsys):
+    server.always = "400"
+    assert main(command(server, tmp_path, "--concurrency", "1")) == 2
+    assert "status 400: told to say 400; 0 of 6 stories" in capsys.readouterr().err
+    assert sum(server.asked.values()) == 1
+
+
+def test_a_wrong_key_is_not_asked_again(server, tmp_path, capsys):
+    server.always = "401"
+    assert main(command(server, tmp_path, "--concurrency", "1")) == 2
+    assert "status 401" in capsys.readouterr().err
+    assert sum(server.asked.values()) == 1
+
+
+def test_one_refused_request_does_not_end_the_others(server, tmp_path, capsys):
+    assert main(command(server, tmp_path, count=1)) == 0
+    server.script = ["422"]
+    assert main(command(server, tmp_path, "--concurrency", "1", count=4)) == 2, "nothing has worked in this run"
+    server.answer = lambda prompt: "Once."
+    server.script = []
+    assert main(command(server, tmp_path, count=2)) == 0
+    capsys.readouterr()
+    server.seconds, server.script = 0.05, []
+    assert main([*command(server, tmp_path, "--concurrency", "1", count=3)]) == 0
+
+    class Third(list):
+        """The third request fails."""
+
+        def pop(self, at):
+            what = super().pop(at)
+            return None if what == "ok" else what
+
+    server.script = Third(["ok", "ok", "422", "ok"])
+    capsys.readouterr()
+    assert main(command(server, tmp_path, "--concurrency", "1", count=8)) == 0
+    assert "1 requests were refused" in capsys.readouterr().out
+    assert len(indices(tmp_path)) == 7
+    assert main(command(server, tmp_path, count=8)) == 0
+    assert sorted(indices(tmp_path)) == list(range(8))
+
+
+def test_the_server_is_left_alone_as_long_as_it_asks(server, tmp_path):
+    server.script, server.retry_after = ["429"], "1"
+    assert main(command(server, tmp_path, "--concurrency", "1", count=2)) == 0
+    assert 1.0 <= server.times[1] - server.times[0] < 1.6
+
+
+def test_a_wait_may_be_a_date():
+    assert _retry_after("7") == 7.0
+    assert _retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+    assert _retry_after("soon") == _retry_after(None) == 0.0
+    ahead = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 30))
+    assert 25 < _retry_after(ahead) <= 30
+
+
+def test_a_server_that_asks_for_hours_is_not_waited_for(server, tmp_path, capsys):
+    server.always, server.retry_after = "429", "86400"
+    assert main(command(server, tmp_path)) == 2
+    assert "it asks to wait 86400 seconds" in capsys.readouterr().err
+
+
+def test_limits_of_a_minute_are_kept(server, tmp_path):
+    start = time.monotonic()
+    assert main(command(server, tmp_path, "--requests-per-minute", "600", count=8)) == 0
+    assert time.monotonic() - start >= 0.7
+    tokens = sum(sum(entry["tokens"]) for entry in list(entries(tmp_path / "stories.journal"))[1:])
+    start = time.monotonic()
+    more = command(server, tmp_path / "tokens", "--tokens-per-minute", str(tokens * 40), "--concurrency", "1", count=8)
+    assert main(more) == 0
+    assert 1.0 <= time.monotonic() - start <= 4.0, "all of them take a minute and a half of 40"
+
+
+def test_so_many_are_waited_for_and_no_more(server, tmp_path):
+    server.seconds = 0.1
+    assert main(command(server, tmp_path, "--concurrency", "4", count=12)) == 0
+    assert server.most_at_once == 4
+
+
+def test_prompts_do_not_depend_on_the_order(server, tmp_path):
+    for out, concurrency in (("one", "1"), ("many", "12")):
+        assert main(command(server, tmp_path / out, "--concurrency", concurrency, count=12)) == 0
+    one, many = (
+        {e["index"]: e for e in list(entries(tmp_path / out / "stories.journal"))[1:]} for out in ("one", "many")
+    )
+    assert one == many
+    assert main(command(server, tmp_path / "late", "--first", "8", count=4)) == 0
+    late = {entry["index"]: entry for entry in list(entries(tmp_path / "late" / "stories.journal"))[1:]}
+    assert late == {index: one[index] for index in range(8, 12)}
+
+
+def test_completions_go_on_from_the_opening(server, tmp_path):
+    server.answer = lambda prompt: " went home."
+    assert main(command(server, tmp_path, "--ask", "opening", count=2)) == 0
+    told = list(entries(tmp_path / "stories.journal"))[1:]
+    assert [entry["text"] for entry in told] == [entry["opening"] + " went home." for entry in told]
+    assert {body["prompt"] for body in server.bodies} == {entry["opening"] for entry in told}
+    assert "words" not in told[0], "what was not asked for is not missed"
+    assert main(command(server, tmp_path / "more", "--ask", "completion", count=2)) == 0
+    assert server.bodies[-1]["prompt"].startswith("Write a story")
+
+
+def test_the_key_is_sent(server, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("A_KEY", "secret")
+    assert main(command(server, tmp_path, "--key-variable", "A_KEY", count=1)) == 0
+    assert server.headers_seen[0]["Authorization"] == "Bearer secret"
+    assert "secret" not in (tmp_path / "stories.journal").read_text() + "".join(capsys.readouterr())
+
+
+def start(words: list[str]) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = [sys.executable, "-m", "memory_mosaics.cli", *words]
+    return subprocess.Popen(process, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def until(condition, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.01)
+
+
+def test_ctrl_c_takes_in_what_is_under_way(server, tmp_path):
+    server.seconds = 0.5
+    process = start(command(server, tmp_path, "--concurrency", "3", count=60))
+    until(lambda: sum(server.asked.values()) >= 5)
+    process.send_signal(signal.SIGINT)
+    told, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "stopping after the 3 answers under way" in error
+    assert "Traceback" not in error
+    assert "stopped: " in told
+    assert "the same command goes on" in told
+    assert len(indices(tmp_path)) == sum(server.asked.values()), "every answer that was asked for is there"
+
+
+def test_the_second_ctrl_c_drops_it(server, tmp_path):
+    server.seconds = 20.0
+    process = start(command(server, tmp_path, "--timeout", "60", count=60))
+    until(lambda: sum(server.asked.values()) >= 8)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    told, error = process.communicate(timeout=10)
+    assert process.returncode == 130, error
+    assert "stopped: 0 of 60 stories" in told
+
+
+def test_killed_it_neither_loses_nor_repeats_an_answer(server, tmp_path):
+    server.seconds, count, concurrency = 0.1, 40, 4
+    words = command(server, tmp_path, "--concurrency", str(concurrency), count=count)
+    kept: list[int] = []
+    for _ in range(2):
+        process = start(words)
+        already = sum(server.asked.values())
+        until(lambda already=already: sum(server.asked.values()) >= already + 10)
+        process.kill()
+        process.communicate()
+        with (tmp_path / "stories.journal").open("ab") as journal:
+            journal.write(b'{"index": 39, "text": "Once up')  # as a kill in the middle of a line leaves it
+        now = indices(tmp_path)
+        assert now[: len(kept)] == kept, "nothing that was there is lost"
+        kept = now
+        asked_before = Counter(server.asked)
+    process = start(words)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    found = indices(tmp_path)
+    assert sorted(found) == list(range(count))
+    assert len(found) == len(set(found))
+    again = server.asked - asked_before
+    assert sum(again.values()) == count - len(kept), "what is on the disk is not asked again"
+    assert sum(server.asked.values()) <= count + 2 * concurrency, "only what was under way is asked once more"
