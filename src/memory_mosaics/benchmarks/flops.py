@@ -5,6 +5,7 @@ from torch import nn
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.memory import ContextualMemory, PersistentMemory
 from memory_mosaics.mixers.attention import Attention
+from memory_mosaics.mixers.lstm import LSTM
 
 
 def training_flops(model: LanguageModel, time: int) -> float:
@@ -15,7 +16,7 @@ def training_flops(model: LanguageModel, time: int) -> float:
     pair that a query sees in its context has 2 W numbers, key and value, over all heads: 12 W.
 
     Only what the mathematics asks for counts: not what is masked, nor what a kernel computes again, nor norms, leaky
-    averages and the optimiser, which are linear in the width.
+    averages and the optimiser, which are linear in the width. Of recurrences and long convolutions it is the matrices.
     """
     return 6 * matrices(model) + 12 * model.config.width * pairs_seen(model, time)
 
@@ -23,6 +24,13 @@ def training_flops(model: LanguageModel, time: int) -> float:
 def matrices(model: LanguageModel) -> int:
     """Numbers of all matrices and slots. An embedding is a table, and counts where it is the output matrix too."""
     linear = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
+    linear += sum(
+        weight.numel()
+        for module in model.modules()
+        if isinstance(module, LSTM)
+        for weight in module.parameters()
+        if weight.ndim == 2
+    )
     slots = sum(
         module.keys.numel() + module.values.numel()
         for module in model.modules()

@@ -28,6 +28,7 @@ KERNELS = _patterns(
     (r"^value_(forward|backward)", VALUES),
     (r"loss_and_gradient|log_?softmax|LogSoftMax|nll_loss|cross_entropy", LOSS),
     (r"persistent_?(recall|forward|backward)", PERSISTENT),
+    (r"^scan_(forward|backward)", CONTEXT),  # what Mamba has in its place
     (r"^triton_(?!.*softmax).*attention", POINTWISE),  # what prepares its inputs
     (r"flash|fmha|sdpa|[Aa]ttention|recall|^answer$|^merge$|dot_do_o|convert_dq|[Ss]oft_?[Mm]ax", CONTEXT),
     (r"multi_tensor_apply|lpnorm_cleanup|[Aa]dam", OPTIMISER),

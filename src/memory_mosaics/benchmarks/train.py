@@ -11,7 +11,16 @@ from torch import Tensor
 
 from memory_mosaics.benchmarks.clock import Clock, progress, short
 from memory_mosaics.benchmarks.flops import training_flops
+from memory_mosaics.config import MixerConfig
+from memory_mosaics.errors import one_line
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, parameter_count
+from memory_mosaics.mixers.hyena import HyenaConfig
+from memory_mosaics.mixers.linear_attention import GLAConfig, LinearTransformerConfig, RetNetConfig
+from memory_mosaics.mixers.lstm import LSTMConfig
+from memory_mosaics.mixers.mamba import MambaConfig
+from memory_mosaics.mixers.mlp import MLPConfig
+from memory_mosaics.mixers.rwkv import RWKVConfig
+from memory_mosaics.mixers.state_space import H3Config, S4DConfig
 from memory_mosaics.presets import memory_mosaic, transformer
 from memory_mosaics.training import parallel
 from memory_mosaics.training.objective import Objective, optimiser
@@ -20,17 +29,37 @@ from memory_mosaics.training.step import TRIALS, Eager, step_for
 
 Step = Callable[[Tensor, Tensor], Tensor]
 TRAINING = Training()
+OTHERS: dict[str, tuple[str, Callable[[int], MixerConfig]]] = {  # by their heads, which not all have
+    "linear-transformer": ("linear transformer", lambda heads: LinearTransformerConfig(heads=heads)),
+    "retnet": ("RetNet", lambda heads: RetNetConfig(heads=heads)),
+    "gla": ("GLA", lambda heads: GLAConfig(heads=heads)),
+    "rwkv": ("RWKV", lambda heads: RWKVConfig()),
+    "mamba": ("Mamba", lambda heads: MambaConfig()),
+    "s4d": ("S4D", lambda heads: S4DConfig()),
+    "h3": ("H3", lambda heads: H3Config()),
+    "hyena": ("Hyena", lambda heads: HyenaConfig()),
+    "lstm": ("LSTM", lambda heads: LSTMConfig()),
+}
 LABELS = {
     "memory-mosaic": "Memory Mosaic",
     "transformer": "transformer",
     "transformer-rotary": "transformer, rotary",
     "transformer-alibi": "transformer, ALiBi",
+    **{name: label for name, (label, _) in OTHERS.items()},
 }
+
+
+def with_mixer(mixer: Callable[[int], MixerConfig], *, heads: int, **sizes: Any) -> LanguageModelConfig:
+    """A sequence mixer where the transformer has its attention; it needs no positions."""
+    return LanguageModelConfig(sequence_mixer=mixer(heads), channel_mixer=MLPConfig(), **sizes)
+
+
 MODELS: dict[str, Callable[..., LanguageModelConfig]] = {
     "memory-mosaic": memory_mosaic,
     "transformer": transformer,
     "transformer-rotary": partial(transformer, position="rotary"),
     "transformer-alibi": partial(transformer, position="alibi"),
+    **{name: partial(with_mixer, mixer) for name, (_, mixer) in OTHERS.items()},
 }
 PAIR = ("memory-mosaic", "transformer")
 
@@ -150,6 +179,10 @@ def _measure_group(
         seconds = clock.laps(acts, repeats, warm_up=TRIALS + 2 if clock.cuda else 2)
     except torch.OutOfMemoryError:
         return [_row(size, name) | {"failed": "out of memory"} for name in names]
+    except RuntimeError as error:  # of a mixer that the compiler or the recorder does not take
+        if names[0] in PAIR:
+            raise
+        return [_row(size, name) | {"failed": one_line(error, 60)} for name in names]
     return [
         _row(size, name, seconds[name])
         | ({"beside_seconds": seconds[f"beside {name}"]} if name in beside else {})
