@@ -25,7 +25,8 @@ from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.serving.answers import Answer, Piece
 from memory_mosaics.serving.batches import Busy, Engine, Row, Stopped
 from memory_mosaics.serving.gate import Gate, error
-from memory_mosaics.serving.requests import CHOICES, Asked, ChatAsked, CompletionAsked, Limits, TooLong, first_error
+from memory_mosaics.serving.limits import Limits, TooLong
+from memory_mosaics.serving.requests import CHOICES, Asked, ChatAsked, CompletionAsked, first_error
 from memory_mosaics.serving.shapes import ChatShape, CompletionShape, Shape
 from memory_mosaics.serving.template import Template
 from memory_mosaics.trained import Trained
@@ -37,7 +38,7 @@ class Service:
     """A model with its engine, and what is needed to answer requests for it."""
 
     def __init__(self, trained: Trained, limits: Limits):
-        self.trained, self.limits = trained, limits
+        self.trained, self.limits = trained, limits.of(trained)
         self.template = Template.of(trained.folder)
         self.engine = Engine(
             trained.model, vocabulary=trained.tokenizer.vocabulary, rows=limits.rows, requests=limits.requests
@@ -112,14 +113,16 @@ class Job:
 
     async def pieces(self, request: Request) -> AsyncIterator[tuple[int, Piece]]:
         """The pieces of all rows as they come. Who goes away ends them all."""
-        unfinished = len(self.rows)
+        unfinished, looked = len(self.rows), self.loop.time()
         try:
             while unfinished:
+                if self.loop.time() > looked + LOOK:
+                    if await request.is_disconnected():
+                        return
+                    looked = self.loop.time()
                 try:
                     number, news = await asyncio.wait_for(self.news.get(), LOOK)
                 except TimeoutError:
-                    if await request.is_disconnected():
-                        return
                     continue
                 if isinstance(news, BaseException):
                     raise news
@@ -145,12 +148,14 @@ class _Refused(HTTPException):
 def build(service: Service, *, key: str | None = None, hosts: tuple[str, ...] | None = None) -> FastAPI:
     """The application. With a `key`, all but /health wants it; `hosts` are the names that it may be called by."""
     app = FastAPI(title="memory-mosaics", docs_url=None, redoc_url=None)  # their pages load scripts from elsewhere
-    app.add_middleware(Gate, key=key, hosts=hosts, most=service.limits.body)
+    app.add_middleware(Gate, key=key, hosts=hosts, most=service.limits.max_body)
     trained = service.trained
     card = {"id": trained.name, "object": "model", "created": service.created, "owned_by": "memory-mosaics"}
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
+        if service.engine.stopped:
+            raise Stopped("nothing is decoded any more")
         return {"status": "ok", "model": trained.name, "requests": service.engine.load}
 
     @app.get("/v1/models")
@@ -166,7 +171,7 @@ def build(service: Service, *, key: str | None = None, hosts: tuple[str, ...] | 
     async def completions(request: Request, asked: CompletionAsked) -> Response:
         service.check_name(asked.model)
         prompts = await run_in_threadpool(lambda: [service.encode(prompt) for prompt in asked.prompt])
-        job = service.begin(asked, prompts, asked.max_tokens, 16, asked.logprobs)
+        job = service.begin(asked, prompts, asked.max_tokens, 16, asked.top)
         return await _answer(service, request, asked, job, CompletionShape(trained.name, len(job.rows)))
 
     @app.post("/v1/chat/completions")

@@ -22,7 +22,7 @@ from memory_mosaics.shapes import Int
 from memory_mosaics.studies.generate import OwnDraw
 
 READ_AT_ONCE = 16_384  # tokens of prompts, padding among them: reading more together is not faster, and needs memory
-ALIKE = 4  # rows with so many times the room of others do not join them: all would pay for it
+ALIKE = 2  # rows with more than so many times the room of others do not join them: all would pay for it
 
 
 class Likely(NamedTuple):
@@ -91,22 +91,27 @@ class Engine:
         self.thread.join()
 
     def _work(self) -> None:
-        with torch.no_grad():
-            while True:
-                with self.news:
-                    self.news.wait_for(lambda: self.waiting or self.batches or self.stopped)
-                    if self.stopped:
-                        break
-                    new = self._next()
-                for rows in _of_a_length(new):
-                    with _failing(rows):
-                        self._add(Batch(self.model, rows, self.vocabulary))
-                for batch in self.batches:
-                    with _failing(batch.live):
-                        batch.step()
-                self.batches = [batch for batch in self.batches if batch.live]
-        with _failing([row for request in self.inside for row in request if not row.ended]):
-            raise Stopped("the server is being stopped")
+        try:
+            with torch.no_grad():
+                while not self.stopped:
+                    self._turn()
+        finally:
+            self.stopped = True
+            with _failing([row for request in self.inside for row in request if not row.ended]):
+                raise Stopped("the server is being stopped")
+
+    def _turn(self) -> None:
+        """Begin the rows that there is a place for, and decode a token of all."""
+        with self.news:
+            self.news.wait_for(lambda: self.waiting or self.batches or self.stopped)
+            new = self._next()
+        for rows in _of_a_length(new):
+            with _failing(rows):
+                self._add(Batch(self.model, rows, self.vocabulary))
+        for batch in self.batches:
+            with _failing(batch.live):
+                batch.step()
+        self.batches = [batch for batch in self.batches if batch.live]
 
     def _next(self) -> list[Row]:
         """The rows to begin now: one of each request in turn, as far as there is room."""
@@ -134,7 +139,8 @@ class Batch:
         self.vocabulary = vocabulary
         self.reader = Reader(model, [row.prompt for row in rows])
         self.counts = [self.reader.count] * len(rows)  # of tokens that each place has read, padding among them
-        self.reader.reserve(max(row.length for row in rows))
+        # On the CPU a step costs as much as there is room: it grows as it is needed. On CUDA each growth is recorded.
+        self.reader.reserve(max(row.length for row in rows) if self.reader.device.type == "cuda" else 1)
         if self._size(len(rows)) > len(rows):
             self._settle()
 

@@ -1,6 +1,7 @@
 """A socket, uvicorn on it, and how it begins and ends."""
 
 import ipaddress
+import os
 import socket
 import sys
 from types import FrameType
@@ -10,7 +11,7 @@ import uvicorn
 
 from memory_mosaics.errors import UserError
 from memory_mosaics.serving.app import Service, build
-from memory_mosaics.serving.requests import Limits
+from memory_mosaics.serving.limits import Limits
 from memory_mosaics.trained import Trained
 
 PATIENCE = 10  # seconds that unfinished requests get when the server is to stop
@@ -50,7 +51,8 @@ def listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
-        reason = error.strerror or str(error)
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else error.strerror or str(error)  # below 0: no such host
         raise UserError(f"cannot listen at {host}, port {port}: {reason}; name another --port or --host") from error
 
 

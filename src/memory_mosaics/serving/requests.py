@@ -1,11 +1,10 @@
 """What a client may ask for, in OpenAI's words, and what is told to one that asks for something else."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.errors import one_line
 from memory_mosaics.generation import Draw
 
 CHOICES = 128  # texts of one request
@@ -35,36 +34,6 @@ OF_NO_EFFECT = (
     "store",
     "user",
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What a server takes on at most: tokens of an answer, of prompt and answer together, requests, bytes of one."""
-
-    max_tokens: int = 2048
-    context: int = 8192
-    requests: int = 64
-    rows: int = 16
-    body: int = 1_000_000
-
-    def __post_init__(self) -> None:
-        for name, least in {"max_tokens": 1, "context": 2, "requests": 1, "rows": 1, "body": 1}.items():
-            if getattr(self, name) < least:
-                raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
-
-    def length(self, prompt: int, wanted: int | None, default: int) -> int:
-        """How many tokens may follow a prompt of so many."""
-        if prompt >= self.context or (wanted or 0) + prompt > self.context:
-            asked = f"; you asked for {wanted} more" if wanted else ""
-            raise TooLong(f"this server takes {self.context} tokens, prompt and answer together; "
-                          f"your prompt has {prompt}{asked}. Shorten one of them")  # fmt: skip
-        if (wanted or 0) > self.max_tokens:
-            raise UserError(f"max_tokens must be at most {self.max_tokens} here, not {wanted}")
-        return wanted or min(default, self.max_tokens, self.context - prompt)
-
-
-class TooLong(UserError):
-    """A prompt that cannot be taken as a whole."""
 
 
 class StreamOptions(BaseModel):

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from memory_mosaics.errors import UserError
+from memory_mosaics.serving.limits import Limits
 from memory_mosaics.trained import Trained
 from memory_mosaics.training.parallel import find_device
 
 KEY = "MOSAICS_API_KEY"
-CONTEXT = 8192  # tokens, where the model itself has no limit
 
 
 def run(
@@ -55,24 +55,14 @@ def run(
     """
     if not 0 <= port < 65536:
         raise UserError(f"port must be between 0 and 65535, not {port}")
-    numbers = {"max_tokens": max_tokens, "requests": requests, "rows": rows, "max_body": max_body}
-    for flag, value in numbers.items():
-        if value < 1:
-            raise UserError(f"{flag} must be at least 1, not {value}")
+    limits = Limits(max_tokens=max_tokens, context=context, requests=requests, rows=rows, max_body=max_body)
     api_key = os.environ.get(KEY) if api_key is None else api_key
     if api_key is not None and not api_key.strip():
         raise UserError(f"the API key is empty; name one with --api-key or {KEY}, or leave it out")
     trained = Trained.open(run, name=name or run.resolve().name, device=find_device(device))
-    longest = trained.model.longest
-    if context is not None and (context < 2 or (longest is not None and context > longest)):
-        most = f"between 2 and {longest}, the positions of {run}" if longest is not None else "at least 2"
-        raise UserError(f"context must be {most}, not {context}")
+    limits = limits.of(trained)
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise UserError("this needs FastAPI and uvicorn: pip install 'memory-mosaics[serve]'")
     from memory_mosaics.serving.listening import serve
-    from memory_mosaics.serving.requests import Limits
 
-    limits = Limits(
-        max_tokens=max_tokens, context=context or longest or CONTEXT, requests=requests, rows=rows, body=max_body
-    )
     return serve(trained, limits, host=host, port=port, key=api_key)
