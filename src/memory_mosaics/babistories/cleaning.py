@@ -23,9 +23,9 @@ REASONS = (
     "near-duplicate",
 )
 URL = re.compile(r"https?:|www\.|\b[\w-]+\.(?:com|org|net|edu|gov|io|co|info|html?)\b", re.IGNORECASE)
-REFUSAL = re.compile(
-    r"\b(?:as an? (?:ai|artificial intelligence|(?:large )?language model)\b|language model\b"
-    r"|i(?:['\u2019]m| am) (?:sorry|afraid|unable)\b|i (?:can|could) not write\b"
+MODEL = re.compile(r"\bas an? (?:ai|artificial intelligence)\b|\blanguage model\b", re.IGNORECASE)
+REFUSAL = re.compile(  # at the very beginning, and not what somebody says
+    r"[^\"“]{0,60}\b(?:i(?:['\u2019]m| am) (?:sorry|afraid|unable)\b|i (?:can|could) not write\b"
     r"|i (?:can(?:no|['\u2019])t|won['\u2019]t|will not) (?:write|help|assist|create|provide|fulfil))",
     re.IGNORECASE,
 )
@@ -82,7 +82,7 @@ class Cleaner:
     def reason(self, entry: dict[str, Any], text: str) -> str | None:
         checks: dict[str, Callable[[], bool]] = {
             "no answer": lambda: not text,
-            "refusal": lambda: REFUSAL.search(text[:300]) is not None and not self._tells(entry, text),
+            "refusal": lambda: bool(REFUSAL.match(text) or MODEL.search(text)),
             "URL": lambda: URL.search(text) is not None,
             "too short": lambda: len(text.split()) < self.shortest,
             "cut off": lambda: entry.get("finish") == "length" or not END.search(text),
@@ -92,10 +92,6 @@ class Cleaner:
             "near-duplicate": lambda: self._duplicates(text),
         }
         return next((name for name in REASONS if name not in self.allow and checks[name]()), None)
-
-    def _tells(self, entry: dict[str, Any], text: str) -> bool:
-        """A character may well be sorry; a refusal does not begin as the story was to begin."""
-        return bool(entry.get("opening")) and _begins(text, entry["opening"]) and "language model" not in text.lower()
 
     def _missing(self, entry: dict[str, Any], text: str) -> bool:
         wanted = [*entry.get("words", ()), *([entry["name"]] if entry.get("name") else ())]

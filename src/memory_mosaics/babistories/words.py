@@ -77,10 +77,10 @@ OPENINGS = choices("""
     Down by the river|One foggy morning|On the night of the full moon|In the big city|Just before bedtime
     The kitchen smelled of warm bread
 """)
-FEATURES = {
-    "dialogue": "some of the characters talk with each other, in quotation marks",
-    "bad ending": "it does not end well",
-    "moral": "it teaches something that is good to know",
+FEATURES = {  # each goes on from "In this story, "
+    "dialogue": "characters talk with each other, in quotation marks",
+    "bad ending": "things do not end well",
+    "moral": "the child learns something that is good to know",
     "foreshadowing": "a small thing at the beginning becomes important at the end",
     "twist": "something happens that nobody expects",
     "conflict": "two of the characters want different things",

@@ -1,0 +1,153 @@
+"""Prompts by seed and number, the lists they draw from, and the lists that a model gives."""
+
+import json
+import re
+
+import pytest
+
+from memory_mosaics.babistories.commands import read_names, read_openings
+from memory_mosaics.babistories.journal import entries, opened
+from memory_mosaics.babistories.prompts import names_request, openings_request, read_template, story_request
+from memory_mosaics.babistories.words import Lists, read_lists
+from memory_mosaics.cli import main
+from memory_mosaics.errors import UserError
+
+LISTS = Lists()
+
+
+def test_a_prompt_follows_from_seed_and_number_alone():
+    there = [story_request(index, seed=3, lists=LISTS) for index in range(200)]
+    back = [story_request(index, seed=3, lists=LISTS) for index in reversed(range(200))][::-1]
+    assert there == back
+    assert len({request.text for request in there}) == 200
+    others = [story_request(index, seed=4, lists=LISTS) for index in range(200)]
+    assert not {request.text for request in there} & {request.text for request in others}
+    pinned = {"words": ["worm", "carry", "cool"], "features": ["moral", "foreshadowing"], "name": "Ron"}
+    asked = story_request(17, seed=0, lists=LISTS).asked
+    assert asked == pinned | {"opening": "High up in the mountains"}, "other versions of this library ask for the same"
+
+
+def test_a_prompt_names_all_that_is_asked_for():
+    for index in range(100):
+        request = story_request(index, seed=0, lists=LISTS)
+        wanted = [word.split("/")[0] for word in request.asked["words"]]
+        assert all(f'"{word}"' in request.text for word in wanted)
+        assert len(wanted) == 3
+        assert f" {request.asked['name']}." in request.text
+        assert request.text.count(request.begin) >= 1
+        assert not re.search(r"[{}]", request.text)
+        assert ("In this story, " in request.text) == bool(request.asked["features"])
+
+
+def test_a_template_of_ones_own(tmp_path):
+    file = tmp_path / "template.txt"
+    file.write_text("Erzähle von {name}, mit dem Wort {noun}.")
+    request = story_request(5, seed=0, lists=LISTS, template=read_template(file))
+    assert request.text == f"Erzähle von {request.asked['name']}, mit dem Wort {request.asked['words'][0]}."
+    assert (request.begin, request.asked["features"], "opening" in request.asked) == ("", [], False)
+    for bad, told in (("{hero}", "a slot {hero}"), ("Tell me.", "has no slot")):
+        file.write_text(bad)
+        with pytest.raises(UserError, match=re.escape(told)):
+            read_template(file)
+
+
+def test_lists_of_ones_own(tmp_path):
+    words, names = tmp_path / "words.json", tmp_path / "names.txt"
+    words.write_text(json.dumps({"nouns": ["Haus"], "verbs": ["gehen/ging"], "adjectives": ["rot"]}))
+    names.write_text("Ute\n\nOle\nUte\n")
+    lists = read_lists(words, names, None)
+    assert (lists.nouns, lists.names, lists.openings) == (("Haus",), ("Ute", "Ole"), LISTS.openings)
+    assert lists.fingerprint != LISTS.fingerprint
+    for bad in ("[]", "{", '{"nouns": []}', '{"nouns": [], "verbs": ["a"], "adjectives": ["b"]}'):
+        words.write_text(bad)
+        with pytest.raises(UserError, match=r"words\.json"):
+            read_lists(words, None, None)
+
+
+def test_names_and_openings_are_read_from_any_list():
+    text = (
+        'Here are some names:\n1. Anna\n2) Ben\n- Çelik\n* "Dora"\nEva, Finn, Gus\nnot a name at all\nHans Peter\n9\n'
+    )
+    assert read_names(text) == ["Anna", "Ben", "Çelik", "Dora", "Eva", "Finn", "Gus"]
+    text = '1. "Once upon a time..."\n- On a snowy hill,\n\n* Word\nthe small one was\nA [place] in the sun\n2. At last'
+    assert read_openings(text) == ["Once upon a time", "On a snowy hill", "At last"]
+
+
+def test_requests_for_lists_differ():
+    names = [names_request(index, seed=0) for index in range(48)]
+    assert len({request.text for request in names}) == 24
+    assert len({request.seed for request in names}) == 48
+    assert names == [names_request(index, seed=0) for index in range(48)]
+    assert len({openings_request(index, seed=0).text for index in range(60)}) > 20
+
+
+@pytest.mark.parametrize("step", ["names", "openings"])
+def test_lists_are_gathered_until_there_are_enough(step, server, tmp_path, capsys):
+    def answer(prompt: str) -> str:
+        letter = (re.search(r"letter (\w)", prompt) or "AB")[1]
+        place = (re.search(r"that plays (.*)\. Each", prompt) or "AB")[1]
+        if step == "names":
+            return f"1. {letter}anna\n2. {letter}ENNO\n3. {letter}enno"
+        return f"- It was {place.replace(',', '')}\n- Once upon a time"
+
+    server.answer, server.seconds = answer, 0.02
+    words = ["babistories", step, "--out", str(tmp_path), "--server", server.address]
+    assert main([*words, "--count", "9", "--concurrency", "2"]) == 0
+    found = (tmp_path / f"{step}.txt").read_text().splitlines()
+    assert len(found) == 9
+    assert len({one.casefold() for one in found}) == 9
+    asked = sum(server.asked.values())
+    assert main([*words, "--count", "9"]) == 0
+    assert sum(server.asked.values()) == asked, "what is there is not asked for again"
+    assert main([*words, "--count", "20", "--concurrency", "5"]) == 0
+    more = (tmp_path / f"{step}.txt").read_text().splitlines()
+    assert more[:9] == found, "a longer list begins with the shorter"
+    assert max(server.asked.values()) == 1
+    capsys.readouterr()
+    assert main([*words, "--count", "5000", "--concurrency", "8"]) == 0
+    assert f"{step} are all it knows" in capsys.readouterr().out
+    assert main(["babistories", "stories", "--out", str(tmp_path), "--server", server.address, "--count", "3"]) == 0
+    assert str(tmp_path / f"{step}.txt") in capsys.readouterr().out
+    told = list(entries(tmp_path / "stories.journal"))[1:]
+    assert all(entry[step[:-1]] in (tmp_path / f"{step}.txt").read_text() for entry in told)
+
+
+def test_a_journal_goes_on_only_as_it_was_begun(tmp_path):
+    file = tmp_path / "stories.journal"
+    entry = {"index": 0, "text": "Once.", "tokens": [1, 2]}
+    with opened(file, {"step": "stories", "seed": 0}) as journal:
+        journal.append([entry, entry | {"index": 5}])
+        with pytest.raises(UserError, match="being written by another process"), opened(file, {"step": "stories"}):
+            pass
+    with pytest.raises(UserError, match="begun with seed 0, not 1"), opened(file, {"step": "stories", "seed": 1}):
+        pass
+    whole = file.read_bytes()
+    for cut in range(len(whole) - len(json.dumps(entry)), len(whole)):
+        file.write_bytes(whole[:cut])
+        with opened(file, {"step": "stories", "seed": 0}) as journal:
+            assert journal.done == {0}
+            journal.append([entry | {"index": 5}])
+        assert file.read_bytes() == whole, "half a line is dropped, and written anew"
+    with opened(file, {"step": "stories", "seed": 0}) as journal:
+        assert (journal.done, journal.tokens) == ({0, 5}, [2, 4])
+    file.write_bytes(whole.replace(b'"Once."', b"Once", 1))
+    with pytest.raises(UserError, match="line 2 is not of a journal"), opened(file, {"step": "stories", "seed": 0}):
+        pass
+    file.write_bytes(b'{"ste')
+    with opened(file, {"step": "stories", "seed": 0}) as journal:
+        assert journal.done == set()
+
+
+def test_a_full_disk_leaves_no_half_line(tmp_path, monkeypatch):
+    file = tmp_path / "stories.journal"
+    with opened(file, {"step": "stories"}) as journal:
+        before = file.read_bytes()
+
+        def full(_: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("os.fsync", full)
+        with pytest.raises(UserError, match="No space left on device"):
+            journal.append([{"index": 0, "text": "Once.", "tokens": [1, 2]}])
+        assert file.read_bytes() == before
+        assert journal.done == set()
