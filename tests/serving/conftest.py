@@ -61,7 +61,8 @@ def in_a_thread(run: Path, *, key: str | None = None, **limits: int):
 
     from memory_mosaics.serving.app import Service, build
     from memory_mosaics.serving.limits import Limits
-    from memory_mosaics.serving.listening import LOCAL, Server, listen
+    from memory_mosaics.serving.listening import LOCAL, Server
+    from memory_mosaics.serving.server import listen
     from memory_mosaics.trained import Trained
 
     service = Service(Trained.open(run), Limits(**limits))

@@ -1,7 +1,9 @@
 """The official client against a server in a process of its own: what it is promised, it gets."""
 
+import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -142,3 +144,12 @@ def test_ctrl_c_finishes_what_is_on_its_way_and_says_goodbye(story_run):
     assert server.returncode == 0
     assert out.splitlines()[-1] == "goodbye; requests answered: 1"
     assert not err
+
+
+def test_the_guide_is_as_it_says(story_run, capsys):
+    """The example of docs/serve.md, at the address of a server under its name, prints a text."""
+    guide = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)
+    with process(story_run, "--name", "mosaic") as (_, address):
+        exec(example.replace("http://127.0.0.1:8000/v1", address))
+    assert capsys.readouterr().out

@@ -1,7 +1,5 @@
-"""A socket, uvicorn on it, and how it begins and ends."""
+"""uvicorn on a socket, and how it begins and ends."""
 
-import ipaddress
-import os
 import socket
 import sys
 from types import FrameType
@@ -9,7 +7,6 @@ from typing import Any
 
 import uvicorn
 
-from memory_mosaics.errors import UserError
 from memory_mosaics.serving.app import Service, build
 from memory_mosaics.serving.limits import Limits
 from memory_mosaics.trained import Trained
@@ -18,50 +15,24 @@ PATIENCE = 10  # seconds that unfinished requests get when the server is to stop
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 
-def serve(trained: Trained, limits: Limits, *, host: str, port: int, key: str | None) -> dict[str, Any]:
-    """Listen until Ctrl-C or SIGTERM."""
-    listening = listen(host, port)
-    local = is_local(host)
+def serve(
+    trained: Trained, limits: Limits, listening: socket.socket, *, local: bool, key: str | None
+) -> dict[str, Any]:
+    """Answer what comes to a socket until Ctrl-C or SIGTERM. `local` is whether only this machine reaches it."""
     if key is None and not local:
         print("mosaics: no API key: whoever reaches this address can use the model", file=sys.stderr)
     service = Service(trained, limits)
-    app = build(service, key=key, hosts=LOCAL if local else None)
+    app = build(service, key=key, hosts=(*LOCAL, listening.getsockname()[0]) if local else None)
     config = uvicorn.Config(
-        app,
-        log_level="error",
-        access_log=False,
-        lifespan="off",
-        timeout_graceful_shutdown=PATIENCE,
-        server_header=False,
+        app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=PATIENCE
     )
-    server = Server(config, service)
     try:
-        with listening:
-            server.run(sockets=[listening])
+        Server(config, service).run(sockets=[listening])
     except KeyboardInterrupt:  # uvicorn raises it again when all is done
         pass
     finally:
         service.engine.stop()
     return {"answered": service.answered}
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket at this address, or a line that says why not."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=1024)
-    except OSError as error:
-        number = error.errno or 0
-        reason = os.strerror(number) if number > 0 else error.strerror or str(error)  # below 0: no such host
-        raise UserError(f"cannot listen at {host}, port {port}: {reason}; name another --port or --host") from error
-
-
-def is_local(host: str) -> bool:
-    """Whether only this machine reaches it."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class Server(uvicorn.Server):

@@ -7,7 +7,9 @@ answers 500 to a chat without a template, to a wrong type and to /v1/models with
 no limits, and tells errors in a shape that OpenAI's clients do not read.
 """
 
+import ipaddress
 import os
+import socket
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -61,8 +63,28 @@ def run(
         raise UserError(f"the API key is empty; name one with --api-key or {KEY}, or leave it out")
     trained = Trained.open(run, name=name or run.resolve().name, device=find_device(device))
     limits = limits.of(trained)
-    if find_spec("fastapi") is None or find_spec("uvicorn") is None:
-        raise UserError("this needs FastAPI and uvicorn: pip install 'memory-mosaics[serve]'")
-    from memory_mosaics.serving.listening import serve
+    with listen(host, port) as listening:
+        if find_spec("fastapi") is None or find_spec("uvicorn") is None:
+            raise UserError("this needs FastAPI and uvicorn: pip install 'memory-mosaics[serve]'")
+        from memory_mosaics.serving.listening import serve
 
-    return serve(trained, limits, host=host, port=port, key=api_key)
+        return serve(trained, limits, listening, local=is_local(host), key=api_key)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at this address, or a line that says why not."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else error.strerror or str(error)  # below 0: no such host
+        raise UserError(f"cannot listen at {host}, port {port}: {reason}; name another --port or --host") from error
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
