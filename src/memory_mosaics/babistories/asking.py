@@ -66,7 +66,7 @@ def _short(count: int) -> str:
     return f"{count:,}" if count < 10_000 else f"{count / 1e3:,.1f}k" if count < 1e6 else f"{count / 1e6:,.2f}M"
 
 
-def ask_all(writer: Writer, next_request: Next, journal: Journal, *, taken: Taken, model: str | None = None) -> Outcome:
+def ask_all(writer: Writer, next_request: Next, journal: Journal, *, taken: Taken) -> Outcome:
     """Ask until there is nothing more to ask for. `taken` sees the entries that are on the disk."""
     if writer.server is not None:
         return asyncio.run(_ask_server(writer, next_request, journal, taken))

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -65,37 +66,40 @@ def opened(file: Path, identity: dict[str, Any]) -> Iterator[Journal]:
     try:
         if file.exists() and not file.is_file():
             raise UserError(f"{file} is no file; {REMEDY}")
-        begun, done, tokens = _begun(file, identity) if file.exists() else (False, set(), [0, 0])
+        done, tokens = _begun(file, identity) if file.exists() else (set[int](), [0, 0])
         journal = Journal(file, done, tokens)
-        if not begun:
+        if not done:
             journal.append([identity])
             flush(file.parent)
         yield journal
     finally:
         if journal is not None:
             journal.stream.close()
+            if not journal.done:
+                file.unlink(missing_ok=True)  # nothing to go on with; a wrong address may be put right
         lock.release()
 
 
-def _begun(file: Path, identity: dict[str, Any]) -> tuple[bool, set[int], list[int]]:
-    """Drop half a last line; compare the first line; gather what is there."""
+def _begun(file: Path, identity: dict[str, Any]) -> tuple[set[int], list[int]]:
+    """Drop half a last line; compare the first line; gather what is there. Without an answer it begins anew."""
     try:
         with file.open("rb+") as stream:
             stream.truncate(_whole(stream.read, stream.seek))
-        if file.stat().st_size == 0:
-            return False, set(), [0, 0]
         lines = entries(file)
-        first = next(lines)
+        first, second = next(lines, None), next(lines, None)
+        if first is None or second is None:
+            os.truncate(file, 0)
+            return set(), [0, 0]
     except OSError as error:
         raise UserError(f"cannot go on with {file}: {error.strerror or one_line(error)}; {REMEDY}") from error
     for name, mine in identity.items():
         if first.get(name) != mine:
             raise UserError(f"{file} was begun with {name} {first.get(name)}, not {mine}; {REMEDY}")
     done, tokens = set[int](), [0, 0]
-    for entry in lines:
+    for entry in chain([second], lines):
         done.add(entry["index"])
         add_tokens(tokens, entry)
-    return True, done, tokens
+    return done, tokens
 
 
 def _whole(read: Any, seek: Any) -> int:

@@ -15,8 +15,6 @@ class Local:
 
     def __init__(self, writer: Writer):
         assert writer.model is not None
-        if not Path(writer.model).is_dir():
-            raise UserError(f"there is no folder {writer.model}; name a --server, or a --model on this machine")
         try:
             from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -1,6 +1,7 @@
 """Who writes: a server or a model on this machine, how it is asked, and within which limits."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from memory_mosaics.errors import UserError
@@ -52,6 +53,8 @@ class Writer:
     def __post_init__(self) -> None:
         if self.server is None and self.model is None:
             raise UserError("name a --server, such as http://localhost:8000, or a --model on this machine")
+        if self.server is None and not Path(str(self.model)).is_dir():
+            raise UserError(f"there is no folder {self.model}; name a --server, or a --model on this machine")
         if self.server is not None and not self.server.startswith(("http://", "https://")):
             raise UserError(f"--server must be an address such as http://localhost:8000, not {self.server}")
         for name, least in (("length", 1), ("concurrency", 1), ("retries", 0), ("temperature", 0)):
