@@ -130,12 +130,11 @@ def entries(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _entry(line: bytes, number: int, file: Path) -> dict[str, Any]:
+    wanted = {"step": str} if number == 1 else {"index": int, "tokens": list, "text": str}
     try:
         entry = json.loads(line)
-        wanted = {"step": str} if number == 1 else {"index": int, "tokens": list, "text": str}
-        for name, kind in wanted.items():
-            if not isinstance(entry[name], kind):
-                raise ValueError(f"{name} is {entry[name]!r}")
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise UserError(f"{file}, line {number} is not of a journal: {one_line(error)}") from error
+    except (ValueError, RecursionError):
+        entry = None
+    if not isinstance(entry, dict) or not all(isinstance(entry.get(name), kind) for name, kind in wanted.items()):
+        raise UserError(f"{file}, line {number} is not of a journal: it should be an object with {', '.join(wanted)}")
     return entry
