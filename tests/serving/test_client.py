@@ -135,7 +135,7 @@ def test_a_wrong_key_is_refused(client):
 
 def test_ctrl_c_finishes_what_is_on_its_way_and_says_goodbye(story_run):
     with process(story_run) as (server, address), openai.OpenAI(base_url=address, api_key="any") as client:
-        stream = client.completions.create(model="teller", prompt="Once", max_tokens=400, stream=True, temperature=0)
+        stream = client.completions.create(model="teller", prompt="Once", max_tokens=150, stream=True, temperature=0)
         events = [next(stream)]
         server.send_signal(signal.SIGINT)
         events += list(stream)
@@ -144,6 +144,21 @@ def test_ctrl_c_finishes_what_is_on_its_way_and_says_goodbye(story_run):
     assert server.returncode == 0
     assert out.splitlines()[-1] == "goodbye; requests answered: 1"
     assert not err
+
+
+def test_a_second_ctrl_c_does_not_wait(story_run):
+    with process(story_run) as (server, address), openai.OpenAI(base_url=address, api_key="any") as client:
+        asked = {"model": "teller", "prompt": "Once", "max_tokens": 2000, "n": 64}
+        stream = client.completions.create(stream=True, **asked)
+        next(stream)
+        server.send_signal(signal.SIGINT)
+        assert "finishing 1 requests" in "".join(server.stdout.readline() for _ in range(2))
+        server.send_signal(signal.SIGINT)
+        with pytest.raises(openai.APIError, match="the server is being stopped"):
+            list(stream)
+        out, err = server.communicate(timeout=30)
+    assert (server.returncode, err) == (0, "")
+    assert "goodbye; requests answered: 0" in out
 
 
 def test_the_guide_is_as_it_says(story_run, capsys):

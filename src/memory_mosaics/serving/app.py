@@ -24,7 +24,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.serving.answers import Answer, Piece
 from memory_mosaics.serving.batches import Busy, Engine, Row, Stopped
-from memory_mosaics.serving.gate import Gate, error
+from memory_mosaics.serving.gate import Gate, error, told
 from memory_mosaics.serving.limits import Limits, TooLong
 from memory_mosaics.serving.requests import CHOICES, Asked, ChatAsked, CompletionAsked, first_error
 from memory_mosaics.serving.shapes import ChatShape, CompletionShape, Shape
@@ -118,7 +118,7 @@ class Job:
             while unfinished:
                 if self.loop.time() > looked + LOOK:
                     if await request.is_disconnected():
-                        return
+                        raise _Gone
                     looked = self.loop.time()
                 try:
                     number, news = await asyncio.wait_for(self.news.get(), LOOK)
@@ -137,6 +137,10 @@ class Job:
         written = sum(answer.count for answer in self.answers)
         total = self.prompt_tokens + written
         return {"prompt_tokens": self.prompt_tokens, "completion_tokens": written, "total_tokens": total}
+
+
+class _Gone(Exception):
+    """The client does not wait any more."""
 
 
 class _Refused(HTTPException):
@@ -201,13 +205,17 @@ def build(service: Service, *, key: str | None = None, hosts: tuple[str, ...] | 
     async def busy(_: Request, __: Busy) -> JSONResponse:
         return error(429, f"{service.limits.requests} requests are on their way, more cannot wait; come back later")
 
+    @app.exception_handler(_Gone)
+    async def gone(_: Request, __: _Gone) -> Response:
+        return Response(status_code=499)  # nobody sees it
+
     @app.exception_handler(Stopped)
     async def stopped(_: Request, wrong: Stopped) -> JSONResponse:
         return error(503, str(wrong))
 
     @app.exception_handler(Exception)
     async def broken(_: Request, wrong: Exception) -> JSONResponse:
-        return error(500, f"the server failed: {type(wrong).__name__}: {one_line(wrong, 200)}")
+        return error(500, _defect(wrong))
 
     return app
 
@@ -218,8 +226,6 @@ async def _answer(service: Service, request: Request, asked: Asked, job: Job, sh
         return StreamingResponse(_events(service, request, job, shape, usage), media_type="text/event-stream")
     async for number, piece in job.pieces(request):
         shape.add(number, piece)
-    if not shape.finished:
-        return Response(status_code=499)  # to nobody: the client is gone
     service.answered += 1
     return JSONResponse(shape.whole() | {"usage": job.usage})
 
@@ -236,8 +242,16 @@ async def _events(service: Service, request: Request, job: Job, shape: Shape, us
             yield _event(shape.frame(chunk=True) | {"choices": [], "usage": job.usage})
         service.answered += 1
         yield "data: [DONE]\n\n"
+    except _Gone:
+        return
+    except Stopped as wrong:
+        yield _event(told(503, str(wrong)))
     except Exception as wrong:
-        yield f"data: {bytes(error(500, f'the server failed: {one_line(wrong, 200)}').body).decode()}\n\n"
+        yield _event(told(500, _defect(wrong)))
+
+
+def _defect(wrong: Exception) -> str:
+    return f"the server failed: {type(wrong).__name__}: {one_line(wrong, 200)}"
 
 
 def _event(data: dict[str, Any]) -> str:

@@ -83,11 +83,15 @@ class Engine:
             self.inside = [rows for rows in self.inside if not all(row.ended for row in rows)]
             return len(self.inside)
 
-    def stop(self) -> None:
-        """Decode no more. What is not finished fails."""
+    def halt(self) -> None:
+        """Decode no more, after the step that is being taken. What is not finished fails."""
         with self.news:
             self.stopped = True
             self.news.notify()
+
+    def stop(self) -> None:
+        """Halt, and wait for it."""
+        self.halt()
         self.thread.join()
 
     def _work(self) -> None:

@@ -1,6 +1,7 @@
 """Who is let in, and errors as OpenAI tells them."""
 
 import hmac
+from typing import Any
 
 from fastapi import HTTPException
 from fastapi.responses import JSONResponse
@@ -9,12 +10,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 KINDS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
-def error(status: int, message: str, *, param: str | None = None, code: str | None = None) -> JSONResponse:
+def told(status: int, message: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
     """An error as OpenAI tells it."""
     kind = KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
-    shown = message.encode(errors="replace").decode()
+    shown = message.encode(errors="replace").decode()  # half a character would not go over the wire
+    return {"error": {"message": shown, "type": kind, "param": param, "code": code}}
+
+
+def error(status: int, message: str, *, param: str | None = None, code: str | None = None) -> JSONResponse:
+    """The answer that tells it."""
     headers = {"retry-after": "1"} if status == 429 else {"www-authenticate": "Bearer"} if status == 401 else None
-    return JSONResponse({"error": {"message": shown, "type": kind, "param": param, "code": code}}, status, headers)
+    return JSONResponse(told(status, message, param=param, code=code), status, headers)
 
 
 class Gate:

@@ -1,5 +1,6 @@
 """uvicorn on a socket, and how it begins and ends."""
 
+import asyncio
 import socket
 import sys
 from types import FrameType
@@ -24,7 +25,7 @@ def serve(
     service = Service(trained, limits)
     app = build(service, key=key, hosts=(*LOCAL, listening.getsockname()[0]) if local else None)
     config = uvicorn.Config(
-        app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=PATIENCE
+        app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=2 * PATIENCE
     )
     try:
         Server(config, service).run(sockets=[listening])
@@ -50,11 +51,17 @@ class Server(uvicorn.Server):
             print(f"{self.service.trained.name} is served at http://{host}:{port}/v1; Ctrl-C ends", flush=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal lets requests finish, the second fails them, the third waits for nothing."""
+        engine = self.service.engine
+        if self.should_exit and not engine.stopped:
+            engine.halt()
+            return
         super().handle_exit(sig, frame)
-        unfinished = self.service.engine.load
-        if unfinished and not self.force_exit:
-            print(f"\nfinishing {unfinished} requests, {PATIENCE} seconds at most; Ctrl-C again ends now", flush=True)
+        if engine.load:
+            print(f"\nfinishing {engine.load} requests, {PATIENCE} seconds at most; Ctrl-C again ends now", flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        halting = asyncio.get_running_loop().call_later(PATIENCE, self.service.engine.halt)
         await super().shutdown(sockets)
+        halting.cancel()
         print(f"\ngoodbye; requests answered: {self.service.answered}", flush=True)

@@ -20,10 +20,6 @@ class Shape:
     def add(self, number: int, piece: Piece) -> None:
         self.pieces[number].append(piece)
 
-    @property
-    def finished(self) -> bool:
-        return all(pieces and pieces[-1].finish for pieces in self.pieces)
-
     def frame(self, *, chunk: bool) -> dict[str, Any]:
         """What is around the texts."""
         kind = self.chunk_kind if chunk else self.kind
