@@ -44,6 +44,7 @@ ORDER = [
     "studies",
     "serving",
     "benchmarks",
+    "explorer",
     "__init__",
     "cli",
 ]

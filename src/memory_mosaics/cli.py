@@ -20,6 +20,7 @@ from memory_mosaics.babistories.commands import COMMANDS as BABISTORIES
 from memory_mosaics.babistories.writer import Writer
 from memory_mosaics.benchmarks import bench
 from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.explorer import command as explorer
 from memory_mosaics.serving import server
 from memory_mosaics.studies import (
     attention,
@@ -138,6 +139,7 @@ COMMANDS: dict[str, Any] = {
     "generate": generate.run,
     "prompts": prompts.run,
     "inspect": inspect.run,
+    "explore": explorer.run,
     "lm-eval": lm_eval.run,
     "serve": server.run,
     "evaluate": evaluate.run,

@@ -140,7 +140,9 @@ def _look(
     best = weights.topk(there, dim=-1)
     places = best.indices.masked_fill(best.values == 0, -1)
     missing = (0, top - there)
-    logits = _alone(model, mixer, answers, last).topk(min(top, model.config.vocabulary), dim=-1)
+    spread = (last.var(correction=0) + model.norm.eps).sqrt()
+    logits = added(model, mixer, answers[None], spread[None])[0] @ model.output.float().T
+    logits = logits.topk(min(top, model.config.vocabulary), dim=-1)
     decay = getattr(getattr(mixer, "key", None), "decay", None)
     squares = weights.square().sum(dim=-1)
     own: Any = getattr(mixer, "sharpness", None)  # a memory may have given it to its keys
@@ -148,7 +150,7 @@ def _look(
     beta = beta if beta.ndim < 2 else beta.reshape(-1, *beta.shape[-2:])[0, position]
     return Look(
         block=block,
-        mixer=_name(mixer),
+        mixer=name_of(mixer),
         places=torch.nn.functional.pad(places, missing, value=-1).cpu().numpy(),
         weights=torch.nn.functional.pad(best.values, missing).cpu().numpy(),
         tokens=logits.indices.cpu().numpy(),
@@ -159,21 +161,22 @@ def _look(
     )
 
 
-def _alone(
-    model: LanguageModel, mixer: nn.Module, answers: Float[Tensor, "H V"], last: Float[Tensor, " W"]
-) -> Float[Tensor, "H vocabulary"]:
-    """What each head adds to the logits: its answer with the other heads silent, under the last norm as it was."""
+def added(
+    model: LanguageModel, mixer: nn.Module, answers: Float[Tensor, "T H V"], spread: Float[Tensor, " T"]
+) -> Float[Tensor, "T H W"]:
+    """What each head adds to what the output matrix reads: its answer with the other heads silent, under the last norm
+    as it was, which divided by `spread`.
+    """
     combine: nn.Module = mixer.combine  # type: ignore[assignment]
-    one_each = torch.einsum("hg,hv->hgv", torch.eye(len(answers)).to(answers), answers)[:, None]
+    T, H, _ = answers.shape
+    one_each = torch.einsum("hg,tgv->thgv", torch.eye(H).to(answers), answers).flatten(0, 1)[:, None]
     nothing = torch.zeros_like(one_each[:1])
     through = [x.flatten(2) if isinstance(combine, nn.Linear) else x for x in (one_each, nothing)]
     dtype = model.embedding.weight.dtype
-    added = (combine(through[0].to(dtype)) - combine(through[1].to(dtype)))[:, 0].float()  # (H, W)
-    spread = (last.var(correction=0) + model.norm.eps).sqrt()
-    added = (added - added.mean(dim=-1, keepdim=True)) / spread * model.norm.weight.float()
-    return added @ model.output.float().T
+    alone = (combine(through[0].to(dtype)) - combine(through[1].to(dtype)))[:, 0].float().unflatten(0, (T, H))
+    return (alone - alone.mean(dim=-1, keepdim=True)) / spread[:, None, None] * model.norm.weight.float()
 
 
-def _name(mixer: nn.Module) -> str:
+def name_of(mixer: nn.Module) -> str:
     names = {ContextualMemory: "contextual memory", PersistentMemory: "persistent memory"}
     return next((name for kind, name in names.items() if isinstance(mixer, kind)), type(mixer).__name__.lower())

@@ -1,0 +1,150 @@
+// The text as tokens: shaded by surprise or by what a memory retrieves, with lines to the pairs.
+
+const SURPRISE = 8; // nats that are shaded fully
+
+class TextView {
+  constructor(pane) {
+    this.pane = pane;
+    this.lines = s("svg", { class: "lines", "aria-hidden": "true" });
+    this.body = h("div", { class: "tokens", role: "listbox", "aria-label": "Tokens", tabindex: "-1" });
+    this.pager = h("div", { class: "pager" });
+    this.legend = h("p", { class: "legend" });
+    this.element = h("div", { class: "text" }, this.legend, h("div", { class: "sheet" }, this.lines, this.body), this.pager);
+    this.body.addEventListener("pointerover", (event) => this.#over(event));
+    this.body.addEventListener("click", (event) => this.#click(event));
+    this.body.addEventListener("focusin", (event) => this.#focus(event));
+    roving(this.body, ".token", (key, here, items) => this.#key(key, here, items));
+    new ResizeObserver(() => this.draw()).observe(this.body);
+  }
+
+  token(position) { return this.body.querySelector(`[data-at="${position}"]`); }
+
+  // All tokens of the page anew.
+  fill() {
+    const { data } = this.pane;
+    const changed = data.edited;
+    this.body.replaceChildren(...data.tokens.flatMap((token, i) => {
+      const position = data.first + i;
+      const loss = (changed || data).losses?.[i];
+      const guess = i > 0 ? (changed || data).best[i - 1][0] : null;
+      const moved = changed && loss !== null ? loss - data.losses[i] : 0;
+      const shown = h("span", {
+        class: "token" + (Math.abs(moved) > 0.05 ? (moved > 0 ? " worse" : " better") : "") + (token === "" ? " part" : ""),
+        role: "option", tabindex: "-1", "data-at": position,
+        "--loss": loss === null || loss === undefined ? 0 : Math.min(1, loss / SURPRISE).toFixed(3),
+        "data-guess": guess ? quoted(guess[0]) : null,
+        "data-right": guess && guess[0] === token ? "" : null,
+      }, ...this.#inked(token));
+      return token.includes("\n") ? [shown, h("br")] : [shown];
+    }));
+    if (data.count === 0) this.body.replaceChildren(h("p", { class: "empty" }, "Nothing to read yet. Type a few words above, or take an example."));
+    this.#page();
+    this.select();
+  }
+
+  // Shade words and not the blanks before them, which a line may end with.
+  #inked(token) {
+    const shown = visible(token), blank = shown.trim() ? shown.length - shown.trimStart().length : 0;
+    return [shown.slice(0, blank), h("span", { class: "ink" }, shown.slice(blank))];
+  }
+
+  // The chosen position, and what the chosen memory retrieves there.
+  select() {
+    const { position, found, memory, peek } = this.pane;
+    const weights = new Map(memory && found?.memory && peek !== null ? found.memory.pairs : []);
+    const largest = Math.max(0.05, ...weights.values());
+    this.element.classList.toggle("retrieving", Boolean(memory && peek !== null));
+    for (const token of this.body.querySelectorAll(".token")) {
+      const here = Number(token.dataset.at);
+      token.tabIndex = here === position ? 0 : -1;
+      token.setAttribute("aria-selected", String(here === position));
+      const weight = weights.get(here);
+      token.style.setProperty("--weight", weight ? (0.12 + 0.78 * weight / largest).toFixed(3) : 0);
+      token.classList.toggle("value", peek > 0 && weights.has(here - peek) && weights.get(here - peek) > 0.5 * largest);
+    }
+    this.legend.replaceChildren(...this.#legend());
+    this.draw();
+  }
+
+  #legend() {
+    const key = (kind, text) => h("span", { class: "key " + kind }, text);
+    const parts = [key("loss", "surprise: the darker, the less expected")];
+    if (this.pane.memory && this.pane.peek !== null) parts.unshift(key("weight", "retrieved here"));
+    if (this.pane.data.edited) parts.push(key("better", "better"), key("worse", "worse with the edits"));
+    return parts;
+  }
+
+  // Lines from the chosen token to the pairs that weigh most.
+  draw() {
+    const { position, found, memory, peek } = this.pane;
+    this.lines.replaceChildren();
+    const here = this.token(position);
+    if (!here || !memory || peek === null || !found?.memory) return;
+    const sheet = this.lines.getBoundingClientRect();
+    const middle = (token) => {
+      const box = token.querySelector(".ink").getClientRects()[0];
+      return [box.left + box.width / 2 - sheet.left, box.top - sheet.top + 2];
+    };
+    const [x, y] = middle(here);
+    for (const [place, weight] of found.memory.pairs.slice(0, 5)) {
+      const there = this.token(place);
+      if (!there || weight < 0.02 || place === position) continue;
+      const [u, v] = middle(there);
+      const lift = 14 + Math.min(30, Math.abs(u - x) / 14);
+      const path = s("path", { d: `M${x} ${y} C${x} ${y - lift} ${u} ${v - lift} ${u} ${v}` });
+      path.style.setProperty("--weight", weight.toFixed(3));
+      this.lines.append(path);
+    }
+  }
+
+  // A pair that is pointed at in the list.
+  point(place, on) {
+    this.token(place)?.classList.toggle("hot", on);
+    if (this.pane.peek > 0) this.token(place + this.pane.peek)?.classList.toggle("hot", on);
+  }
+
+  #page() {
+    const { data } = this.pane;
+    const turn = (page, text, label) => h("button", { disabled: page < 0 || page >= data.pages, "aria-label": label, onclick: () => this.pane.turn(page) }, text);
+    this.pager.replaceChildren(...(data.pages > 1 ? [
+      turn(data.page - 1, "←", "Page before"),
+      h("span", {}, `page ${data.page + 1} of ${data.pages} · tokens ${data.first + 1}–${data.last} of ${data.count.toLocaleString("en")}`),
+      turn(data.page + 1, "→", "Page after"),
+    ] : []));
+  }
+
+  #over(event) {
+    const token = event.target.closest(".token");
+    if (token && event.pointerType !== "touch" && !this.pane.held) this.pane.go(Number(token.dataset.at));
+  }
+
+  #click(event) {
+    const token = event.target.closest(".token");
+    if (token) this.pane.hold(Number(token.dataset.at));
+  }
+
+  #focus(event) {
+    const token = event.target.closest(".token");
+    if (token?.matches(":focus-visible")) this.pane.go(Number(token.dataset.at));
+  }
+
+  #key(key, here, items) {
+    if (key === "ArrowRight") return here + 1;
+    if (key === "ArrowLeft") return here - 1;
+    if (key === "Home") return 0;
+    if (key === "End") return items.length - 1;
+    if (key === "Enter" || key === " ") { this.pane.hold(Number(items[here].dataset.at)); return here; }
+    if (key !== "ArrowUp" && key !== "ArrowDown") return null;
+    const box = items[here].getBoundingClientRect();
+    const down = key === "ArrowDown";
+    let best = null;
+    items.forEach((item, i) => {
+      const other = item.getBoundingClientRect();
+      const lines = down ? other.top - box.top : box.top - other.top;
+      if (lines < box.height / 2) return;
+      const far = lines * 1000 + Math.abs(other.left - box.left);
+      if (!best || far < best[0]) best = [far, i];
+    });
+    return best ? best[1] : here;
+  }
+}

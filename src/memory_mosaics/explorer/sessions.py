@@ -1,0 +1,214 @@
+"""What the page asks and gets, as plain dictionaries. The app answers requests with it, `show` writes it into a file.
+
+Every request says all that it is about: model, text, edits. A session only remembers what was read for the last one,
+so that little has to be read again; one that is gone costs time and nothing else.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+from memory_mosaics.errors import UserError
+from memory_mosaics.explorer import analysis, moons
+from memory_mosaics.explorer.reading import GRID, Edit, Engine, Layer, Reading, common
+from memory_mosaics.trained import Trained
+
+CHARACTERS, TOKENS = 20_000, 4096  # of a text
+PAGE = 6 * GRID  # tokens
+SESSIONS = 4
+EDITS = 64
+LOOKS = 6000  # memories times positions that a record holds of all memories; else of one
+
+
+@dataclass
+class Session:
+    """One text in one model: read as it is, and with edits."""
+
+    text: str
+    plain: Reading
+    edited: Reading
+    spelt: list[str] = field(default_factory=list)
+
+
+class Explorer:
+    """Several models, and what was read with them for several pages."""
+
+    def __init__(self, models: Sequence[Trained]):
+        self.models = list(models)
+        self.engines = [Engine(trained.model) for trained in models]
+        self.sessions: OrderedDict[tuple[str, int], Session] = OrderedDict()
+        self.lock = Lock()
+
+    def warm_up(self) -> None:
+        """Read something, so that the first text does not wait for what torch does once."""
+        for number in range(len(self.models)):
+            self.look(model=number, text="Once upon a time", position=0)
+        self.sessions.clear()
+
+    def about(self) -> dict[str, Any]:
+        """What the page has to know before anything is read."""
+        models = []
+        for trained, engine in zip(self.models, self.engines, strict=True):
+            config = trained.model.config
+            size = {"width": config.width, "blocks": config.blocks, "context": config.context}
+            models.append({"name": trained.name, **size, "layers": analysis.about(engine)})
+        return {"models": models, "limits": {"characters": CHARACTERS, "tokens": TOKENS}, "sky": moons.limits()}
+
+    def read(
+        self, *, session: str = "", model: int = 0, text: str, edits: Sequence[dict[str, Any]] = (), page: int = -1
+    ) -> dict[str, Any]:
+        """A page of the text (the last if there is no such): tokens, losses, what was expected, also with the edits."""
+        begin = time.perf_counter()
+        with self.lock:
+            desk, made, dropped = self._at(session, model, text, edits)
+            count, tokenizer = len(desk.plain.tokens), self.models[model].tokenizer
+            pages = max(1, -(-count // PAGE))
+            page = page if 0 <= page < pages else pages - 1
+            first, last = page * PAGE, min((page + 1) * PAGE, count)
+            found: dict[str, Any] = {"count": count, "page": page, "pages": pages, "first": first, "last": last}
+            found |= {"tokens": desk.spelt[first:last], "after": (desk.spelt[last : last + 1] or [None])[0]}
+            found["offset"] = sum(map(len, desk.spelt[:first]))
+            found |= {"edits": [self._plain(edit, model) for edit in made], "dropped": dropped}
+            if count:
+                found |= analysis.page(desk.plain, tokenizer, first, last)
+                found["edited"] = analysis.page(desk.edited, tokenizer, first, last) if made else None
+            found["again"] = desk.plain.read_again
+        return found | {"milliseconds": round(1000 * (time.perf_counter() - begin), 1)}
+
+    def look(
+        self,
+        *,
+        session: str = "",
+        model: int = 0,
+        text: str,
+        edits: Sequence[dict[str, Any]] = (),
+        position: int,
+        memory: tuple[int, str, int] | None = None,
+        target: int | None = None,
+    ) -> dict[str, Any]:
+        """All memories at one position, and one of them closely."""
+        with self.lock:
+            desk, made, _ = self._at(session, model, text, edits)
+            reading = desk.edited if made else desk.plain
+            if not 0 <= position < len(reading.tokens):
+                raise UserError(f"position {position} is outside a text of {len(reading.tokens)} tokens")
+            if target is not None and not 0 <= target < self.models[model].model.config.vocabulary:
+                raise UserError(f"there is no token {target}")
+            layers = analysis.overview(reading, position, position + 1, target)
+            found: dict[str, Any] = {"position": position, "overview": [_at_one_time(layer, 0) for layer in layers]}
+            if memory is not None:
+                layer, head = self._memory(model, memory)
+                tokenizer = self.models[model].tokenizer
+                found["memory"] = analysis.detail(reading, tokenizer, layer, head, position, position + 1)[0]
+        return found
+
+    def record(
+        self,
+        *,
+        session: str = "",
+        model: int = 0,
+        text: str,
+        edits: Sequence[dict[str, Any]] = (),
+        page: int = -1,
+        memory: tuple[int, str, int] | None = None,
+    ) -> dict[str, Any]:
+        """A page of a text with all that can be seen of it, for a file that nobody serves."""
+        read = self.read(session=session, model=model, text=text, edits=edits, page=page)
+        if read["count"] == 0:
+            raise UserError("the text is empty: there is nothing to export")
+        with self.lock:
+            desk, made, _ = self._at(session, model, text, edits)
+            reading, tokenizer = desk.edited if made else desk.plain, self.models[model].tokenizer
+            engine, first, last = self.engines[model], read["first"], read["last"]
+            memories = [(layer, head) for layer in engine.layers for head in range(engine.heads(layer))]
+            if (last - first) * len(memories) > LOOKS:
+                memories = [self._memory(model, memory)] if memory else memories[:1]
+            parts = [(start, min(start + GRID, last)) for start in range(first, last, GRID)]
+            overviews = [analysis.overview(reading, *part) for part in parts]
+            return {
+                "model": model,
+                "text": text,
+                "read": read,
+                "overview": [
+                    [_at_one_time(layer, at) for layer in of_part]
+                    for of_part, (start, end) in zip(overviews, parts, strict=True)
+                    for at in range(end - start)
+                ],
+                "memories": {
+                    f"{layer[0]}.{layer[1]}.{head}": [
+                        one for part in parts for one in analysis.detail(reading, tokenizer, layer, head, *part)
+                    ]
+                    for layer, head in memories
+                },
+            }
+
+    def _at(
+        self, session: str, model: int, text: str, edits: Sequence[dict[str, Any]]
+    ) -> tuple[Session, list[Edit], int]:
+        """The session, having read this text with these edits, the edits that could be made, and how many not."""
+        if not 0 <= model < len(self.models):
+            raise UserError(f"there is no model {model}")
+        if len(text) > CHARACTERS:
+            raise UserError(f"the text has {len(text):,} characters; at most {CHARACTERS:,} are read")
+        if len(edits) > EDITS:
+            raise UserError(f"{len(edits)} edits are too many; at most {EDITS} can be made")
+        engine, trained = self.engines[model], self.models[model]
+        desk = self.sessions.pop((session, model), None) or Session("", Reading(engine), Reading(engine))
+        before = desk.plain.tokens
+        if text != desk.text or not desk.plain.tokens:
+            tokens = trained.tokenizer.encode(text)
+            longest = min(TOKENS, trained.model.longest or TOKENS)
+            if len(tokens) > longest:
+                raise UserError(f"the text has {len(tokens):,} tokens; {trained.name} reads at most {longest:,} here")
+            desk.plain.read(tokens)
+            desk.text, desk.spelt = text, analysis.spelt(trained.tokenizer, tokens)
+        else:
+            desk.plain.read_again = 0
+        same = common(before, desk.plain.tokens) if before else len(desk.plain.tokens)
+        made = list(dict.fromkeys(edit for each in edits if (edit := self._edit(desk, model, each, same))))
+        if made or desk.edited.edits:
+            desk.edited.read(desk.plain.tokens if made else [], made, desk.plain)
+        self.sessions[session, model] = desk
+        while len(self.sessions) > SESSIONS * len(self.models):
+            self.sessions.popitem(last=False)
+        return desk, made, len(edits) - len(made)
+
+    def _edit(self, desk: Session, model: int, asked: dict[str, Any], same: int) -> Edit | None:
+        """An edit as it was asked for; none where the text that it was about has changed since."""
+        layer, head = self._memory(model, (asked["block"], asked["kind"], asked["head"]))
+        place, text = asked.get("place"), asked.get("text")
+        peek, token = self.engines[model].peek(layer), None
+        if place is not None and peek is not None and not 0 <= place + peek < min(same, len(desk.plain.tokens)):
+            return None
+        if place is not None and place < 0:
+            return None
+        if text is not None:
+            if place is None or peek is None:
+                raise UserError("only pairs that come from the text can be written anew")
+            was = desk.spelt[place + peek]
+            text = f" {text}" if was.startswith(" ") and not text.startswith(" ") else text
+            tokens = self.models[model].tokenizer.encode(text)
+            if not tokens:
+                raise UserError("give the pair a token to hold")
+            token = tokens[0]
+        return Edit(block=layer[0], kind=layer[1], head=head, place=place, token=token)
+
+    def _plain(self, edit: Edit, model: int) -> dict[str, Any]:
+        text = None if edit.token is None else analysis.said(self.models[model].tokenizer, edit.token)
+        return {"block": edit.block, "kind": edit.kind, "head": edit.head, "place": edit.place, "text": text}
+
+    def _memory(self, model: int, memory: tuple[int, str, int]) -> tuple[Layer, int]:
+        block, kind, head = memory
+        engine = self.engines[model]
+        with suppress(KeyError):
+            if 0 <= head < engine.heads((block, kind)):
+                return (block, kind), head
+        raise UserError(f"there is no {kind} memory {head} in block {block} of {self.models[model].name}")
+
+
+def _at_one_time(layer: dict[str, Any], at: int) -> dict[str, Any]:
+    return {name: layer[name][at] for name in layer}
