@@ -67,8 +67,15 @@ def alone(model, prompt, length, draw=GREEDY, seed=0):
     return generate(model, [torch.as_tensor(prompt)], length, draw=draw)[0].tolist()
 
 
-@pytest.mark.parametrize("kind", ["mosaic", "learned", "rotary", "alibi"])
-def test_rows_come_and_go(kind):
+def as_on_cuda(rows: int) -> int:
+    return 1 << (rows - 1).bit_length() if rows else 0
+
+
+@pytest.mark.parametrize("kind", ["mosaic", "mosaic, places in powers of two", "learned", "rotary", "alibi"])
+def test_rows_come_and_go(kind, monkeypatch):
+    if kind.endswith("two"):
+        monkeypatch.setattr(Batch, "_size", lambda self, rows: as_on_cuda(rows))
+    kind = kind.split(",")[0]
     model, numbers = model_of(kind), torch.Generator().manual_seed(1)
     prompts = [torch.randint(0, VOCABULARY, (size,), generator=numbers) for size in (1, 7, 3, 20, 2, 11, 30, 5)]
     lengths, draws = (1, 12, 30, 4, 17, 9, 18, 2), (GREEDY, Draw(temperature=0.7, top_p=0.9), Draw(top_k=5))
@@ -80,7 +87,7 @@ def test_rows_come_and_go(kind):
     for row in rows[2:]:
         batch.step()
         assert batch.join(Batch(model, [row.row], VOCABULARY))
-        assert len(batch.places) == len(batch.live)
+        assert len(batch.places) == batch._size(len(batch.live)) == len(batch.reader.logits)
     while batch.live:
         batch.step()
     for i, (row, prompt) in enumerate(zip(rows, prompts, strict=True)):
