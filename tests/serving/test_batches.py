@@ -150,7 +150,7 @@ def test_too_many_requests_are_refused_and_a_row_that_nobody_wants_leaves():
         assert engine.load == 1
     with pytest.raises(Stopped):
         long[1].result()
-    with pytest.raises(Busy):
+    with pytest.raises(Stopped):
         engine.submit([Writing([1], 1).row])
 
 

@@ -70,11 +70,12 @@ class Service:
         job = Job(sum(map(len, prompts)))
         lengths = [self.limits.length(len(prompt), wanted, default) for prompt in prompts]
         for prompt, length in zip(prompts, lengths, strict=True):
+            tokens = torch.tensor(prompt)
             for _ in range(count):
                 number = len(job.rows)
                 answer = Answer(self.trained.tokenizer, length, asked.stop or (), job.teller(number))
                 row = Row(
-                    prompt=torch.tensor(prompt),
+                    prompt=tokens,
                     length=length,
                     draw=asked.draw,
                     # As `mosaics generate` has it: a seed means the same texts here and there.

@@ -23,6 +23,7 @@ from memory_mosaics.studies.generate import OwnDraw
 
 READ_AT_ONCE = 16_384  # tokens of prompts, padding among them: reading more together is not faster, and needs memory
 ALIKE = 2  # rows with more than so many times the room of others do not join them: all would pay for it
+STOPPING = "the server is being stopped"
 
 
 class Likely(NamedTuple):
@@ -68,9 +69,11 @@ class Engine:
         self.thread.start()
 
     def submit(self, rows: Sequence[Row]) -> None:
-        """Queue a request, or raise Busy."""
+        """Queue a request, or raise Busy or Stopped."""
         with self.news:
-            if self.load >= self.requests or self.stopped:
+            if self.stopped:
+                raise Stopped(STOPPING)
+            if self.load >= self.requests:
                 raise Busy
             self.inside.append(rows)
             self.waiting.append(deque(rows))
@@ -100,9 +103,9 @@ class Engine:
                 while not self.stopped:
                     self._turn()
         finally:
-            self.stopped = True
+            self.halt()  # nothing is queued from here on
             with _failing([row for request in self.inside for row in request if not row.ended]):
-                raise Stopped("the server is being stopped")
+                raise Stopped(STOPPING)
 
     def _turn(self) -> None:
         """Begin the rows that there is a place for, and decode a token of all."""
@@ -159,7 +162,10 @@ class Batch:
         for place, row in enumerate(self.places):
             if row is not None and not row.ended:
                 likely = None if row.top is None else self._likely(place, drawn[place], row.top)
-                row.ended = not row.take(drawn[place], likely)
+                if not row.take(
+                    drawn[place], likely
+                ):  # no assignment otherwise: it may be ended from outside meanwhile
+                    row.ended = True
         if any(row is not None and row.ended for row in self.places):
             tokens = tokens[self._settle()]
         if self.places:

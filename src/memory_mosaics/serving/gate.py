@@ -1,6 +1,7 @@
 """Who is let in, and errors as OpenAI tells them."""
 
 import hmac
+import re
 from typing import Any
 
 from fastapi import HTTPException
@@ -53,9 +54,7 @@ class Gate:
         await self.app(scope, counted, send)
 
     def _refusal(self, path: str, headers: dict[str, str]) -> JSONResponse | None:
-        host = (
-            headers.get("host", "").rsplit(":", 1)[0] if not headers.get("host", "").endswith("]") else headers["host"]
-        )
+        host = re.sub(r":\d+$", "", headers.get("host", ""))
         if self.hosts is not None and host.lower() not in self.hosts:
             return error(400, f"this server is not called {host[:60]!r}; call it by one of {', '.join(self.hosts)}")
         if self.key is not None and path != "/health" and not self._knows_key(headers.get("authorization", "")):
