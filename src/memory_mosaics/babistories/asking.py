@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -21,7 +21,7 @@ from memory_mosaics.babistories.journal import Journal
 from memory_mosaics.babistories.prompts import Request
 from memory_mosaics.babistories.server import Refused, Server
 from memory_mosaics.babistories.writer import Answer, Stopped, Writer
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.errors import one_line
 
 REFUSALS = 10  # in a row, and it is not the requests that are wrong
 Next = Callable[[], Request | None]
@@ -84,6 +84,19 @@ def ask_all(writer: Writer, next_request: Next, journal: Journal, *, taken: Take
     return outcome
 
 
+def find_model(writer: Writer) -> Writer:
+    """The writer with the name of its model. Says early that no server is there."""
+
+    async def found() -> str:
+        server = Server(writer, asyncio.Event())
+        try:
+            return await server.find_model()
+        finally:
+            await server.close()
+
+    return writer if writer.server is None else replace(writer, model=asyncio.run(found()))
+
+
 async def _ask_server(writer: Writer, next_request: Next, journal: Journal, taken: Taken) -> Outcome:
     outcome, stop = Outcome(), asyncio.Event()
     server = Server(writer, stop)
@@ -91,7 +104,6 @@ async def _ask_server(writer: Writer, next_request: Next, journal: Journal, take
     refused_in_row = 0
     try:
         with _interrupts(outcome, stop, pending):
-            await server.find_model()
             while True:
                 while len(pending) < writer.concurrency and not stop.is_set() and (request := next_request()):
                     pending[asyncio.create_task(server.ask(request))] = request
@@ -120,9 +132,6 @@ async def _ask_server(writer: Writer, next_request: Next, journal: Journal, take
                 if entries:
                     journal.append(entries)
                     taken(entries)
-    except UserError:
-        if not outcome.interrupted:
-            raise
     finally:
         for task in pending:
             task.cancel()

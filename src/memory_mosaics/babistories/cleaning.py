@@ -36,6 +36,7 @@ LATIN = frozenset(  # languages, by the letters they are written in
     words("af ca cs cy da de en es et eu fi fr ga hr hu id is it la lt lv ms mt nl no pl pt ro sk sl sq sv sw tr vi")
 )
 PERMUTATIONS, BANDS, SHINGLE = 128, 32, 4
+Cleaned = tuple[dict[str, Any], str, str | None]  # the entry, the tidied text, the reason to drop it
 HALVES = 600  # characters from which the two halves are looked at alone
 
 
@@ -71,7 +72,7 @@ class Cleaner:
         self._language = _languages(self.language)
         self._duplicates = _duplicates(self.similarity)
 
-    def clean(self, entries: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str, str | None]]:
+    def clean(self, entries: Iterable[dict[str, Any]]) -> Iterator[Cleaned]:
         """Each entry with its tidied text and the reason to drop it, None to keep it."""
         for entry in entries:
             text = tidy(entry["text"])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from memory_mosaics.babistories import corpus
-from memory_mosaics.babistories.asking import Bar, Outcome, ask_all, tokens
+from memory_mosaics.babistories.asking import Bar, Outcome, ask_all, find_model, tokens
 from memory_mosaics.babistories.journal import Journal, entries, opened
 from memory_mosaics.babistories.prompts import Request, names_request, openings_request, read_template, story_request
 from memory_mosaics.babistories.words import read_lists
@@ -82,6 +82,7 @@ def stories(
     _at_least(0, first=first)
     names, openings = _found(out, "names", names), _found(out, "openings", openings)
     lists, text = read_lists(words, names, openings), read_template(template)
+    asked = _ready(out, asked)
     identity = _identity("stories", seed, asked) | {"lists": lists.fingerprint, "template": _digest(text)}
     sources = f"{len(lists.names)} names ({names or 'ours'}), {len(lists.openings)} openings ({openings or 'ours'})"
     print(f"prompts of seed {seed} from {sources}")
@@ -115,7 +116,8 @@ def _end(outcome: Outcome, bar: Bar, journal: Journal, have: str) -> dict[str, A
     """Say where everything is; a server that gave up makes one line and exit code 2."""
     again = "the same command goes on"
     if outcome.problem and not outcome.interrupted:
-        raise UserError(f"the server gave up: {outcome.problem}; {have} are in {journal.file}: {again}")
+        kept = f"{have} are in {journal.file}: {again}" if journal.done else "nothing was answered"
+        raise UserError(f"the server gave up: {outcome.problem}; {kept}")
     retried = f", {outcome.retried} retries" if outcome.retried else ""
     print(f"{'stopped: ' if outcome.interrupted else ''}{have} are in {journal.file}; {tokens(journal)}")
     print(f"this run: {bar.close()}{retried}")
@@ -139,6 +141,7 @@ def _gather(
     _at_least(1, count=count)
     if writer.ask == "opening":
         raise UserError(f"{step} are asked for in words: give --ask chat or completion")
+    writer = _ready(out, writer)
     with opened(out / f"{step}.journal", _identity(step, seed, writer)) as journal:
         answers = {entry["index"]: read(entry["text"]) for entry in entries(journal.file) if "index" in entry}
         asked = iter(index for index in range(1 << 40) if index not in journal.done)
@@ -194,6 +197,13 @@ def _identity(step: str, seed: int, writer: Writer) -> dict[str, Any]:
     """What a run that goes on must have in common: everything that changes the answers."""
     same = {name: getattr(writer, name) for name in ("model", "ask", "length", "temperature", "top_p")}
     return {"step": step, "format": 1, "seed": seed} | same
+
+
+def _ready(out: Path, writer: Writer) -> Writer:
+    """The writer with the name of its model, if there is one to be found, and a place for what it writes."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is there, and no folder; name another --out")
+    return find_model(writer)
 
 
 def _digest(text: str) -> str:

@@ -11,13 +11,14 @@ from typing import Any
 from tqdm import tqdm
 
 from memory_mosaics import results
-from memory_mosaics.babistories.cleaning import REASONS, Cleaner
+from memory_mosaics.babistories.cleaning import REASONS, Cleaned, Cleaner
 from memory_mosaics.babistories.journal import entries
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import written_whole
 from memory_mosaics.text.writing import split_of
 
 SPLITS = ("train", "valid")
+NAMES = {"train": "train.jsonl", "valid": "valid.jsonl", "dropped": "dropped.log"}
 PAPER = (("train", "2.2M", "474,704,907", "888"), ("valid", "2.2k", "4,749,107", "889"))
 BATCH = 1000  # stories that are counted at a time
 
@@ -49,22 +50,11 @@ def clean(
         raise UserError(f"valid_share must be at least 0 and below 1, not {valid_share}")
     files = journals or [out / "stories.journal"]
     cleaner = Cleaner(language, shortest, similarity, frozenset(allow or ()))
-    counts: dict[str, int] = dict.fromkeys(SPLITS, 0)
     for file in files:
         if next(entries(file), {"step": "stories"})["step"] != "stories":
             raise UserError(f"{file} is not a journal of stories")
     results.prepare(out)
-    with ExitStack() as stack:
-        asides = {name: stack.enter_context(written_whole(out / name)) for name in _names("dropped.log")}
-        streams = {name: stack.enter_context(asides[name].open("w", encoding="utf-8")) for name in asides}
-        for number, (entry, text, reason) in enumerate(cleaner.clean(_with_bar(files))):
-            if reason is None:
-                split = split_of(number, seed, valid_share)
-                counts[split] += 1
-                streams[f"{split}.jsonl"].write(json.dumps(text) + "\n")
-            else:
-                line = {"index": entry["index"], "reason": reason, "text": entry["text"]}
-                streams["dropped.log"].write(json.dumps(line, ensure_ascii=False) + "\n")
+    counts = _write(out, cleaner.clean(_with_bar(files)), seed, valid_share)
     answers = cleaner.counts.total()
     found: dict[str, Any] = {"answers": answers, "kept": cleaner.counts["kept"]}
     found |= {"dropped": {reason: cleaner.counts[reason] for reason in REASONS}, "stories": counts}
@@ -77,8 +67,30 @@ def clean(
     return found
 
 
-def _names(*more: str) -> tuple[str, ...]:
-    return (*(f"{split}.jsonl" for split in SPLITS), *more)
+def _write(out: Path, cleaned: Iterator[Cleaned], seed: int, valid_share: float) -> dict[str, int]:
+    """Write what stays and what goes, all files whole or none; returns how many stories stay where."""
+    counts: dict[str, int] = dict.fromkeys(SPLITS, 0)
+    first = None  # held back: a small corpus in which chance leaves none to validate on takes it
+    with ExitStack() as stack:
+        files = {name: stack.enter_context(written_whole(out / name)) for name in NAMES.values()}
+        streams = {name: stack.enter_context(files[NAMES[name]].open("w", encoding="utf-8")) for name in NAMES}
+
+        def keep(split: str, text: str) -> None:
+            counts[split] += 1
+            streams[split].write(json.dumps(text) + "\n")
+
+        for number, (entry, text, reason) in enumerate(cleaned):
+            split = split_of(number, seed, valid_share)
+            if reason is not None:
+                line = {"index": entry["index"], "reason": reason, "text": entry["text"]}
+                streams["dropped"].write(json.dumps(line, ensure_ascii=False) + "\n")
+            elif first is None and split == "train":
+                first = text
+            else:
+                keep(split, text)
+        if first is not None:
+            keep("valid" if valid_share and counts["train"] and not counts["valid"] else "train", first)
+    return counts
 
 
 def _with_bar(files: list[Path]) -> Iterator[dict[str, Any]]:

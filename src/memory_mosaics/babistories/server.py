@@ -77,7 +77,7 @@ class Server:
         self.retried = self.answered = 0
 
     async def find_model(self) -> str:
-        """The model that was named, or the only one the server has. Also says early that no server is there."""
+        """The model that was named, or the only one the server has."""
         try:
             found = await self._patiently(self._models)
         except (Stopped, Refused) as error:
