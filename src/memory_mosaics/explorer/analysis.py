@@ -33,7 +33,7 @@ def about(engine: Engine) -> list[dict[str, Any]]:
             "name": name_of(mixer),
             "heads": heads,
             "peek": engine.peek(layer),
-            "slots": mixer.keys.shape[0] * mixer.keys.shape[1] if layer[1] == "channel" else None,
+            "slots": mixer.keys.shape[0] * mixer.keys.shape[1] if engine.peek(layer) is None else None,
             "lambda": _numbers(decay().expand(heads)) if decay is not None else None,
             "beta": _numbers(torch.as_tensor(sharpness()).expand(heads)) if callable(sharpness) else None,
         })  # fmt: skip

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.memory import PersistentMemory
 from memory_mosaics.ops.recall import recall
 from memory_mosaics.scales import worked_out
 from memory_mosaics.shapes import Float, Int
@@ -121,14 +122,13 @@ class Engine:
 
     def peek(self, layer: Layer) -> int | None:
         """How far ahead the values of a layer look; None for pairs that are no part of the text."""
-        if layer[1] == "channel":
-            return None
-        return getattr(getattr(self.layers[layer], "value", None), "peek", 0)
+        mixer = self.layers[layer]
+        return None if isinstance(mixer, PersistentMemory) else getattr(getattr(mixer, "value", None), "peek", 0)
 
     def heads(self, layer: Layer) -> int:
         """How many memories are side by side in a layer."""
         mixer = self.layers[layer]
-        return int(mixer.keys.shape[2] if layer[1] == "channel" else getattr(mixer, "heads", 0) or mixer.key.heads)
+        return mixer.keys.shape[2] if isinstance(mixer, PersistentMemory) else mixer.key.heads
 
     @torch.no_grad()
     def read(self, tokens: Sequence[int], state: Any, changes: dict[Layer, Changes]) -> tuple[Step, Any]:
@@ -188,25 +188,23 @@ class Reading:
 
     def read(self, tokens: Sequence[int], edits: Sequence[Edit] = (), plain: "Reading | None" = None) -> None:
         """Be at this text with these edits. `plain` has read the same text without any."""
+        tokens, edits = list(tokens), tuple(edits)
+        if (tokens, edits) == (self.tokens, self.edits):
+            self.read_again = 0
+            return
         same = common(self.tokens, tokens)
         for edit in set(edits) ^ set(self.edits):
             in_text = edit.place is not None and self.engine.peek(edit.layer) is not None
             same = min(same, edit.place if in_text and edit.place is not None else 0)
         self.changes = self._prepare(edits, plain)
-        self.tokens, self.edits = list(tokens), tuple(edits)
+        self.tokens, self.edits = tokens, edits
         first = min(same // GRID, len(self.stretches))
-        if len(tokens) == same and first < len(self.stretches) and len(tokens) == self._count():
-            self.read_again = 0
-            return
         if first < len(self.stretches):
             self._state = _whole(self.stretches[first].before, self._state)
         del self.stretches[first:]
         self.read_again = len(tokens) - first * GRID
         for start in range(first * GRID, len(tokens), GRID):
             self._read_on(tokens[start : start + GRID])
-
-    def _count(self) -> int:
-        return sum(len(stretch.tokens) for stretch in self.stretches)
 
     def _read_on(self, tokens: Sequence[int]) -> None:
         before = self._state

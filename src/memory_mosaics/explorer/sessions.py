@@ -28,7 +28,6 @@ LOOKS = 6000  # memories times positions that a record holds of all memories; el
 class Session:
     """One text in one model: read as it is, and with edits."""
 
-    text: str
     plain: Reading
     edited: Reading
     spelt: list[str] = field(default_factory=list)
@@ -157,17 +156,14 @@ class Explorer:
         if len(edits) > EDITS:
             raise UserError(f"{len(edits)} edits are too many; at most {EDITS} can be made")
         engine, trained = self.engines[model], self.models[model]
-        desk = self.sessions.pop((session, model), None) or Session("", Reading(engine), Reading(engine))
+        tokens = trained.tokenizer.encode(text)
+        longest = min(TOKENS, trained.model.longest or TOKENS)
+        if len(tokens) > longest:
+            raise UserError(f"the text has {len(tokens):,} tokens; {trained.name} reads at most {longest:,} here")
+        desk = self.sessions.pop((session, model), None) or Session(Reading(engine), Reading(engine))
         before = desk.plain.tokens
-        if text != desk.text or not desk.plain.tokens:
-            tokens = trained.tokenizer.encode(text)
-            longest = min(TOKENS, trained.model.longest or TOKENS)
-            if len(tokens) > longest:
-                raise UserError(f"the text has {len(tokens):,} tokens; {trained.name} reads at most {longest:,} here")
-            desk.plain.read(tokens)
-            desk.text, desk.spelt = text, analysis.spelt(trained.tokenizer, tokens)
-        else:
-            desk.plain.read_again = 0
+        desk.plain.read(tokens)
+        desk.spelt = analysis.spelt(trained.tokenizer, tokens) if before != tokens else desk.spelt
         same = common(before, desk.plain.tokens) if before else len(desk.plain.tokens)
         made = list(dict.fromkeys(edit for each in edits if (edit := self._edit(desk, model, each, same))))
         if made or desk.edited.edits:

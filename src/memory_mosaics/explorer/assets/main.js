@@ -61,7 +61,7 @@ class App {
     const length = [...this.text].length;
     if (length > characters) {
       this.text = "";
-      for (const pane of this.panes) pane.element.classList.add("stale");
+      for (const pane of this.shownPanes()) pane.element.classList.add("stale");
       message.say(`The text has ${length.toLocaleString("en")} characters; at most ${characters.toLocaleString("en")} are read. What is below was read before.`);
       return;
     }

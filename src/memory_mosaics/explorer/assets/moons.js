@@ -60,7 +60,7 @@ class Moons {
     let last = performance.now();
     const tick = (now) => {
       if (!this.playing) return;
-      this.time = Math.min(this.data.astronomers[1].error.length - 1, this.time + (now - last) / 40);
+      this.time = Math.min(this.data.astronomers[1].error.length - 1, this.time + Math.max(0, now - last) / 40);
       last = now;
       this.draw();
       if (this.time >= this.data.astronomers[1].error.length - 1) this.#play(false);

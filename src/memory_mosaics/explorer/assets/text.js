@@ -79,7 +79,7 @@ class TextView {
     const { position, found, memory, peek } = this.pane;
     this.lines.replaceChildren();
     const here = this.token(position);
-    if (!here || !memory || peek === null || !found?.memory) return;
+    if (!here?.offsetParent || !memory || peek === null || !found?.memory) return;
     const sheet = this.lines.getBoundingClientRect();
     const middle = (token) => {
       const box = token.querySelector(".ink").getClientRects()[0];
