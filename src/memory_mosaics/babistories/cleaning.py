@@ -86,7 +86,7 @@ class Cleaner:
             "refusal": lambda: bool(REFUSAL.match(text) or MODEL.search(text)),
             "URL": lambda: URL.search(text) is not None,
             "too short": lambda: len(text.split()) < self.shortest,
-            "cut off": lambda: entry.get("finish") == "length" or not END.search(text),
+            "cut off": lambda: entry.get("finish") in ("length", "content_filter") or not END.search(text),
             "other language": lambda: not self._language(text),
             "wrong opening": lambda: not _begins(text, entry.get("opening", "")),
             "missing words": lambda: self._missing(entry, text),

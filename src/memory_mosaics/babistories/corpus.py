@@ -96,15 +96,15 @@ def _write(out: Path, cleaned: Iterator[Cleaned], seed: int, valid_share: float)
 def _with_bar(files: list[Path]) -> Iterator[dict[str, Any]]:
     """The answers in journals, one after the other; each number once, as it was first answered."""
     size = sum(file.stat().st_size for file in files)
-    seen: set[tuple[str, int]] = set()
+    seen: dict[str, set[int]] = {}
     with tqdm(total=size, unit="B", unit_scale=True, desc="clean", disable=None, file=sys.stderr) as bar:
         for file in files:
             lines = entries(file)
-            begun = json.dumps(next(lines, {}), sort_keys=True)
+            numbers = seen.setdefault(json.dumps(next(lines, {}), sort_keys=True), set())
             for entry in lines:
                 bar.update(len(entry["text"]))
-                if (begun, entry["index"]) not in seen:
-                    seen.add((begun, entry["index"]))
+                if entry["index"] not in numbers:
+                    numbers.add(entry["index"])
                     yield entry
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout  # torch brings it
+from tqdm import tqdm
 
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import flush
@@ -96,7 +97,7 @@ def _begun(file: Path, identity: dict[str, Any]) -> tuple[set[int], list[int]]:
         if first.get(name) != mine:
             raise UserError(f"{file} was begun with {name} {first.get(name)}, not {mine}; {REMEDY}")
     done, tokens = set[int](), [0, 0]
-    for entry in chain([second], lines):
+    for entry in tqdm(chain([second], lines), f"reading {file.name}", delay=2, disable=None, leave=False):
         done.add(entry["index"])
         add_tokens(tokens, entry)
     return done, tokens

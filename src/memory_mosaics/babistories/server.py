@@ -115,7 +115,7 @@ class Server:
                 error, wait = problem, problem.wait
             except TimeoutError:
                 error, wait = Passing(f"no answer in {self.writer.timeout:g} seconds"), 0.0
-            except self.httpx.TransportError as problem:
+            except self.httpx.RequestError as problem:
                 error, wait = Passing(_transport(problem)), 0.0
             if wait > PATIENCE:
                 raise Stopped(f"{one_line(error)}: it asks to wait {wait:.0f} seconds")
@@ -141,7 +141,7 @@ class Server:
     async def _once(self, request: Request) -> Answer:
         await self._sleep(self.quiet_until - time.monotonic())
         estimate = self.typical
-        await self._sleep(max(self.requests.take(1), self.tokens.take(estimate)))
+        await self._sleep(max(self.requests.take(1.0), self.tokens.take(estimate)))
         path, body = body_of(request, self.writer, self.model)
         # Servers that know this header do not charge twice for an answer that was lost on the way.
         headers = {"Idempotency-Key": f"babistories-{request.seed}-{request.index}"}
