@@ -80,10 +80,10 @@ def test_half_a_stream_for_ever_is_one_line(streamed, server, tmp_path, capsys):
 def test_no_server_is_one_line(server, tmp_path, capsys):
     server.shutdown()
     server.server_close()
-    assert main(command(server, tmp_path, "--retries", "1")) == 2
+    assert main(command(server, tmp_path)) == 2
     line = capsys.readouterr().err
     assert "connect error" in line
-    assert "(2 tries)" in line
+    assert "(3 tries)" in line
     assert line.count("\n") == 1
 
 

@@ -19,6 +19,7 @@ from memory_mosaics.errors import UserError, one_line
 
 PASSING = {408, 409, 425, 429}
 LONGEST_WAIT = 60.0  # between tries, unless the server asks for more
+AT_FIRST = 2  # retries before the first answer: an address may be mistyped
 PATIENCE = 3600.0  # a server that asks for more is not waited for
 
 
@@ -79,7 +80,7 @@ class Server:
     async def find_model(self) -> str:
         """The model that was named, or the only one the server has."""
         try:
-            found = await self._patiently(self._models)
+            found = await self._patiently(self._models, min(self.writer.retries, AT_FIRST))
         except (Stopped, Refused) as error:
             raise UserError(f"{self.base}/models: {one_line(error)}") from error
         if not self.model:
@@ -103,12 +104,11 @@ class Server:
 
     async def ask(self, request: Request) -> Answer:
         """One answer, after as many tries as are allowed. Raises `Stopped` where there is none."""
-        return await self._patiently(lambda: self._once(request))
+        return await self._patiently(lambda: self._once(request), self.writer.retries)
 
-    async def _patiently(self, attempt: Any) -> Any:
+    async def _patiently(self, attempt: Any, retries: int) -> Any:
         """Try until it works. Waiting ends at once where the run is to stop."""
-        tries = self.writer.retries + 1
-        for number in range(1, tries + 1):
+        for number in range(1, retries + 2):
             try:
                 return await attempt()
             except Passing as problem:
@@ -119,7 +119,7 @@ class Server:
                 error, wait = Passing(_transport(problem)), 0.0
             if wait > PATIENCE:
                 raise Stopped(f"{one_line(error)}: it asks to wait {wait:.0f} seconds")
-            if number == tries or self.stop.is_set():
+            if number > retries or self.stop.is_set():
                 raise Stopped(f"{one_line(error)} ({number} {'tries' if number > 1 else 'try'})")
             self.retried += 1
             if wait:
