@@ -156,3 +156,10 @@ def test_beams_of_rows_side_by_side_find_what_transformers_finds(model, beams):
 def test_no_beam_is_refused(model):
     with pytest.raises(ValueError, match="beams must be at least 1"):
         beam_search(model, [PROMPT], 3, beams=0)
+
+
+def test_the_most_probable_token_is_always_allowed():
+    logits = torch.randn(3, 50)
+    allowed = Draw(top_p=1e-46).allowed(logits)
+    assert torch.equal(allowed.isfinite().sum(dim=-1), torch.ones(3, dtype=torch.long))
+    assert torch.equal(allowed.argmax(dim=-1), logits.argmax(dim=-1))

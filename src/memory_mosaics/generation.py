@@ -67,6 +67,7 @@ class Draw:
             largest, order = logits.sort(dim=-1, descending=True)
             shares = largest.softmax(dim=-1)
             beyond = shares.cumsum(dim=-1) - shares >= self.top_p
+            beyond[:, 0] = False  # the most probable stays, however small top_p
             logits = logits.masked_fill(torch.zeros_like(beyond).scatter(1, order, beyond), -torch.inf)
         return logits
 
