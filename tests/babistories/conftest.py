@@ -25,7 +25,10 @@ def tell(prompt: str) -> str:
 
 
 class Misbehaving(ThreadingHTTPServer):
-    """`script` says what happens to the next requests, one after the other; then all goes well."""
+    """`script` says what happens to the next requests, one after the other; then all goes well.
+
+    `wrong` says it by the prompt, and more than `capacity` at once get 429.
+    """
 
     daemon_threads = True
     request_queue_size = 64
@@ -34,6 +37,8 @@ class Misbehaving(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.script: list[str] = []
         self.always: str | None = None
+        self.wrong: Callable[[str], str | None] = lambda prompt: None
+        self.capacity = 1000
         self.seconds = 0.0  # that an answer takes
         self.retry_after = "0.3"
         self.asked: Counter[str] = Counter()
@@ -73,11 +78,13 @@ class Handler(BaseHTTPRequestHandler):
             server.at_once += 1
             server.most_at_once = max(server.most_at_once, server.at_once)
             what = server.script.pop(0) if server.script else server.always
-        time.sleep(server.seconds)
+            full = server.at_once > server.capacity
+        prompt = body["messages"][0]["content"] if "messages" in body else body["prompt"]
+        what = "429" if full else what or server.wrong(prompt)
+        time.sleep(0.0 if full else server.seconds)
         with server.lock:
             server.at_once -= 1
-        prompt = body["messages"][0]["content"] if "messages" in body else body["prompt"]
-        if what is not None:
+        if what is not None and what != "ok":
             self._misbehave(what)
         elif body.get("stream"):
             self._stream(server.answer(prompt), whole=True)
@@ -93,6 +100,8 @@ class Handler(BaseHTTPRequestHandler):
             self._json(
                 {"error": {"message": f"told to say {what}"}}, int(what), {"Retry-After": self.server.retry_after}
             )
+        elif what.startswith("{"):
+            self._send(what.encode())
         elif what == "garbage":
             self._send(b"<html>an error page</html>")
         elif what == "no text":

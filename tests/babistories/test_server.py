@@ -91,7 +91,7 @@ def test_a_wrong_request_is_not_asked_again(server, tmp_path, capsys):
     server.always = "400"
     assert main(command(server, tmp_path, "--concurrency", "1")) == 2
     assert "status 400: told to say 400; nothing was answered" in capsys.readouterr().err
-    assert sum(server.asked.values()) == 1
+    assert list(server.asked.values()) == [1, 1, 1], "three different ones, before it is the server's fault"
 
 
 def test_a_wrong_key_is_not_asked_again(server, tmp_path, capsys):
@@ -99,33 +99,6 @@ def test_a_wrong_key_is_not_asked_again(server, tmp_path, capsys):
     assert main(command(server, tmp_path, "--concurrency", "1")) == 2
     assert "status 401" in capsys.readouterr().err
     assert sum(server.asked.values()) == 1
-
-
-def test_one_refused_request_does_not_end_the_others(server, tmp_path, capsys):
-    assert main(command(server, tmp_path, count=1)) == 0
-    server.script = ["422"]
-    assert main(command(server, tmp_path, "--concurrency", "1", count=4)) == 2, "nothing has worked in this run"
-    server.answer = lambda prompt: "Once."
-    server.script = []
-    assert main(command(server, tmp_path, count=2)) == 0
-    capsys.readouterr()
-    server.seconds, server.script = 0.05, []
-    assert main([*command(server, tmp_path, "--concurrency", "1", count=3)]) == 0
-
-    class Third(list):
-        """The third request fails."""
-
-        def pop(self, at):
-            what = super().pop(at)
-            return None if what == "ok" else what
-
-    server.script = Third(["ok", "ok", "422", "ok"])
-    capsys.readouterr()
-    assert main(command(server, tmp_path, "--concurrency", "1", count=8)) == 0
-    assert "1 requests were refused" in capsys.readouterr().out
-    assert len(indices(tmp_path)) == 7
-    assert main(command(server, tmp_path, count=8)) == 0
-    assert sorted(indices(tmp_path)) == list(range(8))
 
 
 def test_the_server_is_left_alone_as_long_as_it_asks(server, tmp_path):

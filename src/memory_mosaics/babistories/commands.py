@@ -9,11 +9,12 @@
 import hashlib
 import re
 from collections.abc import Callable
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 from memory_mosaics.babistories import corpus
-from memory_mosaics.babistories.asking import Bar, Outcome, ask_all, find_model, tokens
+from memory_mosaics.babistories.asking import Bar, Next, Outcome, ask_all, find_model, tokens
 from memory_mosaics.babistories.journal import Journal, entries, opened
 from memory_mosaics.babistories.prompts import Request, names_request, openings_request, read_template, story_request
 from memory_mosaics.babistories.words import read_lists
@@ -87,43 +88,49 @@ def stories(
     sources = f"{len(lists.names)} names ({names or 'ours'}), {len(lists.openings)} openings ({openings or 'ours'})"
     print(f"prompts of seed {seed} from {sources}")
     with opened(out / "stories.journal", identity) as journal:
-        missing = iter([index for index in range(first, first + count) if index not in journal.done])
+        # Numbers below the last answered one were refused, or lost by a kill: others do not wait for them.
+        last = max(journal.done, default=-1)
+        missing = [index for index in range(first, first + count) if index not in journal.done]
+        ahead = iter(sorted(missing, key=lambda index: (index < last, index)))
         opening_only = asked.ask == "opening"
 
-        def next_request() -> Request | None:
-            index = next(missing, None)
+        def next_request(_: int) -> Request | None:
+            index = next(ahead, None)
             how: dict[str, Any] = {"seed": seed, "lists": lists, "template": text, "opening_only": opening_only}
             return None if index is None else story_request(index, **how)
 
         there = sum(first <= index < first + count for index in journal.done)
         bar = Bar(journal, total=count, done=there, step="stories", unit="story")
-        outcome = _run(asked, next_request, journal, bar, lambda found: len(found))
+        outcome, this_run = _run(asked, next_request, journal, bar, len)
         there = sum(first <= index < first + count for index in journal.done)
-        return _end(outcome, bar, journal, f"{there:,} of {count:,} stories")
+        return _end(outcome, this_run, journal, f"{there:,} of {count:,} stories", whole=there == count)
 
 
 def _run(
-    writer: Writer, next_request: Callable[[], Request | None], journal: Journal, bar: Bar, taken: Callable[[Any], int]
-) -> Outcome:
+    writer: Writer, next_request: Next, journal: Journal, bar: Bar, taken: Callable[[list[dict[str, Any]]], int]
+) -> tuple[Outcome, str]:
+    """Ask, with a bar; returns what came of it, and what was done in words."""
     bar.show(0)
     try:
-        return ask_all(writer, next_request, journal, taken=lambda found: bar.show(taken(found)))
+        outcome = ask_all(writer, next_request, journal, taken=lambda found: bar.show(taken(found)))
     finally:
-        bar.bar.close()
+        told = bar.close()
+    return outcome, f"{told}, {outcome.retried} retries" if outcome.retried else told
 
 
-def _end(outcome: Outcome, bar: Bar, journal: Journal, have: str) -> dict[str, Any]:
-    """Say where everything is; a server that gave up makes one line and exit code 2."""
+def _end(outcome: Outcome, this_run: str, journal: Journal, have: str, *, whole: bool) -> dict[str, Any]:
+    """Say where everything is; a server that gave up or left requests unanswered makes one line and exit code 2."""
     again = "the same command goes on"
     if outcome.problem and not outcome.interrupted:
         kept = f"{have} are in {journal.file}: {again}" if journal.done else "nothing was answered"
         raise UserError(f"the server gave up: {outcome.problem}; {kept}")
-    retried = f", {outcome.retried} retries" if outcome.retried else ""
     print(f"{'stopped: ' if outcome.interrupted else ''}{have} are in {journal.file}; {tokens(journal)}")
-    print(f"this run: {bar.close()}{retried}")
-    if outcome.refused:
-        print(f"{outcome.refused} requests were refused, the last with {outcome.refusal}; {again} and asks them again")
-    elif outcome.interrupted:
+    print(f"this run: {this_run}")
+    if outcome.refused and not whole and not outcome.interrupted:
+        refused = f"{outcome.refused} {'request was' if outcome.refused == 1 else 'requests were'} not answered"
+        where = f"are in {journal.file}" if journal.done else "were answered"
+        raise UserError(f"{have} {where}: {refused}, the last with {outcome.refusal}; the same command asks again")
+    if outcome.interrupted:
         print(again)
     return {"interrupted": outcome.interrupted, "answers": len(journal.done), "tokens": list(journal.tokens)}
 
@@ -143,41 +150,41 @@ def _gather(
         raise UserError(f"{step} are asked for in words: give --ask chat or completion")
     writer = _ready(out, writer)
     with opened(out / f"{step}.journal", _identity(step, seed, writer)) as journal:
-        answers = {entry["index"]: read(entry["text"]) for entry in entries(journal.file) if "index" in entry}
-        asked = iter(index for index in range(1 << 40) if index not in journal.done)
-
-        def different() -> dict[str, str]:
-            found: dict[str, str] = {}
-            for index in sorted(answers):
-                for one in answers[index]:
-                    found.setdefault(one.casefold(), one)
-            return found
-
-        state = {"known": len(different()), "barren": 0}
-
-        def next_request() -> Request | None:
-            enough = state["known"] >= count or state["barren"] >= BARREN
-            return None if enough else request(next(asked), seed=seed)
+        answers: dict[int, list[str]] = {}
+        known: set[str] = set()
+        barren = 0  # answers in a row that brought nothing new, those of earlier runs included
+        unasked = iter(index for index in range(1 << 40) if index not in journal.done)
 
         def taken(found: list[dict[str, Any]]) -> int:
-            answers.update({entry["index"]: read(entry["text"]) for entry in found})
-            new = len(different()) - state["known"]
-            state["barren"] = 0 if new else state["barren"] + len(found)
-            state["known"] += new
-            return new
+            nonlocal barren
+            before = len(known)
+            for entry in found:
+                answers[entry["index"]] = read(entry["text"])
+                new = {one.casefold() for one in answers[entry["index"]]} - known
+                barren = 0 if new else barren + 1
+                known.update(new)
+            return len(known) - before
 
-        bar = Bar(journal, total=count, done=min(count, state["known"]), step=step, unit=step[:-1])
-        outcome = _run(writer, next_request, journal, bar, taken)
-        found = list(different().values())[:count]
+        def next_request(under_way: int) -> Request | None:
+            wanted = ceil((count - len(known)) / max(1.0, len(known) / max(1, len(answers))))
+            return None if under_way >= min(wanted, BARREN - barren) else request(next(unasked), seed=seed)
+
+        taken([entry for entry in entries(journal.file) if "index" in entry])
+        bar = Bar(journal, total=count, done=min(count, len(known)), step=step, unit=step[:-1])
+        outcome, this_run = _run(writer, next_request, journal, bar, taken)
+        different: dict[str, str] = {}
+        for one in (one for index in sorted(answers) for one in answers[index]):
+            different.setdefault(one.casefold(), one)
+        found = list(different.values())[:count]
         if found:
             with written_whole(out / f"{step}.txt") as aside:
                 aside.write_text("".join(f"{one}\n" for one in found), encoding="utf-8")
-        result = _end(outcome, bar, journal, f"answers with {len(found):,} of {count:,} different {step}")
-    if found:
-        print(f"written: {out / f'{step}.txt'}")
-    if state["barren"] >= BARREN:
-        print(f"the model had nothing new {BARREN} times in a row: {len(found):,} {step} are all it knows")
-    return result | {step: found}
+            print(f"written: {out / f'{step}.txt'}")
+        if barren >= BARREN:
+            nothing = f"the model had nothing new {barren} times in a row (asked {len(answers):,} times)"
+            print(f"{nothing}: {len(found):,} {step} are all it knows")
+        have = f"answers with {len(found):,} of {count:,} different {step}"
+        return _end(outcome, this_run, journal, have, whole=len(found) == count) | {step: found}
 
 
 def read_names(text: str) -> list[str]:

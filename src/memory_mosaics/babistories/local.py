@@ -60,7 +60,7 @@ class Local:
 
     def _prompt(self, request: Request) -> str:
         if self.writer.ask != "chat":
-            return "\n\n".join(part for part in (request.text, request.begin) if part)
+            return request.prompt
         messages = [{"role": "user", "content": request.text}]
         return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
 

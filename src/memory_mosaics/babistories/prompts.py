@@ -53,6 +53,11 @@ class Request:
     seed: int
     asked: dict[str, Any]
 
+    @property
+    def prompt(self) -> str:
+        """What a model that goes on is given: the instruction, if there is one, and the words to go on from."""
+        return "\n\n".join(part for part in (self.text, self.begin) if part)
+
 
 def read_template(file: Path | None) -> str:
     """A template of the user's: any of the slots, each in braces."""

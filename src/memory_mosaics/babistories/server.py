@@ -1,10 +1,13 @@
 """Answers from an OpenAI-compatible server: vLLM, llama.cpp, Ollama, `mosaics serve`, or one that is paid for.
 
 What passes by itself is asked again: a refused or lost connection, 408, 409, 425, 429 and 5xx, silence, garbage, half
-an answer. The waits double, differ at random, and are at least what the server asks for. The rest ends the run.
+an answer. The waits double, differ at random, and are at least what the server asks for. After the last try the request
+is put aside, as one that the server calls wrong. The rest ends the run. A 429 is no failed try while others are under
+way or answered: fewer are asked at once.
 """
 
 import asyncio
+import hashlib
 import json
 import os
 import random
@@ -13,43 +16,33 @@ import time
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from memory_mosaics.babistories.pace import Pace, Room
 from memory_mosaics.babistories.prompts import Request
 from memory_mosaics.babistories.writer import Answer, Stopped, Writer
 from memory_mosaics.errors import UserError, one_line
 
 PASSING = {408, 409, 425, 429}
+FULL, IN_WORK = 429, 409
+MANY = 1 << 40  # tokens: what nobody writes in one answer
 LONGEST_WAIT = 60.0  # between tries, unless the server asks for more
 AT_FIRST = 2  # retries before the first answer: an address may be mistyped
 PATIENCE = 3600.0  # a server that asks for more is not waited for
 
 
 class Passing(Exception):
-    """What may go by itself. `wait` is how long the server asks to be left alone."""
+    """What may go by itself. `wait` is how long the server asks to be left alone, `busy` that it works for others."""
 
-    def __init__(self, message: str, wait: float = 0.0):
+    def __init__(self, message: str, wait: float = 0.0, status: int = 0):
         super().__init__(message)
-        self.wait = wait
+        self.wait, self.status, self.busy = wait, status, False
 
 
 class Refused(Exception):
     """The server calls this request wrong; asking again would not help."""
 
 
-class Pace:
-    """So much a minute, evenly. What was taken too much or too little is made good by the next."""
-
-    def __init__(self, per_minute: float | None):
-        self.cost = 60.0 / per_minute if per_minute else 0.0
-        self.free = 0.0
-
-    def take(self, amount: float) -> float:
-        """Seconds to wait before this amount."""
-        start = max(time.monotonic(), self.free)
-        self.free = start + amount * self.cost
-        return start - time.monotonic()
-
-    def correct(self, amount: float) -> None:
-        self.free += amount * self.cost
+class Failed(Refused):
+    """All tries of this request failed; another one may work."""
 
 
 class Server:
@@ -72,7 +65,7 @@ class Server:
         except (httpx.InvalidURL, ValueError, UnicodeError) as error:
             raise UserError(f"cannot use --server {writer.server}: {one_line(error)}") from error
         self.requests, self.tokens = Pace(writer.requests_per_minute), Pace(writer.tokens_per_minute)
-        self.quiet_until = 0.0
+        self.room, self.quiet_until = Room(writer.concurrency, stop), 0.0
         self.typical = float(writer.length)  # tokens of one answer, learned as they come
         self.model = writer.model or ""
         self.retried = self.answered = 0
@@ -103,30 +96,46 @@ class Server:
             raise Passing(f"its list of models is garbage: {_excerpt(response.text)}") from None
 
     async def ask(self, request: Request) -> Answer:
-        """One answer, after as many tries as are allowed. Raises `Stopped` where there is none."""
-        return await self._patiently(lambda: self._once(request), self.writer.retries)
+        """One answer, after as many tries as are allowed. Without one the request is `Refused`, or all are `Stopped`."""
+        path, body = body_of(request, self.writer, self.model)
+        told = 0  # tries that brought something: what is lost on the way keeps its key, and is not charged for twice
+
+        async def attempt() -> Answer:
+            nonlocal told
+            headers = {"Idempotency-Key": _digest([request.index, path, body, told])}
+            try:
+                return await self._once(request.prompt, f"{self.base}/{path}", body, headers)
+            except (Passing, Refused) as error:
+                told += getattr(error, "status", 0) != IN_WORK
+                raise
+
+        return await self._patiently(attempt, self.writer.retries)
 
     async def _patiently(self, attempt: Any, retries: int) -> Any:
         """Try until it works. Waiting ends at once where the run is to stop."""
-        for number in range(1, retries + 2):
+        failed = 0
+        while True:
             try:
                 return await attempt()
             except Passing as problem:
-                error, wait = problem, problem.wait
+                error = problem
             except TimeoutError:
-                error, wait = Passing(f"no answer in {self.writer.timeout:g} seconds"), 0.0
+                error = Passing(f"no answer in {self.writer.timeout:g} seconds")
             except self.httpx.RequestError as problem:
-                error, wait = Passing(_transport(problem)), 0.0
-            if wait > PATIENCE:
-                raise Stopped(f"{one_line(error)}: it asks to wait {wait:.0f} seconds")
-            if number > retries or self.stop.is_set():
-                raise Stopped(f"{one_line(error)} ({number} {'tries' if number > 1 else 'try'})")
+                error = Passing(_transport(problem))
+            failed += not error.busy
+            tries = f"{failed} {'try' if failed == 1 else 'tries'}"
+            if error.wait > PATIENCE:
+                raise Stopped(f"{one_line(error)}: it asks to wait {error.wait:.0f} seconds")
+            if failed > retries:
+                raise Failed(f"{one_line(error)} ({tries})")
+            if self.stop.is_set():
+                raise Stopped(f"{one_line(error)} ({tries})")
             self.retried += 1
-            if wait:
-                self.quiet_until = max(self.quiet_until, time.monotonic() + wait)
-            backoff = min(LONGEST_WAIT, self.writer.backoff * 2.0 ** (number - 1)) * random.uniform(0.5, 1.0)
-            await self._sleep(max(backoff, wait * random.uniform(1.0, 1.1)))
-        raise AssertionError("the last try returns or raises")
+            if error.wait:
+                self.quiet_until = max(self.quiet_until, time.monotonic() + error.wait)
+            backoff = min(LONGEST_WAIT, self.writer.backoff * 2.0 ** max(0, failed - 1)) * random.uniform(0.5, 1.0)
+            await self._sleep(max(backoff, error.wait * random.uniform(1.0, 1.1)))
 
     async def _sleep(self, seconds: float) -> None:
         """Sleep, unless the run is to stop."""
@@ -138,30 +147,35 @@ class Server:
             return
         raise Stopped("stopped")
 
-    async def _once(self, request: Request) -> Answer:
+    async def _once(self, prompt: str, url: str, body: dict[str, Any], headers: dict[str, str]) -> Answer:
+        answered = self.answered
         await self._sleep(self.quiet_until - time.monotonic())
-        estimate = self.typical
-        await self._sleep(max(self.requests.take(1.0), self.tokens.take(estimate)))
-        path, body = body_of(request, self.writer, self.model)
-        # Servers that know this header do not charge twice for an answer that was lost on the way.
-        headers = {"Idempotency-Key": f"babistories-{request.seed}-{request.index}"}
-        url = f"{self.base}/{path}"
-        if self.writer.stream:
-            answer = await self._stream(url, body, headers)
-        else:
-            async with asyncio.timeout(self.writer.timeout):
-                response = await self.client.post(url, json=body, headers=headers)
-            _check(response.status_code, response.headers, response.text)
-            answer = read_answer(response.content)
-        answer = answer.counted(request.text + request.begin)
+        async with self.room.one() as sent:
+            estimate = self.typical
+            await self._sleep(max(self.requests.take(1.0), self.tokens.take(estimate)))
+            try:
+                if self.writer.stream:
+                    answer = await self._stream(url, body, headers)
+                else:
+                    async with asyncio.timeout(self.writer.timeout):
+                        response = await self.client.post(url, json=body, headers=headers)
+                    _check(response.status_code, response.headers, response.text)
+                    answer = read_answer(response.content)
+            except Passing as error:
+                if error.status == FULL:
+                    error.busy = self.room.under_way > 1 or self.answered > answered
+                    self.room.halve(sent)
+                raise
+        answer = answer.counted(prompt)
         self.tokens.correct(sum(answer.tokens) - estimate)
         self.answered += 1
+        self.room.grow()
         self.typical += (sum(answer.tokens) - self.typical) / min(self.answered, 100)
         return answer
 
     async def _stream(self, url: str, body: dict[str, Any], headers: dict[str, str]) -> Answer:
         """The answer piece by piece: the timeout is for silence. Without an end it is half an answer."""
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        body = body | {"stream": True, "stream_options": {"include_usage": True}}
         parts, finish, tokens = [], None, None
         async with self.client.stream("POST", url, json=body, headers=headers) as response:
             if response.status_code != 200:
@@ -188,7 +202,7 @@ def body_of(request: Request, writer: Writer, model: str) -> tuple[str, dict[str
     body |= {"top_p": writer.top_p, "seed": request.seed}
     if writer.ask == "chat":
         return "chat/completions", body | {"messages": [{"role": "user", "content": request.text}]}
-    return "completions", body | {"prompt": "\n\n".join(part for part in (request.text, request.begin) if part)}
+    return "completions", body | {"prompt": request.prompt}
 
 
 def read_answer(data: bytes, *, partial: bool = False) -> Answer:
@@ -197,19 +211,27 @@ def read_answer(data: bytes, *, partial: bool = False) -> Answer:
         found = json.loads(data)
         if "error" in found:
             raise Passing(f"an error in place of an answer: {_excerpt(str(found['error']))}")
-        usage = found.get("usage")
-        tokens = (int(usage["prompt_tokens"]), int(usage["completion_tokens"])) if usage else None
+        tokens = _usage(found.get("usage"))
         if partial and not found["choices"]:
             return Answer("", None, tokens)
         choice = found["choices"][0]
-        text = (choice["delta"] if "delta" in choice else choice.get("message", choice)).get(
-            "content", choice.get("text")
-        )
-        if not partial and not isinstance(text, str):
+        said = choice["delta"] if "delta" in choice else choice.get("message", choice)
+        text = said.get("content", choice.get("text"))
+        filtered = "content" in said or "refusal" in said  # null in place of a text: it was read, written and charged
+        if not isinstance(text, str) and not partial and not (text is None and filtered):
             raise TypeError("no text")
         return Answer(str(text or ""), choice.get("finish_reason") or (None if partial else "unknown"), tokens)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
         raise Passing(f"garbage in place of an answer: {_excerpt(data.decode(errors='replace'))}") from None
+
+
+def _usage(found: Any) -> tuple[int, int] | None:
+    """The tokens read and written, where they are told in numbers."""
+    try:
+        read, written = int(found["prompt_tokens"]), int(found["completion_tokens"])
+        return (read, written) if 0 <= read < MANY and 0 <= written < MANY else None
+    except (ValueError, LookupError, TypeError, OverflowError):
+        return None
 
 
 def _check(status: int, headers: Any, text: str) -> None:
@@ -218,7 +240,7 @@ def _check(status: int, headers: Any, text: str) -> None:
         return
     message = f"status {status}: {_excerpt(_message(text))}"
     if status in PASSING or status >= 500:
-        raise Passing(message, _retry_after(headers.get("retry-after")))
+        raise Passing(message, _retry_after(headers.get("retry-after")), status)
     raise Refused(message) if status in (400, 413, 422) else Stopped(message)
 
 
@@ -242,6 +264,10 @@ def _retry_after(value: str | None) -> float:
         return max(0.0, parsedate_to_datetime(value or "").timestamp() - time.time())
     except (ValueError, TypeError):
         return 0.0
+
+
+def _digest(value: Any) -> str:
+    return "babistories-" + hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _transport(error: Exception) -> str:

@@ -1,0 +1,117 @@
+"""Answers that are paid for stay, whatever comes of the others; one bad request does not hold up the rest."""
+
+import asyncio
+import json
+from collections import Counter
+
+import pytest
+
+from memory_mosaics.babistories.journal import entries
+from memory_mosaics.babistories.prompts import story_request
+from memory_mosaics.babistories.server import Server, read_answer
+from memory_mosaics.babistories.words import Lists
+from memory_mosaics.cli import main
+
+from .test_server import command, indices
+
+LISTS = Lists()
+SAID = {"role": "assistant", "content": "Once."}
+FILTERED = {"role": "assistant", "content": None, "refusal": "I cannot."}
+
+
+def prompt_of(index: int) -> str:
+    return story_request(index, seed=0, lists=LISTS).text
+
+
+def reply(message: dict, usage: object = None, finish: str = "stop") -> str:
+    return json.dumps({"choices": [{"message": message, "finish_reason": finish}], "usage": usage})
+
+
+@pytest.mark.parametrize("usage", [{"prompt_tokens": 1, "completion_tokens": float("inf")}, "many", [7], {}, 3, None])
+def test_usage_that_cannot_be_read_rejects_no_text(usage, server, tmp_path):
+    server.always = reply(SAID, usage)
+    assert main(command(server, tmp_path)) == 0
+    assert sum(server.asked.values()) == 6
+    assert all(sum(entry["tokens"]) > 1 for entry in list(entries(tmp_path / "stories.journal"))[1:]), "estimated"
+
+
+def test_what_nobody_foresaw_is_one_line_and_loses_no_answer(server, tmp_path, capsys, monkeypatch):
+    once, server.seconds = Server._once, 0.2
+
+    async def defect(self, prompt, *more):
+        if prompt.startswith(prompt_of(3)):
+            await asyncio.sleep(0.2)
+            raise ZeroDivisionError("nobody sorted this")
+        return await once(self, prompt, *more)
+
+    monkeypatch.setattr(Server, "_once", defect)
+    assert main(command(server, tmp_path, "--concurrency", "8", count=20)) == 2
+    line = capsys.readouterr().err
+    assert "the server gave up: ZeroDivisionError: nobody sorted this; " in line
+    assert line.count("\n") == 1
+    assert len(indices(tmp_path)) == sum(server.asked.values()) >= 7, "every answer that was asked for is there"
+
+
+def test_an_answer_without_a_text_is_an_answer(server, tmp_path):
+    server.script = [reply(FILTERED, finish="content_filter")]
+    assert main(command(server, tmp_path, count=3)) == 0
+    assert sum(server.asked.values()) == 3, "it is not asked for again"
+    found = list(entries(tmp_path / "stories.journal"))[1:]
+    assert sorted(entry["text"] == "" for entry in found) == [False, False, True]
+    assert main(["babistories", "clean", "--out", str(tmp_path), "--allow", "missing words"]) == 0
+    assert json.loads((tmp_path / "clean.json").read_text())["dropped"]["no answer"] == 1
+    assert read_answer(reply({"refusal": "No."}, finish="stop").encode()).text == ""
+
+
+@pytest.mark.parametrize("what", ["400", "422", "500", "garbage"])
+@pytest.mark.parametrize("concurrency", ["1", "8"])
+def test_one_bad_request_does_not_hold_up_the_others(what, concurrency, server, tmp_path, capsys):
+    server.wrong = lambda prompt: what if prompt in (prompt_of(0), prompt_of(3)) else None
+    words = ["--concurrency", concurrency, "--retries", "1"]
+    assert main(command(server, tmp_path, *words)) == 2, "it is not complete"
+    told = capsys.readouterr()
+    assert sorted(indices(tmp_path)) == [1, 2, 4, 5]
+    assert told.err.startswith("mosaics: 4 of 6 stories are in ")
+    assert "2 requests were not answered, the last with " in told.err
+    assert told.err.count("\n") == 1
+    assert main(command(server, tmp_path, *words, count=12)) == 2
+    assert sorted(indices(tmp_path)) == [1, 2, *range(4, 12)]
+    if concurrency == "1":
+        asked = [body["messages"][0]["content"] for body in server.bodies]
+        assert set(asked[-2:]) <= {prompt_of(0), prompt_of(3)}, "they are asked last"
+    server.wrong = lambda prompt: None
+    assert main(command(server, tmp_path, *words, count=12)) == 0
+    assert sorted(indices(tmp_path)) == list(range(12))
+
+
+def test_ten_refused_in_a_row_end_the_run(server, tmp_path, capsys):
+    assert main(command(server, tmp_path, count=1)) == 0
+    server.always = "422"
+    assert main(command(server, tmp_path, "--concurrency", "1", count=40)) == 2
+    assert "the server gave up: status 422" in capsys.readouterr().err
+    assert sum(server.asked.values()) == 11
+
+
+def test_a_server_that_takes_fewer_at_once_is_asked_for_fewer(server, tmp_path, capsys):
+    server.capacity, server.seconds, server.retry_after = 4, 0.15, "0.01"
+    assert main(command(server, tmp_path, "--concurrency", "24", "--retries", "1", count=60)) == 0
+    assert sorted(indices(tmp_path)) == list(range(60))
+    assert sum(server.asked.values()) < 200, "it is not battered"
+    assert server.times[-1] - server.times[0] < 20
+
+
+def test_a_lost_request_keeps_its_key_and_an_answered_one_gets_another(server, tmp_path):
+    for what, different in (("nothing", 1), ("409", 1), ("500", 2), ("garbage", 2)):
+        server.asked, server.script, out = Counter(), [what], tmp_path / what
+        assert main(command(server, out, count=1)) == 0
+        assert (len(server.asked), sum(server.asked.values())) == (different, 2), what
+    server.asked = Counter()
+    for more in ([], ["--length", "50"], ["--temperature", "0.5"], ["--seed", "2"], ["--ask", "completion"]):
+        assert main(command(server, tmp_path / f"other{len(more) and more[0] + more[1]}", *more, count=2)) == 0
+    assert len(server.asked) == 10, "what is asked otherwise is another request"
+
+
+def test_a_key_is_the_same_after_a_restart(server, tmp_path):
+    for out in ("one", "two"):
+        assert main(command(server, tmp_path / out, count=2)) == 0
+    assert list(server.asked.values()) == [2, 2]
