@@ -141,7 +141,7 @@ COMMANDS: dict[str, Any] = {
     "inspect": inspect.run,
     "explore": explorer.run,
     "lm-eval": lm_eval.run,
-    "serve": server.run,
+    "serve": server.serve,
     "evaluate": evaluate.run,
     "attention": attention.run,
     "figures": gallery.run,

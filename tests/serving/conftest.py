@@ -4,10 +4,13 @@ import http.client
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -37,39 +40,43 @@ def story_run(tmp_path_factory) -> Path:
     return folder / "teller"
 
 
-@contextmanager
-def process(run: Path, *flags: str, **environment: str):
-    """`mosaics serve` in a process of its own on a free port, and where it is."""
-    command = [sys.executable, "-m", "memory_mosaics.cli", "serve", str(run), "--port", "0", *flags]
-    own = ENVIRONMENT | {"OMP_NUM_THREADS": "1"} | environment
-    server = subprocess.Popen(command, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert server.stdout is not None
-        line = server.stdout.readline()
+class Process:
+    """`mosaics serve` in a process of its own on a free port. Several can begin at the same time."""
+
+    def __init__(self, run: Path, *flags: str, **environment: str):
+        command = [sys.executable, "-m", "memory_mosaics.cli", "serve", str(run), "--port", "0", *flags]
+        own = ENVIRONMENT | {"OMP_NUM_THREADS": "1"} | environment
+        self.process = subprocess.Popen(command, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    @cached_property
+    def address(self) -> str:
+        """Where it is, once it is there."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
         found = re.search(r"served at (http://\S+/v1);", line)
-        assert found, line + server.communicate()[1]
-        yield server, found[1]
-    finally:
-        server.kill()
-        server.communicate()
+        assert found, line + self.process.communicate()[1]
+        return found[1]
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
 
 
 @contextmanager
 def in_a_thread(run: Path, *, key: str | None = None, **limits: int):
     """The same server in this process. Gives its service, and a function that asks it: status, headers, body."""
-    import uvicorn
-
-    from memory_mosaics.serving.app import Service, build
-    from memory_mosaics.serving.limits import Limits
-    from memory_mosaics.serving.listening import LOCAL, Server
-    from memory_mosaics.serving.server import listen
+    from memory_mosaics.serving.app import Service
+    from memory_mosaics.serving.listening import Server, listen
+    from memory_mosaics.serving.requests import Limits
     from memory_mosaics.trained import Trained
 
-    service = Service(Trained.open(run), Limits(**limits))
-    app = build(service, key=key, hosts=LOCAL)
+    trained = Trained.open(run)
+    service = Service(trained, Limits.of(trained, **limits))
     listening = listen("127.0.0.1", 0)
-    config = uvicorn.Config(app, lifespan="off", log_level="critical", timeout_graceful_shutdown=5)
-    server = Server(config, service)
+    server = Server(service, listening, key=key)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
 
@@ -92,3 +99,31 @@ def in_a_thread(run: Path, *, key: str | None = None, **limits: int):
         thread.join()
         service.engine.stop()
         listening.close()
+
+
+@pytest.fixture(scope="session")
+def server(story_run):
+    with in_a_thread(story_run, context=400, max_body=20_000) as server:
+        yield server
+
+
+@pytest.fixture
+def ask(server):
+    return server[1]
+
+
+def asked_by_hand(address, body: object, size: int | None = None) -> socket.socket:
+    """A connection that has sent the first `size` bytes of a body."""
+    data = json.dumps(body).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost:{address[1]}\r\ncontent-type: application/json\r\n"
+    client = socket.create_connection(address, timeout=30)
+    client.sendall(head.encode() + b"content-length: %d\r\n\r\n" % len(data) + data[:size])
+    return client
+
+
+def until(condition) -> None:
+    for _ in range(3000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it does not come")

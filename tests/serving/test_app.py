@@ -2,27 +2,14 @@
 
 import json
 import socket
-import threading
-import time
 
 import pytest
 
 from memory_mosaics.cli import main
-from serving.conftest import in_a_thread
+from serving.conftest import asked_by_hand, in_a_thread, until
 
 pytest.importorskip("fastapi", reason="pip install 'memory-mosaics[serve]'")
 pytest.importorskip("uvicorn", reason="pip install 'memory-mosaics[serve]'")
-
-
-@pytest.fixture(scope="module")
-def server(story_run):
-    with in_a_thread(story_run, context=400, max_body=20_000) as server:
-        yield server
-
-
-@pytest.fixture
-def ask(server):
-    return server[1]
 
 
 def test_the_same_seed_as_mosaics_generate(ask, story_run, capsys):
@@ -129,60 +116,19 @@ def test_other_ways(ask, path, status):
     assert status == 200 or answer["error"]["message"]
 
 
-def test_a_body_that_is_too_large(ask):
-    for headers in ({}, {"transfer_encoding": "chunked"}):
-        body = json.dumps({"prompt": "a" * 20_000}).encode()
-        chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
-        status, _, answer = ask("/v1/completions", chunked if headers else body, **headers)
-        assert (status, answer["error"]["message"]) == (413, "a request may have 20000 bytes, and this one has more")
-
-
-def test_a_page_of_another_site_is_refused(ask):
-    assert ask("/v1/completions", {"prompt": "a"}, host="site.example")[0] == 400
-    assert ask("/v1/completions", {"prompt": "a"}, content_type="text/plain")[0] == 400
-    assert ask("/v1/completions", {"prompt": "a"}, host="localhost:1")[0] == 200
-
-
-def test_more_requests_than_may_wait(story_run):
-    with in_a_thread(story_run, requests=1) as (service, ask):
-        began = threading.Event()
-        take = service.engine.submit
-
-        def submit(rows):
-            take(rows)
-            began.set()
-
-        service.engine.submit = submit
-        long = threading.Thread(target=ask, args=("/v1/completions", {"prompt": "a", "max_tokens": 2000, "top_k": 1}))
-        long.start()
-        began.wait(30)
-        status, headers, answer = ask("/v1/completions", {"prompt": "a"})
-        assert (status, headers["retry-after"], answer["error"]["type"]) == (429, "1", "rate_limit_error")
-        assert ask("/health")[2]["requests"] == 1
-        for row in service.engine.inside[0]:
-            row.fail(RuntimeError("as if memory were full"))
-        long.join()
+def test_too_many_texts_are_not_read(server, ask, monkeypatch):
+    monkeypatch.setattr(server[0], "encode", None)
+    assert ask("/v1/completions", {"prompt": ["a"] * 20, "n": 10})[0] == 400
 
 
 def test_who_goes_away_is_not_waited_for(server):
     service, ask = server
     for stream in (True, False):
-        body = json.dumps({"prompt": "a", "max_tokens": 390, "stream": stream, "n": 32}).encode()
-        head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-        with socket.create_connection(ask.address) as client:
-            client.sendall(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+        with asked_by_hand(ask.address, {"prompt": "a", "max_tokens": 390, "stream": stream, "n": 32}):
             until(lambda: service.engine.load == 1)
         (rows,) = service.engine.inside
         until(lambda: service.engine.load == 0)
         assert sum(row.take.__self__.count for row in rows) < 32 * 390
-
-
-def until(condition) -> None:
-    for _ in range(3000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it does not come")
 
 
 def test_a_defect_is_told_as_one(story_run):
@@ -223,3 +169,18 @@ def test_without_the_libraries_it_says_which(story_run, monkeypatch, capsys):
     monkeypatch.setattr("memory_mosaics.serving.server.find_spec", lambda name: None)
     assert main(["serve", str(story_run), "--device", "cpu"]) == 2
     assert "pip install 'memory-mosaics[serve]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 70, "."])
+def test_a_host_that_cannot_be(story_run, capsys, host):
+    assert main(["serve", str(story_run), "--host", host, "--device", "cpu"]) == 2
+    said = f"mosaics: cannot listen at {host[:60]!r}: this cannot be a host; name another --host\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("key", ["two words", "a\tb", "a\x7fb", "clé"])
+def test_a_key_that_nobody_can_send(story_run, monkeypatch, capsys, key):
+    monkeypatch.setenv("MOSAICS_API_KEY", key)
+    assert main(["serve", str(story_run), "--device", "cpu"]) == 2
+    said = "mosaics: the API key has characters that clients cannot send; take letters, digits and signs of ASCII\n"
+    assert capsys.readouterr().err == said

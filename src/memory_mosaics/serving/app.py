@@ -25,8 +25,15 @@ from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.serving.answers import Answer, Piece
 from memory_mosaics.serving.batches import Busy, Engine, Row, Stopped
 from memory_mosaics.serving.gate import Gate, error, told
-from memory_mosaics.serving.limits import Limits, TooLong
-from memory_mosaics.serving.requests import CHOICES, Asked, ChatAsked, CompletionAsked, first_error
+from memory_mosaics.serving.requests import (
+    CHOICES,
+    Asked,
+    ChatAsked,
+    CompletionAsked,
+    Limits,
+    TooLong,
+    first_error,
+)
 from memory_mosaics.serving.shapes import ChatShape, CompletionShape, Shape
 from memory_mosaics.serving.template import Template
 from memory_mosaics.trained import Trained
@@ -38,7 +45,7 @@ class Service:
     """A model with its engine, and what is needed to answer requests for it."""
 
     def __init__(self, trained: Trained, limits: Limits):
-        self.trained, self.limits = trained, limits.of(trained)
+        self.trained, self.limits = trained, limits
         self.template = Template.of(trained.folder)
         self.engine = Engine(
             trained.model, vocabulary=trained.tokenizer.vocabulary, rows=limits.rows, requests=limits.requests
@@ -50,6 +57,14 @@ class Service:
         if name is not None and name != self.trained.name:
             message = f"there is no model {name[:60]!r} here; there is {self.trained.name!r}"
             raise _Refused(404, message, param="model", code="model_not_found")
+
+    def check(self, asked: Asked, prompts: int = 1) -> None:
+        """Refuse what can be refused before any prompt is read."""
+        self.check_name(asked.model)
+        texts = prompts * (asked.n or 1)
+        if texts > CHOICES:
+            raise UserError(f"a request may ask for {CHOICES} texts, not {texts}; send several")
+        self.engine.check()
 
     def encode(self, prompt: str | list[int]) -> list[int]:
         """The tokens of a prompt; an empty one begins a new text."""
@@ -63,15 +78,12 @@ class Service:
 
     def begin(self, asked: Asked, prompts: list[list[int]], wanted: int | None, default: int, top: int | None) -> "Job":
         """Queue the texts that are asked for."""
-        count = asked.n or 1
-        if len(prompts) * count > CHOICES:
-            raise UserError(f"a request may ask for {CHOICES} texts, not {len(prompts) * count}; send several")
         seed = random.SystemRandom().randrange(2**32) if asked.seed is None else asked.seed
         job = Job(sum(map(len, prompts)))
         lengths = [self.limits.length(len(prompt), wanted, default) for prompt in prompts]
         for prompt, length in zip(prompts, lengths, strict=True):
             tokens = torch.tensor(prompt)
-            for _ in range(count):
+            for _ in range(asked.n or 1):
                 number = len(job.rows)
                 answer = Answer(self.trained.tokenizer, length, asked.stop or (), job.teller(number))
                 row = Row(
@@ -153,7 +165,7 @@ class _Refused(HTTPException):
 def build(service: Service, *, key: str | None = None, hosts: tuple[str, ...] | None = None) -> FastAPI:
     """The application. With a `key`, all but /health wants it; `hosts` are the names that it may be called by."""
     app = FastAPI(title="memory-mosaics", docs_url=None, redoc_url=None)  # their pages load scripts from elsewhere
-    app.add_middleware(Gate, key=key, hosts=hosts, most=service.limits.max_body)
+    app.add_middleware(Gate, key=key, hosts=hosts, most=service.limits.max_body, places=service.limits.places)
     trained = service.trained
     card = {"id": trained.name, "object": "model", "created": service.created, "owned_by": "memory-mosaics"}
 
@@ -174,14 +186,14 @@ def build(service: Service, *, key: str | None = None, hosts: tuple[str, ...] | 
 
     @app.post("/v1/completions")
     async def completions(request: Request, asked: CompletionAsked) -> Response:
-        service.check_name(asked.model)
+        service.check(asked, len(asked.prompt))
         prompts = await run_in_threadpool(lambda: [service.encode(prompt) for prompt in asked.prompt])
         job = service.begin(asked, prompts, asked.max_tokens, 16, asked.top)
         return await _answer(service, request, asked, job, CompletionShape(trained.name, len(job.rows)))
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request, asked: ChatAsked) -> Response:
-        service.check_name(asked.model)
+        service.check(asked)
         prompt = await run_in_threadpool(lambda: service.encode(service.template.fill(asked.messages)))
         wanted = asked.max_completion_tokens or asked.max_tokens
         job = service.begin(asked, [prompt], wanted, service.limits.max_tokens, asked.top)

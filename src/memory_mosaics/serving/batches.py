@@ -71,13 +71,17 @@ class Engine:
     def submit(self, rows: Sequence[Row]) -> None:
         """Queue a request, or raise Busy or Stopped."""
         with self.news:
-            if self.stopped:
-                raise Stopped(STOPPING)
-            if self.load >= self.requests:
-                raise Busy
+            self.check()
             self.inside.append(rows)
             self.waiting.append(deque(rows))
             self.news.notify()
+
+    def check(self) -> None:
+        """Raise what `submit` would raise now."""
+        if self.stopped:
+            raise Stopped(STOPPING)
+        if self.load >= self.requests:
+            raise Busy
 
     @property
     def load(self) -> int:

@@ -1,54 +1,70 @@
-"""uvicorn on a socket, and how it begins and ends."""
+"""A socket, uvicorn on it, and how that begins and ends. Imported when it is known that uvicorn is there."""
 
 import asyncio
+import ipaddress
+import os
 import socket
-import sys
 from types import FrameType
-from typing import Any
 
 import uvicorn
 
+from memory_mosaics.errors import UserError
 from memory_mosaics.serving.app import Service, build
-from memory_mosaics.serving.limits import Limits
-from memory_mosaics.trained import Trained
+from memory_mosaics.serving.gate import names
 
 PATIENCE = 10  # seconds that unfinished requests get when the server is to stop
-LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 
-def serve(
-    trained: Trained, limits: Limits, listening: socket.socket, *, local: bool, key: str | None
-) -> dict[str, Any]:
-    """Answer what comes to a socket until Ctrl-C or SIGTERM. `local` is whether only this machine reaches it."""
-    if key is None and not local:
-        print("mosaics: no API key: whoever reaches this address can use the model", file=sys.stderr)
-    service = Service(trained, limits)
-    app = build(service, key=key, hosts=(*LOCAL, listening.getsockname()[0]) if local else None)
-    config = uvicorn.Config(
-        app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=2 * PATIENCE
-    )
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at this address, or a line that says why not."""
     try:
-        Server(config, service).run(sockets=[listening])
-    except KeyboardInterrupt:  # uvicorn raises it again when all is done
-        pass
-    finally:
-        service.engine.stop()
-    return {"answered": service.answered}
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except UnicodeError as error:  # of the encoding of names, before anybody is asked for it
+        raise UserError(f"cannot listen at {host[:60]!r}: this cannot be a host; name another --host") from error
+    except OSError as error:
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else error.strerror or str(error)  # below 0: no such host
+        raise UserError(f"cannot listen at {host}, port {port}: {reason}; name another --port or --host") from error
+
+
+def is_local(listening: socket.socket) -> bool:
+    """Whether only this machine reaches it."""
+    return ipaddress.ip_address(listening.getsockname()[0]).is_loopback
 
 
 class Server(uvicorn.Server):
-    """Says where it listens, that it is asked to stop, and goodbye."""
+    """Answers what comes to a socket. Says where it listens, that it is asked to stop, and goodbye."""
 
-    def __init__(self, config: uvicorn.Config, service: Service):
+    def __init__(self, service: Service, listening: socket.socket, *, key: str | None = None):
+        self.service, self.listening = service, listening
+        host, port = listening.getsockname()[:2]
+        app = build(service, key=key, hosts=names(host, port) if is_local(listening) else None)
+        config = uvicorn.Config(
+            app,
+            log_level="error",
+            access_log=False,
+            lifespan="off",
+            # The gate refuses in OpenAI's words. This is for connections that ask for nothing: they count here too.
+            limit_concurrency=2 * service.limits.places,
+            timeout_graceful_shutdown=2 * PATIENCE,
+        )
         super().__init__(config)
-        self.service = service
+
+    def answer(self) -> None:
+        """Until Ctrl-C or SIGTERM."""
+        try:
+            self.run(sockets=[self.listening])
+        except KeyboardInterrupt:  # uvicorn raises it again when all is done
+            pass
+        finally:
+            self.service.engine.stop()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        for listening in sockets or ():
-            host, port = listening.getsockname()[:2]
-            host = f"[{host}]" if ":" in host else host
-            print(f"{self.service.trained.name} is served at http://{host}:{port}/v1; Ctrl-C ends", flush=True)
+        host, port = self.listening.getsockname()[:2]
+        host = f"[{host}]" if ":" in host else host
+        print(f"{self.service.trained.name} is served at http://{host}:{port}/v1; Ctrl-C ends", flush=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal lets requests finish, the second fails them, the third waits for nothing."""

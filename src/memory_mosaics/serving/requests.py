@@ -1,12 +1,15 @@
-"""What a client may ask for, in OpenAI's words, and what is told to one that asks for something else."""
+"""What a client may ask for, in OpenAI's words, how much of it, and what is told to who asks for something else."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from memory_mosaics.errors import one_line
+from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.generation import Draw
+from memory_mosaics.trained import Trained
 
+CONTEXT = 8192  # tokens, where the model itself has no limit
 CHOICES = 128  # texts of one request
 STOPS = 16
 # Fields of OpenAI's interface that ask for what is not here, with the values that ask for nothing.
@@ -34,6 +37,50 @@ OF_NO_EFFECT = (
     "store",
     "user",
 )
+
+
+class TooLong(UserError):
+    """A prompt that cannot be taken as a whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Tokens of an answer, of prompt and answer together, requests and rows at a time, bytes of a request."""
+
+    max_tokens: int = 2048
+    context: int = CONTEXT
+    requests: int = 64
+    rows: int = 16
+    max_body: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        for name, least in {"max_tokens": 1, "context": 2, "requests": 1, "rows": 1, "max_body": 1}.items():
+            value = getattr(self, name)
+            if value < least:
+                raise UserError(f"{name} must be at least {least}, not {value}")
+
+    @classmethod
+    def of(cls, trained: Trained, *, context: int | None = None, **others: int) -> "Limits":
+        """With a context that the model itself can read; None takes all of it."""
+        longest = trained.model.longest
+        if longest is not None and (context or 0) > longest:
+            raise UserError(f"context must be at most {longest}, the positions of {trained.folder}, not {context}")
+        return cls(context=(longest or CONTEXT) if context is None else context, **others)
+
+    @property
+    def places(self) -> int:
+        """How many requests may be inside: as many again as are on their way, which are read or refused meanwhile."""
+        return 2 * self.requests + 16
+
+    def length(self, prompt: int, wanted: int | None, default: int) -> int:
+        """How many tokens may follow a prompt of so many."""
+        if prompt >= self.context or (wanted or 0) + prompt > self.context:
+            asked = f"; you asked for {wanted} more" if wanted else ""
+            room = f"{self.context} tokens, prompt and answer together"
+            raise TooLong(f"this server takes {room}; your prompt has {prompt}{asked}. Shorten one of them")
+        if (wanted or 0) > self.max_tokens:
+            raise UserError(f"max_tokens must be at most {self.max_tokens} here, not {wanted}")
+        return wanted or min(default, self.max_tokens, self.context - prompt)
 
 
 class StreamOptions(BaseModel):
@@ -147,8 +194,6 @@ def first_error(errors: Any) -> tuple[str, str | None]:
         return f"there is no field {place[-1][:60]!r} here", place[-1]
     if kind == "missing" and not place:
         return "the body is empty; it should be a JSON object", None
-    if kind in ("model_attributes_type", "dict_type") and not place:
-        return "the body should be a JSON object, with the header content-type: application/json", None
     name = ".".join(place)
     return (f"{name}: " if name else "") + one_line(ValueError(reason)), name or None
 

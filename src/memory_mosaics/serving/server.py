@@ -1,28 +1,20 @@
-"""`mosaics serve`: a trained model on a local address, for every client that speaks OpenAI's interface.
+"""`mosaics serve`: a trained model on a local address, for every client that speaks OpenAI's interface."""
 
-It decodes with our own engine and not on `transformers serve`, which was tried with transformers 5.17 and our
-checkpoints. That one decodes one request at a time (its batches need paged attention, which averages of keys do not
-have), takes a prompt as a single text only, ignores `n` and `logprobs` without a word, ends no stream with [DONE],
-answers 500 to a chat without a template, to a wrong type and to /v1/models without a cache of the hub, has no key and
-no limits, and tells errors in a shape that OpenAI's clients do not read.
-"""
-
-import ipaddress
 import os
-import socket
+import re
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from memory_mosaics.errors import UserError
-from memory_mosaics.serving.limits import Limits
 from memory_mosaics.trained import Trained
 from memory_mosaics.training.parallel import find_device
 
 KEY = "MOSAICS_API_KEY"
 
 
-def run(
+def serve(
     run: Path,
     *,
     port: int = 8000,
@@ -57,34 +49,28 @@ def run(
     """
     if not 0 <= port < 65536:
         raise UserError(f"port must be between 0 and 65535, not {port}")
-    limits = Limits(max_tokens=max_tokens, context=context, requests=requests, rows=rows, max_body=max_body)
-    api_key = os.environ.get(KEY) if api_key is None else api_key
-    if api_key is not None and not api_key.strip():
-        raise UserError(f"the API key is empty; name one with --api-key or {KEY}, or leave it out")
+    key = _key(os.environ.get(KEY) if api_key is None else api_key)
+    if find_spec("fastapi") is None or find_spec("uvicorn") is None:
+        raise UserError("this needs FastAPI and uvicorn: pip install 'memory-mosaics[serve]'")
+    from memory_mosaics.serving.app import Service
+    from memory_mosaics.serving.listening import Server, is_local, listen
+    from memory_mosaics.serving.requests import Limits
+
     trained = Trained.open(run, name=name or run.resolve().name, device=find_device(device))
-    limits = limits.of(trained)
+    limits = Limits.of(trained, max_tokens=max_tokens, context=context, requests=requests, rows=rows, max_body=max_body)
     with listen(host, port) as listening:
-        if find_spec("fastapi") is None or find_spec("uvicorn") is None:
-            raise UserError("this needs FastAPI and uvicorn: pip install 'memory-mosaics[serve]'")
-        from memory_mosaics.serving.listening import serve
-
-        return serve(trained, limits, listening, local=is_local(host), key=api_key)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket at this address, or a line that says why not."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=1024)
-    except OSError as error:
-        number = error.errno or 0
-        reason = os.strerror(number) if number > 0 else error.strerror or str(error)  # below 0: no such host
-        raise UserError(f"cannot listen at {host}, port {port}: {reason}; name another --port or --host") from error
+        if key is None and not is_local(listening):
+            print("mosaics: no API key: whoever reaches this address can use the model", file=sys.stderr)
+        service = Service(trained, limits)
+        Server(service, listening, key=key).answer()
+    return {"answered": service.answered}
 
 
-def is_local(host: str) -> bool:
-    """Whether only this machine reaches it."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def _key(key: str | None) -> str | None:
+    """As it comes over the wire: without spaces around it, and of characters that a header may hold."""
+    key = None if key is None else key.strip()
+    if key == "":
+        raise UserError(f"the API key is empty; name one with --api-key or {KEY}, or leave it out")
+    if key is not None and not re.fullmatch("[!-~]+", key):
+        raise UserError("the API key has characters that clients cannot send; take letters, digits and signs of ASCII")
+    return key
