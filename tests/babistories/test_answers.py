@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import signal
+import time
 from collections import Counter
 
 import pytest
@@ -10,6 +13,7 @@ from memory_mosaics.babistories.journal import entries
 from memory_mosaics.babistories.prompts import story_request
 from memory_mosaics.babistories.server import Server, read_answer
 from memory_mosaics.babistories.words import Lists
+from memory_mosaics.babistories.writer import Answer
 from memory_mosaics.cli import main
 
 from .test_server import command, indices
@@ -115,3 +119,38 @@ def test_a_key_is_the_same_after_a_restart(server, tmp_path):
     for out in ("one", "two"):
         assert main(command(server, tmp_path / out, count=2)) == 0
     assert list(server.asked.values()) == [2, 2]
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_ends_a_model_on_this_machine_after_its_batch(presses, tmp_path, monkeypatch, capsys):
+    class Slow:
+        batches = 0
+
+        def __init__(self, writer):
+            pass
+
+        def ask(self, requests):
+            Slow.batches += 1
+            for _ in range(presses if Slow.batches == 2 else 0):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.01)
+            return [Answer("Once.", "stop", (1, 2)) for _ in requests]
+
+    monkeypatch.setattr("memory_mosaics.babistories.local.Local", Slow)
+    words = ["babistories", "stories", "--out", str(tmp_path / "out"), "--model", str(tmp_path), "--count", "20"]
+    assert main([*words, "--concurrency", "4"]) == 130
+    told = capsys.readouterr()
+    assert "stopping after the 4 answers under way" in told.err
+    assert "stopped: " in told.out
+    assert indices(tmp_path / "out") == list(range(8 if presses == 1 else 4))
+    assert main([*words, "--concurrency", "4"]) == 0
+    assert sorted(indices(tmp_path / "out")) == list(range(20))
+
+
+@pytest.mark.parametrize("flag", ["--stream true", "--retries 1", "--timeout 5", "--key_variable KEY"])
+def test_flags_without_effect_are_refused(flag, tmp_path, capsys):
+    assert (
+        main(["babistories", "stories", "--out", str(tmp_path / "out"), "--model", str(tmp_path), *flag.split()]) == 2
+    )
+    assert capsys.readouterr().err == f"mosaics: {flag.split()[0]} has no effect without --server\n"
+    assert not (tmp_path / "out").exists()

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from memory_mosaics.babistories.cleaning import REASONS, Cleaner, tidy
+from memory_mosaics.babistories.journal import entries
 from memory_mosaics.babistories.words import ADJECTIVES, NOUNS, VERBS, uses
 from memory_mosaics.cli import main
 from memory_mosaics.text.corpus import Corpus
@@ -16,7 +17,12 @@ GOOD = (
     "stones. Then they heard a loud quack. The mother was in the reeds! The little duck was happy, and Anna went home "
     "with wet feet and a warm heart."
 )
-ASKED = {"words": ["bridge", "run/ran", "happy"], "name": "Anna", "opening": "One rainy day", "finish": "stop"}
+ASKED = {
+    "words": {"noun": "bridge", "verb": "run/ran", "adjective": "happy"},
+    "name": "Anna",
+    "opening": "One rainy day",
+    "finish": "stop",
+}
 GERMAN = (
     "One rainy day, lief Anna zu der alten Brücke am Fluss. Dort sah sie eine kleine Ente im Wasser, die sehr traurig "
     "war, weil sie ihre Mutter nicht finden konnte. Anna suchte unter der Brücke und hinter den Steinen, und dann "
@@ -68,6 +74,30 @@ def test_somebody_in_a_story_may_be_sorry():
     assert reason(GOOD.replace('"Do not cry,"', '"I am sorry," said the duck. "Do not cry,"')) is None
 
 
+@pytest.mark.parametrize("end", [" \U0001f600", " \u2764\ufe0f\n", "\n\n---", "\n\n***\n", ' "', "\n\n**The End**"])
+def test_what_may_stand_after_the_last_sentence(end):
+    assert reason(GOOD + end) is None
+
+
+def test_a_story_that_says_the_end_is_whole():
+    whole = GOOD.removesuffix(".") + " happily ever after"
+    assert reason(whole) == "cut off"
+    assert reason(whole + "\n\nTHE END") is None
+    assert reason(GOOD + " They came to the end") == "cut off"
+
+
+def test_what_a_story_may_say():
+    for said in ("I am afraid of the dark, thought Tom.", "I'm sorry I broke it, thought Tom."):
+        assert reason(f"{said} {GOOD}", opening="") is None
+    assert reason(GOOD.replace("heart.", "home.Info came.")) is None
+    for said in (
+        "I'm afraid I can't write this story.",
+        "I am sorry, but this is not possible.",
+        "I'm unable to help.",
+    ):
+        assert reason(f"{said} {GOOD}", opening="") == "refusal"
+
+
 def test_near_duplicates_of_what_was_kept_go():
     cleaner = Cleaner()
     assert reason(GOOD, cleaner) is None
@@ -88,17 +118,37 @@ def test_the_stories_of_our_world_are_good_english_and_differ():
 def test_what_is_around_a_story_is_taken_off():
     assert tidy(f"# The duck\n\n**Anna**\n\n{GOOD}\n\nThe end.\n") == GOOD
     assert tidy(f"Title: Ducks\r\n\r\n{GOOD}</s> Here is another") == GOOD
+    assert tidy("Story: Once upon a time there was a cat. It ran.") == "Once upon a time there was a cat. It ran."
+    assert tidy(f"Story: The duck\n\n{GOOD}\n\n---") == tidy(f"Story:\n{GOOD}") == GOOD
     assert tidy('"All is well."') == "All is well."
     assert tidy('"Yes," said Tom. "No," said Anna. "Oh."') == '"Yes," said Tom. "No," said Anna. "Oh."'
 
 
-def test_forms_of_a_word_count():
-    forms = {"run/ran": "runs running ran runner", "carry": "carried carries carrying", "bake": "baking baked baker"}
-    forms |= {"happy": "happily happier happiness", "hop": "hopped hopping hops", "mouse/mice": "mice mouse"}
-    for word, several in forms.items():
-        assert all(uses(f"They saw, {form}!", word) for form in several.split()), word
-    assert not uses("The cart was here.", "car")
-    assert not uses("A brand new day", "ran")
+FORMS = {
+    "noun": "cat:cats bus:buses fish:fishes berry:berries toy:toys mouse/mice:mice bee:bees pie:pies potato:potatoes",
+    "verb": "run/ran:runs,running,ran carry:carried,carries,carrying bake:baking,baked,bakes hop:hopped,hopping,hops "
+    "hope:hoped,hoping visit:visited,visiting begin/began:beginning play:played tie/tying:tied,tying fix:fixed,fixes "
+    "tiptoe:tiptoed,tiptoeing sew:sewed look:looked catch/caught:catches,caught",
+    "adjective": "happy:happily,happier,happiest big:bigger,biggest nice:nicer,nicely gentle:gently,gentler dull:dully "
+    "sad:sadly,sadder slow:slower good/better/best:better shy:shyly",
+    "name": "Anna:Anna",
+}
+OTHERS = {
+    "noun": "car:carry,cared,cart,caring bus:busy star:stared,starry hat:hated pen:penny bee:beer pie:pier plan:plane",
+    "verb": "hop:hoped,hoping run/ran:brand,runner,rant pat:patient hum:human pet:petal",
+    "adjective": "bad/worse:badge,bade wet:we red:reed,reds fair:fairy new:news",
+    "name": "Ann:Anna,Anns Ben:bend,Benny",
+}
+
+
+@pytest.mark.parametrize(("table", "used"), [(FORMS, True), (OTHERS, False)], ids=["forms", "other words"])
+@pytest.mark.parametrize("kind", FORMS)
+def test_forms_of_a_word_count_and_other_words_do_not(kind, table, used):
+    for word, forms in (one.split(":") for one in table[kind].split()):
+        assert uses(f"They saw, {word.split('/')[0]}!", word, kind)
+        for form in forms.split(","):
+            assert uses(f"They saw, {form}'s!", word, kind) == used, (word, form)
+    assert uses("She was running.", "run"), "a word of no known kind has all endings"
 
 
 def test_our_lists_hold_each_word_once():
@@ -158,3 +208,31 @@ def test_a_small_corpus_has_something_to_validate_on(tmp_path):
     write_journal(tmp_path, [story.text for story in stories(6)])
     assert main(["babistories", "clean", "--out", str(tmp_path), "--shortest", "20", "--valid-share", "1e-9"]) == 0
     assert json.loads((tmp_path / "clean.json").read_text())["stories"] == {"train": 5, "valid": 1}
+
+
+def test_a_story_is_held_out_by_its_number(tmp_path):
+    told = [story.text for story in stories(60)]
+    write_journal(tmp_path, told)
+    lines = (tmp_path / "stories.journal").read_text().splitlines()[:-1]
+    (tmp_path / "turned").mkdir()
+    (tmp_path / "turned" / "stories.journal").write_text("\n".join([lines[0], *reversed(lines[1:])]) + "\n")
+    valid = []
+    for out in (tmp_path, tmp_path / "turned"):
+        assert main(["babistories", "clean", "--out", str(out), "--shortest", "20", "--valid-share", "0.2"]) == 0
+        valid.append(sorted((out / "valid.jsonl").read_text().splitlines()))
+    assert valid[0] == valid[1] != []
+
+
+def test_reading_a_journal_tells_every_byte(tmp_path):
+    write_journal(tmp_path, ["Once.", "Zwölf Wölfe."])
+    read: list[int] = []
+    assert len(list(entries(tmp_path / "stories.journal", read.append))) == 3
+    assert sum(read) == (tmp_path / "stories.journal").stat().st_size
+
+
+def test_a_corpus_without_a_story_is_one_line(tmp_path, capsys):
+    write_journal(tmp_path, ["Once.", "Twice."])
+    assert main(["babistories", "clean", "--out", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert told == f"mosaics: no story is left of 2 answers; the reasons are in {tmp_path / 'dropped.log'}\n"
+    assert len((tmp_path / "dropped.log").read_text().splitlines()) == 2

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from memory_mosaics.babistories.commands import read_names, read_openings
+from memory_mosaics.babistories.commands import BARREN, read_names, read_openings
 from memory_mosaics.babistories.journal import entries, opened
 from memory_mosaics.babistories.prompts import names_request, openings_request, read_template, story_request
 from memory_mosaics.babistories.words import Lists, read_lists
@@ -22,7 +22,11 @@ def test_a_prompt_follows_from_seed_and_number_alone():
     assert len({request.text for request in there}) == 200
     others = [story_request(index, seed=4, lists=LISTS) for index in range(200)]
     assert not {request.text for request in there} & {request.text for request in others}
-    pinned = {"words": ["worm", "carry", "cool"], "features": ["moral", "foreshadowing"], "name": "Ron"}
+    pinned = {
+        "words": {"noun": "worm", "verb": "carry", "adjective": "cool"},
+        "features": ["moral", "foreshadowing"],
+        "name": "Ron",
+    }
     asked = story_request(17, seed=0, lists=LISTS).asked
     assert asked == pinned | {"opening": "High up in the mountains"}, "other versions of this library ask for the same"
 
@@ -30,7 +34,7 @@ def test_a_prompt_follows_from_seed_and_number_alone():
 def test_a_prompt_names_all_that_is_asked_for():
     for index in range(100):
         request = story_request(index, seed=0, lists=LISTS)
-        wanted = [word.split("/")[0] for word in request.asked["words"]]
+        wanted = [word.split("/")[0] for word in request.asked["words"].values()]
         assert all(f'"{word}"' in request.text for word in wanted)
         assert len(wanted) == 3
         assert f" {request.asked['name']}." in request.text
@@ -43,7 +47,7 @@ def test_a_template_of_ones_own(tmp_path):
     file = tmp_path / "template.txt"
     file.write_text("Erzähle von {name}, mit dem Wort {noun}.")
     request = story_request(5, seed=0, lists=LISTS, template=read_template(file))
-    assert request.text == f"Erzähle von {request.asked['name']}, mit dem Wort {request.asked['words'][0]}."
+    assert request.text == f"Erzähle von {request.asked['name']}, mit dem Wort {request.asked['words']['noun']}."
     assert (request.begin, request.asked["features"], "opening" in request.asked) == ("", [], False)
     for bad, told in (("{hero}", "a slot {hero}"), ("Tell me.", "has no slot")):
         file.write_text(bad)
@@ -57,7 +61,6 @@ def test_lists_of_ones_own(tmp_path):
     names.write_text("Ute\n\nOle\nUte\n")
     lists = read_lists(words, names, None)
     assert (lists.nouns, lists.names, lists.openings) == (("Haus",), ("Ute", "Ole"), LISTS.openings)
-    assert lists.fingerprint != LISTS.fingerprint
     for bad in ("[]", "{", '{"nouns": []}', '{"nouns": [], "verbs": ["a"], "adjectives": ["b"]}'):
         words.write_text(bad)
         with pytest.raises(UserError, match=r"words\.json"):
@@ -106,10 +109,63 @@ def test_lists_are_gathered_until_there_are_enough(step, server, tmp_path, capsy
     capsys.readouterr()
     assert main([*words, "--count", "5000", "--concurrency", "8"]) == 0
     assert f"{step} are all it knows" in capsys.readouterr().out
+    asked = sum(server.asked.values())
+    assert main([*words, "--count", "5000", "--concurrency", "8"]) == 0
+    assert sum(server.asked.values()) == asked, "a model that knows no more is not paid again"
+    assert f"had nothing new 24 times in a row (asked {asked} times)" in capsys.readouterr().out
     assert main(["babistories", "stories", "--out", str(tmp_path), "--server", server.address, "--count", "3"]) == 0
     assert str(tmp_path / f"{step}.txt") in capsys.readouterr().out
     told = list(entries(tmp_path / "stories.journal"))[1:]
     assert all(entry[step[:-1]] in (tmp_path / f"{step}.txt").read_text() for entry in told)
+
+
+def test_no_more_is_asked_than_may_be_fruitless(server, tmp_path):
+    server.answer, server.seconds = lambda prompt: "Anna", 0.02
+    words = ["babistories", "names", "--out", str(tmp_path), "--server", server.address, "--concurrency", "64"]
+    assert main(words) == 0
+    assert sum(server.asked.values()) == BARREN + 1, "the first one brings a name"
+    server.answer = lambda prompt: "\n".join(f"A{chr(97 + n % 26)}{chr(97 + n // 26)}" for n in range(200))
+    words[words.index(str(tmp_path))] = str(tmp_path / "more")
+    server.asked.clear()
+    assert main([*words, "--count", "100"]) == 0
+    assert sum(server.asked.values()) <= BARREN
+
+
+def test_a_list_that_was_edited_stays(server, tmp_path, capsys):
+    server.answer = lambda prompt: "\n".join((re.search(r"letter (\w)", prompt) or "AB")[1] + end for end in ("a", "b"))
+    file, words = tmp_path / "names.txt", ["babistories", "names", "--out", str(tmp_path), "--server", server.address]
+    assert main([*words, "--count", "4"]) == 0
+    assert main([*words, "--count", "6"]) == 0
+    given = file.read_text().splitlines()
+    assert len(given) == 6, "what was not edited is written anew"
+    for edited in ("\n".join(given[:-1]) + "\n", "Ute\n", ""):
+        file.write_text(edited)
+        capsys.readouterr()
+        assert main([*words, "--count", "8"]) == 0
+        assert file.read_text() == edited
+        assert f"{file} is left as it is" in capsys.readouterr().out
+    file.unlink()
+    assert main([*words, "--count", "8"]) == 0
+    assert len(file.read_text().splitlines()) == 8
+
+
+def test_other_lists_are_told_by_their_files(server, tmp_path, capsys):
+    words = ["babistories", "stories", "--out", str(tmp_path / "out"), "--server", server.address, "--count", "2"]
+    names = tmp_path / "names.txt"
+    names.write_text("Ute\nOle\nIda\n")
+    assert main(words) == 0
+    assert main([*words, "--names", str(names)]) == 2
+    told = capsys.readouterr().err
+    assert f"was begun with 207 names of ours, now 3 of {names}: take that file away, or name another --out" in told
+    words[words.index(str(tmp_path / "out"))] = str(tmp_path / "more")
+    assert main([*words, "--names", str(names)]) == 0
+    assert main(words) == 2
+    assert f"begun with 3 names of {names}, now 207 of ours: give --names {names}, or" in capsys.readouterr().err
+    names.write_text("Ute\n")
+    assert main([*words, "--names", str(names)]) == 2
+    assert "now 1 of" in (told := capsys.readouterr().err)
+    assert "put the file back as it was" in told
+    assert "remove" not in told
 
 
 def test_a_journal_goes_on_only_as_it_was_begun(tmp_path):
@@ -119,7 +175,10 @@ def test_a_journal_goes_on_only_as_it_was_begun(tmp_path):
         journal.append([entry, entry | {"index": 5}])
         with pytest.raises(UserError, match="being written by another process"), opened(file, {"step": "stories"}):
             pass
-    with pytest.raises(UserError, match="begun with seed 0, not 1"), opened(file, {"step": "stories", "seed": 1}):
+    with (
+        pytest.raises(UserError, match="begun with seed 0, not 1: give --seed 0, or name another"),
+        opened(file, {"step": "stories", "seed": 1}),
+    ):
         pass
     whole = file.read_bytes()
     for cut in range(len(whole) - len(json.dumps(entry)), len(whole)):

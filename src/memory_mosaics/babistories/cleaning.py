@@ -22,15 +22,22 @@ REASONS = (
     "missing words",
     "near-duplicate",
 )
-URL = re.compile(r"https?:|www\.|\b[\w-]+\.(?:com|org|net|edu|gov|io|co|info|html?)\b", re.IGNORECASE)
+URL = re.compile(r"https?:|www\.|\b[\w-]+\.(?-i:com|org|net|edu|gov|io|co|info|html?)\b", re.IGNORECASE)
 MODEL = re.compile(r"\bas an? (?:ai|artificial intelligence)\b|\blanguage model\b", re.IGNORECASE)
+NOT = r"i (?:can(?:no|['\u2019])t|can not|could not|am (?:unable|not able)|won['\u2019]t|will not|do not|don['\u2019]t)"
 REFUSAL = re.compile(  # at the very beginning, and not what somebody says
-    r"[^\"“]{0,60}\b(?:i(?:['\u2019]m| am) (?:sorry|afraid|unable)\b|i (?:can|could) not write\b"
+    rf"[^\"“]{{0,60}}\b(?:i(?:['\u2019]m| am) (?:sorry,? (?:but\b|{NOT})|afraid,? (?:that )?(?:this|{NOT})|unable to\b)"
+    r"|i (?:can|could) not write\b"
     r"|i (?:can(?:no|['\u2019])t|won['\u2019]t|will not) (?:write|help|assist|create|provide|fulfil))",
     re.IGNORECASE,
 )
-END = re.compile(r"[.!?…。\uff01\uff1f][\"'”\u2019»)\]*]*$")
-HEADING = re.compile(r"^(?:#+ .*|\*\*[^*\n]{1,80}\*\*|(?:title|story)\s*:.*|[\"“]?the end[.!\"”]*)$", re.IGNORECASE)
+END = re.compile(r"[.!?…。\uff01\uff1f][^\w,;:(\[{\u2013\u2014-]*$")  # emoji and quotation marks may follow
+THE_END = re.compile(r"(?:^|\n|[.!?…\"”]\s)[^\w\n]*the end\W*$", re.IGNORECASE)
+HEADING = re.compile(
+    r"^(?:#+ .*|\*\*[^*\n]{1,80}\*\*|title\s*:.*|story\s*:[^.!?]*|[\"“*]*the end[.!\"”*]*|[-*_~=# ]{3,})$",
+    re.IGNORECASE,
+)
+LABEL = re.compile(r"^story\s*:\s*", re.IGNORECASE)
 TAIL = re.compile(r"<\|endoftext\|>|</s>|<\|im_end\|>|<\|eot_id\|>")
 LATIN = frozenset(  # languages, by the letters they are written in
     words("af ca cs cy da de en es et eu fi fr ga hr hu id is it la lt lv ms mt nl no pl pt ro sk sl sq sv sw tr vi")
@@ -47,7 +54,7 @@ def tidy(text: str) -> str:
         del lines[0]
     while lines and (not lines[-1] or HEADING.match(lines[-1].strip())):
         del lines[-1]
-    text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+    text = LABEL.sub("", re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip())
     for opened, closed in ('""', "“”"):
         inside = text[1:-1]
         if text[:1] == opened and text[-1:] == closed and opened not in inside and closed not in inside:
@@ -86,7 +93,7 @@ class Cleaner:
             "refusal": lambda: bool(REFUSAL.match(text) or MODEL.search(text)),
             "URL": lambda: URL.search(text) is not None,
             "too short": lambda: len(text.split()) < self.shortest,
-            "cut off": lambda: entry.get("finish") in ("length", "content_filter") or not END.search(text),
+            "cut off": lambda: entry.get("finish") in ("length", "content_filter") or not _ends(entry["text"], text),
             "other language": lambda: not self._language(text),
             "wrong opening": lambda: not _begins(text, entry.get("opening", "")),
             "missing words": lambda: self._missing(entry, text),
@@ -95,8 +102,15 @@ class Cleaner:
         return next((name for name in REASONS if name not in self.allow and checks[name]()), None)
 
     def _missing(self, entry: dict[str, Any], text: str) -> bool:
-        wanted = [*entry.get("words", ()), *([entry["name"]] if entry.get("name") else ())]
-        return not all(uses(text, word) for word in wanted)
+        found = entry.get("words", {})  # by kind; in a list of words each may be of any
+        wanted = list(found.items()) if isinstance(found, dict) else [(None, word) for word in found]
+        wanted += [("name", entry["name"])] if entry.get("name") else []
+        return not all(uses(text, word, kind) for kind, word in wanted)
+
+
+def _ends(answer: str, text: str) -> bool:
+    """Whether the last sentence is whole, or the answer says "The end"."""
+    return bool(END.search(text) or THE_END.search(TAIL.split(answer)[0]))
 
 
 def _begins(text: str, opening: str) -> bool:

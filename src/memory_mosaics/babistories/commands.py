@@ -6,7 +6,6 @@
 - dropped.log, clean.json, statistics.json: what was left out and why, and the numbers
 """
 
-import hashlib
 import re
 from collections.abc import Callable
 from math import ceil
@@ -15,7 +14,7 @@ from typing import Any
 
 from memory_mosaics.babistories import corpus
 from memory_mosaics.babistories.asking import Bar, Next, Outcome, ask_all, find_model, tokens
-from memory_mosaics.babistories.journal import Journal, entries, opened
+from memory_mosaics.babistories.journal import Journal, digest, entries, opened, source
 from memory_mosaics.babistories.prompts import Request, names_request, openings_request, read_template, story_request
 from memory_mosaics.babistories.words import read_lists
 from memory_mosaics.babistories.writer import Writer
@@ -84,7 +83,13 @@ def stories(
     names, openings = _found(out, "names", names), _found(out, "openings", openings)
     lists, text = read_lists(words, names, openings), read_template(template)
     asked = _ready(out, asked)
-    identity = _identity("stories", seed, asked) | {"lists": lists.fingerprint, "template": _digest(text)}
+    kinds = [lists.nouns, lists.verbs, lists.adjectives, lists.features]
+    identity = _identity("stories", seed, asked) | {
+        "words": source(sum(map(len, kinds[:3])), words, kinds),
+        "names": source(len(lists.names), names, lists.names),
+        "openings": source(len(lists.openings), openings, lists.openings),
+        "template": source(1, template, text),
+    }
     sources = f"{len(lists.names)} names ({names or 'ours'}), {len(lists.openings)} openings ({openings or 'ours'})"
     print(f"prompts of seed {seed} from {sources}")
     with opened(out / "stories.journal", identity) as journal:
@@ -177,14 +182,29 @@ def _gather(
             different.setdefault(one.casefold(), one)
         found = list(different.values())[:count]
         if found:
-            with written_whole(out / f"{step}.txt") as aside:
-                aside.write_text("".join(f"{one}\n" for one in found), encoding="utf-8")
-            print(f"written: {out / f'{step}.txt'}")
+            _give(out / f"{step}.txt", "".join(f"{one}\n" for one in found), journal)
         if barren >= BARREN:
             nothing = f"the model had nothing new {barren} times in a row (asked {len(answers):,} times)"
             print(f"{nothing}: {len(found):,} {step} are all it knows")
         have = f"answers with {len(found):,} of {count:,} different {step}"
         return _end(outcome, this_run, journal, have, whole=len(found) == count) | {step: found}
+
+
+def _give(file: Path, text: str, journal: Journal) -> None:
+    """Write the list, unless somebody has a list of their own there."""
+    try:
+        there = file.read_text(encoding="utf-8") if file.exists() else None
+    except (OSError, UnicodeDecodeError):
+        there = ""
+    if there is not None and there != text and digest(there) != journal.given:
+        print(f"{file} is left as it is: it is not what this journal gave last; move it away to have it written anew")
+        return
+    if there != text:
+        with written_whole(file) as aside:
+            aside.write_text(text, encoding="utf-8")
+    if journal.given != digest(text):
+        journal.append([{"given": digest(text)}])
+    print(f"written: {file}")
 
 
 def read_names(text: str) -> list[str]:
@@ -211,10 +231,6 @@ def _ready(out: Path, writer: Writer) -> Writer:
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is there, and no folder; name another --out")
     return find_model(writer)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _found(out: Path, step: str, given: Path | None) -> Path | None:

@@ -62,6 +62,8 @@ def clean(
     results.write(out / "clean.json", found | {"options": options | {"valid_share": valid_share, "seed": seed}})
     for name, count in (("answers", answers), *found["dropped"].items(), ("kept", found["kept"])):
         print(f"{name:16}{count:>10,}{count / max(1, answers):>9.1%}")
+    if not found["kept"]:
+        raise UserError(f"no story is left of {answers:,} answers; the reasons are in {out / 'dropped.log'}")
     kept = ", ".join(f"{count:,} in {out / name}.jsonl" for name, count in counts.items())
     print(f"written: {kept}; what was left out, with reasons: {out / 'dropped.log'}")
     return found
@@ -79,8 +81,8 @@ def _write(out: Path, cleaned: Iterator[Cleaned], seed: int, valid_share: float)
             counts[split] += 1
             streams[split].write(json.dumps(text) + "\n")
 
-        for number, (entry, text, reason) in enumerate(cleaned):
-            split = split_of(number, seed, valid_share)
+        for entry, text, reason in cleaned:
+            split = split_of(entry["index"], seed, valid_share)
             if reason is not None:
                 line = {"index": entry["index"], "reason": reason, "text": entry["text"]}
                 streams["dropped"].write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -99,10 +101,9 @@ def _with_bar(files: list[Path]) -> Iterator[dict[str, Any]]:
     seen: dict[str, set[int]] = {}
     with tqdm(total=size, unit="B", unit_scale=True, desc="clean", disable=None, file=sys.stderr) as bar:
         for file in files:
-            lines = entries(file)
+            lines = entries(file, bar.update)
             numbers = seen.setdefault(json.dumps(next(lines, {}), sort_keys=True), set())
             for entry in lines:
-                bar.update(len(entry["text"]))
                 if entry["index"] not in numbers:
                     numbers.add(entry["index"])
                     yield entry

@@ -1,12 +1,14 @@
 """The journal of one step: JSON lines, on the disk before the next is asked for. What is in it is never asked again.
 
-The first line says what was begun, so that a run that goes on is the same one. A last line that was cut off by a kill
-or a power cut is dropped; the answer in it had not been acknowledged.
+The first line says what was begun, so that a run that goes on is the same one. A line with "given" is the digest of the
+list that was made of the answers so far. A last line that was cut off by a kill or a power cut is dropped; the answer
+in it had not been acknowledged.
 """
 
+import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -18,14 +20,14 @@ from tqdm import tqdm
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import flush
 
-REMEDY = "name another --out, or remove it"
+REMEDY = "name another --out"
 
 
 class Journal:
     """Open for appending by one process."""
 
     def __init__(self, file: Path, done: set[int], tokens: list[int]):
-        self.file, self.done, self.tokens = file, done, tokens
+        self.file, self.done, self.tokens, self.given = file, done, tokens, ""
         self.stream = file.open("ab", buffering=0)
 
     def append(self, entries: Iterable[dict[str, Any]]) -> None:
@@ -41,6 +43,7 @@ class Journal:
             self.stream.truncate(before)
             raise UserError(f"cannot write {self.file}: {error.strerror or one_line(error)}") from error
         for entry in entries:
+            self.given = entry.get("given", self.given)
             if "index" in entry:
                 self.done.add(entry["index"])
                 add_tokens(self.tokens, entry)
@@ -67,8 +70,9 @@ def opened(file: Path, identity: dict[str, Any]) -> Iterator[Journal]:
     try:
         if file.exists() and not file.is_file():
             raise UserError(f"{file} is no file; {REMEDY}")
-        done, tokens = _begun(file, identity) if file.exists() else (set[int](), [0, 0])
+        done, tokens, given = _begun(file, identity) if file.exists() else (set[int](), [0, 0], "")
         journal = Journal(file, done, tokens)
+        journal.given = given
         if not done:
             journal.append([identity])
             flush(file.parent)
@@ -81,7 +85,7 @@ def opened(file: Path, identity: dict[str, Any]) -> Iterator[Journal]:
         lock.release()
 
 
-def _begun(file: Path, identity: dict[str, Any]) -> tuple[set[int], list[int]]:
+def _begun(file: Path, identity: dict[str, Any]) -> tuple[set[int], list[int], str]:
     """Drop half a last line; compare the first line; gather what is there. Without an answer it begins anew."""
     try:
         with file.open("rb+") as stream:
@@ -90,17 +94,41 @@ def _begun(file: Path, identity: dict[str, Any]) -> tuple[set[int], list[int]]:
         first, second = next(lines, None), next(lines, None)
         if first is None or second is None:
             os.truncate(file, 0)
-            return set(), [0, 0]
+            return set(), [0, 0], ""
     except OSError as error:
         raise UserError(f"cannot go on with {file}: {error.strerror or one_line(error)}; {REMEDY}") from error
     for name, mine in identity.items():
-        if first.get(name) != mine:
-            raise UserError(f"{file} was begun with {name} {first.get(name)}, not {mine}; {REMEDY}")
-    done, tokens = set[int](), [0, 0]
+        if told := _other(name, first.get(name), mine):
+            raise UserError(f"{file} was begun with {told}, or {REMEDY}")
+    done, tokens, given = set[int](), [0, 0], ""
     for entry in tqdm(chain([second], lines), f"reading {file.name}", delay=2, disable=None, leave=False):
-        done.add(entry["index"])
-        add_tokens(tokens, entry)
-    return done, tokens
+        if "index" in entry:
+            done.add(entry["index"])
+            add_tokens(tokens, entry)
+        else:
+            given = entry["given"]
+    return done, tokens, given
+
+
+def source(count: int, file: Path | None, content: Any) -> dict[str, Any]:
+    """What an identity says of a list: how many, where from, and a digest, which alone is compared."""
+    return {"count": count, "of": str(file) if file else "ours", "digest": digest(json.dumps(content))}
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _other(name: str, theirs: Any, mine: Any) -> str:
+    """What differs, and what to give to go on; nothing where it is the same."""
+    if not isinstance(mine, dict) or not isinstance(theirs, dict):
+        return "" if theirs == mine else f"{name} {theirs}, not {mine}: give --{name} {theirs}"
+    if theirs.get("digest") == mine["digest"]:
+        return ""
+    now = f"{theirs.get('count')} {name} of {theirs.get('of')}, now {mine['count']} of {mine['of']}"
+    if theirs.get("of") == mine["of"]:
+        return f"{now}: put the file back as it was"
+    return f"{now}: " + ("take that file away" if theirs.get("of") == "ours" else f"give --{name} {theirs.get('of')}")
 
 
 def _whole(read: Any, seek: Any) -> int:
@@ -117,11 +145,12 @@ def _whole(read: Any, seek: Any) -> int:
     return 0
 
 
-def entries(file: Path) -> Iterator[dict[str, Any]]:
-    """What a journal holds, its first line first. Half a last line is left out."""
+def entries(file: Path, read: Callable[[int], Any] = lambda _: None) -> Iterator[dict[str, Any]]:
+    """What a journal holds, its first line first; `read` is told the bytes. Half a last line is left out."""
     try:
         with file.open("rb") as stream:
             for number, line in enumerate(stream, 1):
+                read(len(line))
                 if line.endswith(b"\n"):
                     yield _entry(line, number, file)
     except FileNotFoundError:
@@ -136,6 +165,8 @@ def _entry(line: bytes, number: int, file: Path) -> dict[str, Any]:
         entry = json.loads(line)
     except (ValueError, RecursionError):
         entry = None
+    if number > 1 and isinstance(entry, dict) and isinstance(entry.get("given"), str):
+        return entry
     if not isinstance(entry, dict) or not all(isinstance(entry.get(name), kind) for name, kind in wanted.items()):
         raise UserError(f"{file}, line {number} is not of a journal: it should be an object with {', '.join(wanted)}")
     return entry

@@ -94,7 +94,7 @@ def story_request(
     filled |= {"name": name, "opening": opening, "features": f"In this story, {meanings}.\n" if meanings else ""}
     text = re.sub(r"\{(\w+)\}", lambda slot: filled[slot[1]], template)
     used = set(re.findall(r"\{(\w+)\}", template))
-    asked: dict[str, Any] = {"words": [word for kind, word in words.items() if kind in used]}
+    asked: dict[str, Any] = {"words": {kind: word for kind, word in words.items() if kind in used}}
     asked |= {"features": [lists.features[at][0] for at in features] if "features" in used else []}
     asked |= {slot: filled[slot] for slot in ("name", "opening") if slot in used}
     return Request(index, text, opening if "opening" in used else "", answer_seed, asked)

@@ -96,7 +96,7 @@ class Server:
             raise Passing(f"its list of models is garbage: {_excerpt(response.text)}") from None
 
     async def ask(self, request: Request) -> Answer:
-        """One answer, after as many tries as are allowed. Without one the request is `Refused`, or all are `Stopped`."""
+        """One answer, after as many tries as are allowed; else the request is `Refused`, or the run `Stopped`."""
         path, body = body_of(request, self.writer, self.model)
         told = 0  # tries that brought something: what is lost on the way keeps its key, and is not charged for twice
 

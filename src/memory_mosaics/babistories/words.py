@@ -1,13 +1,13 @@
 """What a story is asked to contain: words, features, a first name, opening words. Small lists of our own, or yours.
 
-A word may name other forms that count as using it, after a slash: `run/ran`. Regular endings need not be named.
+A word may name other forms that count as using it, after a slash: `run/ran`. Regular endings, those of its kind, need
+not be named.
 """
 
-import hashlib
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -99,10 +99,6 @@ class Lists:
     openings: Sequence[str] = tuple(OPENINGS)
     features: Sequence[tuple[str, str]] = tuple(FEATURES.items())
 
-    @property
-    def fingerprint(self) -> str:
-        return hashlib.sha256(json.dumps(astuple(self)).encode()).hexdigest()[:16]
-
 
 def read_lists(words_file: Path | None, names: Path | None, openings: Path | None) -> Lists:
     """Our lists, with those in the files in place of ours."""
@@ -148,21 +144,51 @@ def _read_words(file: Path) -> dict[str, Any]:
     return {kind: tuple(found[kind]) for kind in KINDS} | {"features": tuple(features.items())}
 
 
-def uses(text: str, word: str) -> bool:
-    """Whether a text has a word in one of its forms: the named ones, and each of them with a regular English ending."""
-    return _forms(word).search(text) is not None
+def uses(text: str, word: str, kind: str | None = None) -> bool:
+    """Whether a text has a word: in a form that is named, or the first with a regular English ending of its kind.
+
+    The kinds are noun, verb, adjective and name, which has no endings; None stands for any of them.
+    """
+    return _forms(word, kind).search(text) is not None
 
 
 @cache
-def _forms(word: str) -> re.Pattern[str]:
-    found = []
-    for form in word.split("/"):
-        stem, last = re.escape(form[:-1]), re.escape(form[-1:])
-        found.append(re.escape(form) + "(?:s|es|ed|ing|er|est|ly|y|ness)?")
-        if last == "e":
-            found.append(stem + "(?:ed|ing|er|est|y|ly|ily)")
-        elif last == "y":
-            found.append(stem + "(?:ies|ied|ier|iest|ily|iness)")
-        elif last.isalpha():
-            found.append(f"{stem}{last}{last}(?:ed|ing|er|est|y|ies|ily)")
-    return re.compile(rf"(?<!\w)(?:{'|'.join(found)})(?!\w)", re.IGNORECASE)
+def _forms(word: str, kind: str | None) -> re.Pattern[str]:
+    first, *named = word.split("/")
+    kinds = ENDINGS if kind is None else {kind} & set(ENDINGS)
+    found = {first, *named, *(form for one in kinds for form in ENDINGS[one](first.casefold()))}
+    return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, sorted(found)))})(?!\w)", re.IGNORECASE)
+
+
+def _with_s(word: str) -> list[str]:
+    """Plural, or third person."""
+    if re.search(r"[^aeiou]y$", word):
+        return [f"{word[:-1]}ies"]
+    return (
+        [f"{word}es"] if re.search(r"(?:[sxz]|[cs]h)$", word) else [f"{word}s", f"{word}es"][: 1 + word.endswith("o")]
+    )
+
+
+def _stems(word: str) -> list[str]:
+    """What an ending that begins with a vowel is put to: hop, hopp-; bake, bak-; longer words may double or not."""
+    if word.endswith("e"):
+        return [word[:-1]]
+    if not re.search(r"(?:[^aeiou]|qu)[aeiou][^aeiouwxy]$", f" {word}"):
+        return [word]
+    return [word + word[-1]] if len(re.findall(r"[aeiouy]+", word)) == 1 else [word, word + word[-1]]
+
+
+def _verb(word: str) -> list[str]:
+    past = [f"{word[:-1]}ied"] if re.search(r"[^aeiou]y$", word) else [f"{stem}ed" for stem in _stems(word)]
+    lasting = [f"{word}ing"] if re.search(r"[eoy]e$", word) else [f"{stem}ing" for stem in _stems(word)]
+    return [*_with_s(word), *past, *lasting]
+
+
+def _adjective(word: str) -> list[str]:
+    stems = [f"{word[:-1]}i", word] if re.search(r"[^aeiou]y$", word) else _stems(word)
+    manner = [f"{word[:-1]}ily", f"{word}ly"] if word.endswith("y") else [f"{word}ly"]
+    gently = [f"{word[:-1]}y"] if word.endswith("le") else [f"{word}y"] if word.endswith("ll") else []
+    return [*(stem + ending for stem in stems for ending in ("er", "est")), *manner, *gently]
+
+
+ENDINGS: dict[str, Callable[[str], list[str]]] = {"noun": _with_s, "verb": _verb, "adjective": _adjective}

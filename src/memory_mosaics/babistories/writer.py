@@ -1,10 +1,12 @@
 """Who writes: a server or a model on this machine, how it is asked, and within which limits."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
 from memory_mosaics.errors import UserError
+
+OF_SERVERS = ("retries", "backoff", "timeout", "requests_per_minute", "tokens_per_minute", "stream", "key_variable")
 
 
 class Stopped(Exception):
@@ -57,6 +59,11 @@ class Writer:
             raise UserError(f"there is no folder {self.model}; name a --server, or a --model on this machine")
         if self.server is not None and not self.server.startswith(("http://", "https://")):
             raise UserError(f"--server must be an address such as http://localhost:8000, not {self.server}")
+        defaults = {field.name: field.default for field in fields(self)}
+        without = ("device",) if self.server is not None else OF_SERVERS
+        for name in without:
+            if getattr(self, name) != defaults[name]:
+                raise UserError(f"--{name} has no effect {'with' if self.server is not None else 'without'} --server")
         for name, least in (("length", 1), ("concurrency", 1), ("retries", 0), ("temperature", 0)):
             if getattr(self, name) < least:
                 raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
