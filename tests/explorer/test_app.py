@@ -1,15 +1,21 @@
 """What the server answers, and whom it refuses."""
 
 import json
+import re
+import signal
 import socket
+import subprocess
+import sys
 from contextlib import closing
 from http.client import HTTPConnection
+from pathlib import Path
 from threading import Thread
 
 import pytest
 
 pytest.importorskip("fastapi")
 
+from memory_mosaics import checkpoint
 from memory_mosaics.cli import main
 from memory_mosaics.explorer import command, moons, page
 from memory_mosaics.explorer.app import BODY, WAITING
@@ -250,11 +256,40 @@ def test_scripts_hold_no_markup_of_their_own():
     assert "\\u003c/script>" in page.build({"record": {"panes": [], "text": "</script>"}})
 
 
-def test_the_command_says_what_is_wrong(capsys, tmp_path, monkeypatch):
+def test_the_command_says_what_is_wrong(mosaic, capsys, tmp_path, monkeypatch):
+    run = checkpoint.save(mosaic.model, tmp_path / "run")
+    mosaic.tokenizer.save(run)
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
-        assert main(["explore", str(tmp_path), "--port", str(port)]) == 2
+        assert main(["explore", str(run), "--port", str(port)]) == 2
         assert f"port {port} cannot be used" in capsys.readouterr().err
     monkeypatch.setattr(command, "find_spec", lambda name: None)
-    assert main(["explore", str(tmp_path)]) == 2
+    assert main(["explore", str(run)]) == 2
     assert "pip install 'memory-mosaics[explore]'" in capsys.readouterr().err
+
+
+def test_the_command_serves_until_it_is_interrupted(mosaic, tmp_path):
+    run = checkpoint.save(mosaic.model, tmp_path / "run")
+    mosaic.tokenizer.save(run)
+    words = [sys.executable, "-m", "memory_mosaics.cli", "explore", str(run), "--port", "0", "--device", "cpu"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            said = server.stdout.readline()
+            port = int(re.search(r"http://127\.0\.0\.1:(\d+)", said)[1])
+            with closing(HTTPConnection("127.0.0.1", port, timeout=60)) as line:
+                line.request("GET", "/")
+                assert line.getresponse().status == 200
+            server.send_signal(signal.SIGINT)
+            _, wrong = server.communicate(timeout=60)
+        finally:
+            server.kill()
+    assert (server.returncode, wrong) == (0, "")
+
+
+def test_the_speed_in_the_guide_is_the_one_measured():
+    docs = Path(__file__).parents[2] / "docs"
+    guide, measured = (docs / "explorer.md").read_text(), json.loads((docs / "explorer_speed.json").read_text())
+    for row in measured["typed"].values():
+        assert re.search(rf"\| {row['read_again']}(, all)? \| {row['milliseconds']} \| {row['worst']} \|", guide)
+    assert f"one token: {measured['hover']} milliseconds" in guide

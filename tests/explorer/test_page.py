@@ -87,7 +87,7 @@ def test_hovering_shows_what_was_expected_there(tab):
     before = tab.page.inner_text(".prediction h2")
     tab.page.hover(".pane[data-pane='0'] .token >> nth=4")
     tab.until(f"document.querySelector('.prediction h2').innerText === {json.dumps(before)}", False)
-    assert "surprise" in tab.page.inner_text(".prediction .hint")
+    assert "loss" in tab.page.inner_text(".prediction .hint")
     assert tab.page.locator(".token[aria-selected=true]").first.get_attribute("data-at") == "4"
 
 

@@ -36,6 +36,8 @@ def test_the_demo_ends_in_a_report_and_goes_on_where_it_stopped(tmp_path, capsys
     assert abs(counts[0] / counts[1] - 1) < 0.01
     assert f"{counts[0]:,}" in page
     assert f"to open in a browser: {out / 'report.html'}" in said
+    runs = [str(out / "language" / "runs" / f"{kind}-2-0.005") for kind in ("memory-mosaic", "transformer")]
+    assert f"mosaics explore {' '.join(runs)}" in said.splitlines()[-1]
     assert main(["demo", "--out", str(out), "--steps", "6", "--story_count", "400"]) == 0
     assert "holds this corpus already" in capsys.readouterr().out
 

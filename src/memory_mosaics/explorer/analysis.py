@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memory_mosaics.explorer.reading import GRID, Engine, Layer, Reading
+from memory_mosaics.explorer.edits import Layer
+from memory_mosaics.explorer.reading import GRID, Engine, Reading
 from memory_mosaics.inspection import added, name_of, retrieval_weights
 from memory_mosaics.shapes import Float
 from memory_mosaics.text.tokenizer import Tokenizer
@@ -100,8 +101,7 @@ def overview(reading: Reading, first: int, last: int, target: int | None = None)
     """
     best = reading.best([first // GRID])[0].tokens[first % GRID : (last - 1) % GRID + 1, 0]
     wanted = best if target is None else torch.full_like(best, target)
-    output = reading.engine.model.output
-    direction = (output[wanted] - output.mean(dim=0)).float()  # (T, W)
+    direction = reading.engine.model.output[wanted].float() - reading.engine.average  # (T, W)
     found = []
     for layer in reading.engine.layers:
         weights, adds = retrieved(reading, layer, first, last)
@@ -121,8 +121,7 @@ def detail(
     weights, adds = retrieved(reading, layer, first, last)
     weights, adds = weights[:, head], adds[:, head]
     output = reading.engine.model.output.float()
-    logits = adds @ output.T
-    logits = logits - logits.mean(dim=-1, keepdim=True)
+    logits = adds @ output.T - (adds @ reading.engine.average)[:, None]
     says = logits.topk(min(SAYS, logits.shape[-1]), dim=-1)
     best = weights.topk(min(PAIRS, weights.shape[-1]), dim=-1)
     found = []

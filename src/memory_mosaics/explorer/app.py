@@ -54,19 +54,29 @@ class TextBody(Body):
     edits: list[EditBody] = Field(default=[], max_length=1000)
 
 
+Memory = tuple[int, Literal["sequence", "channel"], int]
+
+
+class LookAtBody(Body):
+    position: int | None
+    memory: Memory | None
+    target: int | None
+
+
 class ReadBody(TextBody):
     page: int = -1
+    look: LookAtBody | None = None
 
 
 class LookBody(TextBody):
     position: int
-    memory: tuple[int, Literal["sequence", "channel"], int] | None = None
+    memory: Memory | None = None
     target: int | None = None
 
 
 class RecordBody(TextBody):
     page: int = -1
-    memory: tuple[int, Literal["sequence", "channel"], int] | None = None
+    memory: Memory | None = None
 
 
 class SkyBody(Body):
@@ -127,7 +137,7 @@ def _error(code: int, message: str) -> JSONResponse:
 def build(explorer: Explorer, hosts: frozenset[str]) -> ASGIApp:
     """The application; `hosts` are the addresses, with the port, at which it is reached."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    html = page.build(explorer.about())
+    html = page.build(explorer.about() | {"examples": explorer.examples})
     headers = HEADERS | {"content-security-policy": page.policy() + "; frame-ancestors 'none'"}
     places = BoundedSemaphore(WAITING)
 

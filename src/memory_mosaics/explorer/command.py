@@ -30,18 +30,16 @@ def run(runs: list[str], *, port: int = PORT, device: str = "auto", browser: boo
     if len(runs) > MODELS:
         raise UserError(f"{len(runs)} runs are too many to explore at once; name at most {MODELS}")
     if not 0 <= port < 1 << 16:
-        raise UserError(f"port must be 0 to 65535, not {port}")
+        raise UserError(f"port must be between 0 and 65535, not {port}")
     import uvicorn
 
     from memory_mosaics.explorer.app import build
     from memory_mosaics.explorer.sessions import Explorer
 
+    models = list(one_by_one(named(runs), device=find_device(device)))
     with _bound(port) as door:
-        models = list(one_by_one(named(runs), device=find_device(device)))
         address = f"{HOST}:{door.getsockname()[1]}"
-        explorer = Explorer(models)
-        explorer.warm_up()
-        app = build(explorer, frozenset({address, address.replace(HOST, "localhost")}))
+        app = build(Explorer(models), frozenset({address, address.replace(HOST, "localhost")}))
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", server_header=False))
         print(f"{', '.join(trained.name for trained in models)}: open http://{address} (Ctrl-C ends it)", flush=True)
         if browser:
@@ -58,6 +56,7 @@ def _bound(port: int) -> socket.socket:
     door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         door.bind((HOST, port))
+        door.listen()  # from now on whoever comes waits, and is not turned away
     except OSError as error:
         door.close()
         remedy = "name another with --port, or 0 for any that is free"

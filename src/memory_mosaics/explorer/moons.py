@@ -45,8 +45,8 @@ def astronomers() -> dict[int, ContextualMemory]:
 
 
 def watch(periods: list[int], *, seed: int = 0) -> dict[str, Any]:
-    """Moons of these periods from random phases: their angles, what each astronomer expected next, and the errors of
-    his next 25 expectations, after every observation.
+    """Moons of these periods from random phases: where they are, and after every observation where each astronomer
+    expects them 25 observations later, and the mean error of his expectations up to then.
     """
     if len(periods) != TASK.moons:
         raise UserError(f"there are {TASK.moons} moons, not {len(periods)}")
@@ -62,7 +62,7 @@ def watch(periods: list[int], *, seed: int = 0) -> dict[str, Any]:
         errors, expected = study.errors_ahead(network, sky)
         found["astronomers"][str(heads)] = {
             "error": [round(error, 4) for error in errors[:, 0].mean(dim=0).tolist()],
-            "expected": [[round(number, 3) for number in at] for at in expected[0, 0].tolist()],
+            "expected": [[round(number, 3) for number in at] for at in expected[-1, 0].tolist()],
         }
     return found
 

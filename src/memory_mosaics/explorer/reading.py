@@ -8,89 +8,24 @@ Of each stretch the state before it is kept. What only grows in a state, the sto
 length that it had.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from memory_mosaics.explorer.edits import Changes, Edit, Edited, Layer, by_head
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.memory import PersistentMemory
-from memory_mosaics.ops.recall import recall
 from memory_mosaics.scales import worked_out
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.storage import Pairs, Question
 
 GRID = 64  # tokens of a stretch: a letter typed at the end reads so many again, at most
 BEST = 8  # next tokens kept of every position
-
-Layer = tuple[int, str]  # a block and "sequence" or "channel"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Edit:
-    """One change to one memory: switched off (no place), a pair removed (no token), or a pair written anew.
-
-    Written anew, it has the value that it would have had if the text had gone on with `token`.
-    """
-
-    block: int
-    kind: str
-    head: int
-    place: int | None = None
-    token: int | None = None
-
-    @property
-    def layer(self) -> Layer:
-        return self.block, self.kind
-
-
-@dataclass
-class Changes:
-    """The edits of one layer, as its questions need them."""
-
-    off: list[int] = field(default_factory=list)
-    removed: list[tuple[int, int]] = field(default_factory=list)  # heads and places
-    written: list[tuple[int, int, Tensor]] = field(default_factory=list)  # heads, places, values
-
-
-def by_head(question: Question, changes: Changes | None = None) -> Question:
-    """The same question with every head of every memory a row of its own, so that each may see other pairs."""
-    queries, (keys, values, known, _, _), sharpness = question
-    memories, time, heads, _ = queries.shape
-    if changes and changes.written:
-        values = values.clone()
-        for head, place, value in changes.written:
-            if place < values.shape[1]:
-                values[0, place, head] = value.to(values.dtype)
-    real = None
-    if changes and changes.removed:
-        real = torch.ones(memories, heads, keys.shape[1], dtype=torch.bool, device=keys.device)
-        for head, place in changes.removed:
-            if place < memories * keys.shape[1]:
-                real[place // keys.shape[1], head, place % keys.shape[1]] = False
-        real = real.flatten(0, 1)
-    beta = torch.as_tensor(sharpness, device=queries.device).expand(memories, time, heads)
-    rows = [
-        x.transpose(1, 2).flatten(0, 1)[:, :, None] for x in (queries, keys, values)
-    ]  # (memories * H, T or N, 1, D)
-    return Question(rows[0], Pairs(rows[1], rows[2], known, real), beta.transpose(1, 2).flatten(0, 1)[:, :, None])
-
-
-class Edited:
-    """A question whose answer heeds changes: stands in for a Question where a layer answers."""
-
-    def __init__(self, question: Question, changes: Changes):
-        self.question, self.changes = question, changes
-
-    def answer(self, dropout: float = 0.0) -> Float[Tensor, "B T H V"]:
-        queries, (keys, values, known, real, _), sharpness = by_head(self.question, self.changes)
-        answers = recall(queries, keys, values, sharpness, known=known, real=real)
-        answers = answers[:, :, 0].unflatten(0, (len(self.question.queries), -1)).transpose(1, 2).contiguous()
-        answers[:, :, self.changes.off] = 0
-        return answers
 
 
 @dataclass
@@ -108,6 +43,7 @@ class Engine:
     def __init__(self, model: LanguageModel):
         self.model: LanguageModel = worked_out(model).eval()
         self.device = model.embedding.weight.device
+        self.average = self.model.output.detach().float().mean(dim=0)  # the output vector of the average token
         self.layers: dict[Layer, Any] = {}
         self.changes: dict[Layer, Changes] = {}
         self._asked: dict[Layer, Question] = {}
@@ -203,8 +139,9 @@ class Reading:
             self._state = _whole(self.stretches[first].before, self._state)
         del self.stretches[first:]
         self.read_again = len(tokens) - first * GRID
-        for start in range(first * GRID, len(tokens), GRID):
-            self._read_on(tokens[start : start + GRID])
+        with one_thread():
+            for start in range(first * GRID, len(tokens), GRID):
+                self._read_on(tokens[start : start + GRID])
 
     def _read_on(self, tokens: Sequence[int]) -> None:
         before = self._state
@@ -267,6 +204,19 @@ class Reading:
                 value = plain.value_as_if(edit.layer, edit.place, edit.token)[edit.head]
                 of.written.append((edit.head, edit.place, value))
         return changes
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For many small products: threads that wait for each other at every one of them take longer than one alone, and on
+    a busy machine ten times as long.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:

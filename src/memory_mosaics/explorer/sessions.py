@@ -9,18 +9,30 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from threading import Lock
 from typing import Any
 
 from memory_mosaics.errors import UserError
 from memory_mosaics.explorer import analysis, moons
-from memory_mosaics.explorer.reading import GRID, Edit, Engine, Layer, Reading, common
+from memory_mosaics.explorer.edits import Edit, Layer
+from memory_mosaics.explorer.reading import GRID, Engine, Reading, common, one_thread
 from memory_mosaics.trained import Trained
 
 CHARACTERS, TOKENS = 20_000, 4096  # of a text
 PAGE = 6 * GRID  # tokens
 SESSIONS = 4
 EDITS = 64
+EXAMPLES = {
+    "a red kite": "Once there was a little girl named Lily. She had a red kite and a small dog named Max. One day Lily "
+    "and Max went to the park. The wind was strong and Lily was happy. She wanted to fly her red",
+    "a hidden watch": "Near a quiet lake lived a gentle girl named Anja. Before long it would be the birthday of her "
+    "friend Oscar, and Anja had a gift ready: a white watch. Finally, she put the watch in the red suitcase near the "
+    'fireplace. The days were full. Anja helped in the kitchen. "Happy birthday, Oscar!" everyone sang. But where was '
+    "it? Dad remembered. He took her by the hand. It was in the red",
+    "a made-up name": "Zorbo lived in a cave. Every morning Zorbo ate a big bowl of soup. One day a bird came and "
+    'said, "Hello, Zorbo! Will you share the soup with me?" "Yes," said',
+}
 LOOKS = 6000  # memories times positions that a record holds of all memories; else of one
 
 
@@ -42,11 +54,19 @@ class Explorer:
         self.sessions: OrderedDict[tuple[str, int], Session] = OrderedDict()
         self.lock = Lock()
 
-    def warm_up(self) -> None:
-        """Read something, so that the first text does not wait for what torch does once."""
-        for number in range(len(self.models)):
-            self.look(model=number, text="Once upon a time", position=0)
+    @cached_property
+    def examples(self) -> dict[str, str]:
+        """Texts to begin with, first those that the first model knows best. Each ends before a word that it told."""
+        # Also, the first real text then does not wait for what torch does once.
+        losses = dict.fromkeys(EXAMPLES, 0.0)
+        for name, text in EXAMPLES.items():
+            for number in reversed(range(len(self.models))):
+                with suppress(UserError):  # one of few learned positions
+                    self.look(model=number, text=text[:200], position=0)
+                    found = self.read(model=number, text=text[:200])["losses"][1:]
+                    losses[name] = sum(found) / max(1, len(found))
         self.sessions.clear()
+        return {name: EXAMPLES[name] for name in sorted(EXAMPLES, key=lambda name: losses[name])}
 
     def about(self) -> dict[str, Any]:
         """What the page has to know before anything is read."""
@@ -55,12 +75,24 @@ class Explorer:
             config = trained.model.config
             size = {"width": config.width, "blocks": config.blocks, "context": config.context}
             models.append({"name": trained.name, **size, "layers": analysis.about(engine)})
-        return {"models": models, "limits": {"characters": CHARACTERS, "tokens": TOKENS}, "sky": moons.limits()}
+        limits = {"characters": CHARACTERS, "tokens": TOKENS}
+        return {"models": models, "limits": limits, "examples": {}, "sky": moons.limits()}
 
     def read(
-        self, *, session: str = "", model: int = 0, text: str, edits: Sequence[dict[str, Any]] = (), page: int = -1
+        self,
+        *,
+        session: str = "",
+        model: int = 0,
+        text: str,
+        edits: Sequence[dict[str, Any]] = (),
+        page: int = -1,
+        look: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """A page of the text (the last if there is no such): tokens, losses, what was expected, also with the edits."""
+        """A page of the text (the last if there is no such): tokens, losses, what was expected, also with the edits.
+
+        `look` says what of it to look at too: position (or the one next to it on the page; None for the last), memory
+        and target, as in `look`.
+        """
         begin = time.perf_counter()
         with self.lock:
             desk, made, dropped = self._at(session, model, text, edits)
@@ -75,6 +107,10 @@ class Explorer:
             if count:
                 found |= analysis.page(desk.plain, tokenizer, first, last)
                 found["edited"] = analysis.page(desk.edited, tokenizer, first, last) if made else None
+            if count and look is not None:
+                position = last - 1 if look["position"] is None else min(max(look["position"], first), last - 1)
+                reading = desk.edited if made else desk.plain
+                found["look"] = self._look(reading, model, position, look["memory"], look["target"])
             found["again"] = desk.plain.read_again
         return found | {"milliseconds": round(1000 * (time.perf_counter() - begin), 1)}
 
@@ -89,14 +125,19 @@ class Explorer:
         memory: tuple[int, str, int] | None = None,
         target: int | None = None,
     ) -> dict[str, Any]:
-        """All memories at one position, and one of them closely."""
+        """All memories at one position, what they add to `target` or the token expected most, and one closely."""
         with self.lock:
             desk, made, _ = self._at(session, model, text, edits)
-            reading = desk.edited if made else desk.plain
-            if not 0 <= position < len(reading.tokens):
-                raise UserError(f"position {position} is outside a text of {len(reading.tokens)} tokens")
-            if target is not None and not 0 <= target < self.models[model].model.config.vocabulary:
-                raise UserError(f"there is no token {target}")
+            return self._look(desk.edited if made else desk.plain, model, position, memory, target)
+
+    def _look(
+        self, reading: Reading, model: int, position: int, memory: tuple[int, str, int] | None, target: int | None
+    ) -> dict[str, Any]:
+        if not 0 <= position < len(reading.tokens):
+            raise UserError(f"position {position} is outside a text of {len(reading.tokens)} tokens")
+        if target is not None and not 0 <= target < self.models[model].model.config.vocabulary:
+            raise UserError(f"there is no token {target}")
+        with one_thread():
             layers = analysis.overview(reading, position, position + 1, target)
             found: dict[str, Any] = {"position": position, "overview": [_at_one_time(layer, 0) for layer in layers]}
             if memory is not None:

@@ -83,8 +83,9 @@ def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_cou
     page = report(results, out)
     files.write(out / "results.json", {key: results[key] for key in ("study", "seconds", "memory", "stories")})
     print(f"\n{results['seconds'] / 60:.1f} minutes. The report, to open in a browser: {page}")
-    folders = (str(out / "language" / record["run"]) for record in trained["runs"])
+    folders = [str(out / "language" / record["run"]) for record in trained["runs"]]
     print(f"The models, for any command that takes one: {', '.join(folders)}")
+    print(f"To look inside, type and see every memory work: mosaics explore {' '.join(folders)}")
     return results
 
 

@@ -14,7 +14,7 @@ async function saveHtml(app) {
   }));
   const sky = app.view === "moons" ? { periods: app.moons.periods, seed: app.moons.seed } : null;
   const [first] = app.shownPanes();
-  const start = { view: app.view, memory: first.memory, position: first.position, time: Math.floor(app.moons.time), measure: first.mosaic.measure, theme: app.theme };
+  const start = { view: app.view, memories: app.shownPanes().map((pane) => pane.memory), position: first.position, time: Math.floor(app.moons.time), measure: first.mosaic.measure, theme: app.theme };
   const answer = await ask("/api/export", { panes, sky, start });
   download(await answer.blob(), `memory-mosaic-${app.view}.html`);
 }
@@ -30,7 +30,7 @@ async function savePng(app) {
     else field.setAttribute("value", fields[i].value);
     if (field.tagName === "SELECT") field.querySelectorAll("option").forEach((option, j) => option.toggleAttribute("selected", j === fields[i].selectedIndex));
   });
-  const page = h("div", { class: "picture", xmlns: "http://www.w3.org/1999/xhtml" }, h("style", {}, document.querySelector("style").textContent), copy);
+  const page = h("div", { class: "picture", "data-view": app.view, xmlns: "http://www.w3.org/1999/xhtml" }, h("style", {}, document.querySelector("style").textContent), copy);
   page.style.cssText = `width:${wide}px;min-height:${high}px;padding:${margin}px;box-sizing:border-box`;
   const frame = s("foreignObject", { width: wide, height: high }, page);
   const picture = s("svg", { xmlns: SVG, width: wide, height: high, "data-theme": app.resolved(), class: document.documentElement.className }, frame);

@@ -1,11 +1,5 @@
 // The page as a whole: views, the text, theme, keys.
 
-const EXAMPLES = {
-  "a red kite": "Once there was a little girl named Lily. She had a red kite and a small dog named Max. One day Lily and Max went to the park. The wind was strong and Lily was happy. She wanted to fly her red",
-  "two friends": "Tom and Anna were friends. Tom had a blue car and Anna had a green ball. They played in the garden all day. Anna threw the green ball to Tom. Tom showed Anna his blue",
-  "a made-up name": "Zorbo lived in a cave. Every morning Zorbo ate a big bowl of soup. One day a bird came and said, \"Hello, Zorbo! Will you share the soup with me?\" \"Yes,\" said",
-};
-
 class App {
   constructor() {
     this.box = at("text");
@@ -136,7 +130,7 @@ class App {
       event.currentTarget.setAttribute("aria-pressed", String(on));
       this.panes.forEach((pane) => pane.text.draw());
     } }, "guesses under the text");
-    const examples = RECORD ? [] : ["Try ", ...Object.entries(EXAMPLES).flatMap(([name, text], i) => [i ? ", " : "", h("button", { class: "link", onclick: () => { this.write(text); grow(); } }, name)]), " · "];
+    const examples = RECORD ? [] : ["Try ", ...Object.entries(DATA.examples).flatMap(([name, text], i) => [i ? ", " : "", h("button", { class: "link", onclick: () => { this.write(text); grow(); } }, name)]), " · "];
     at("examples").append(...examples, guesses);
     this.grow = grow;
   }
@@ -163,7 +157,9 @@ class App {
       this.text = this.box.value = panes[0]?.text ?? "";
       for (const pane of this.panes) {
         if (!panes.length) break;
-        pane.memory = start.memory && pane.model.layers.some((layer) => layer.block === start.memory[0] && layer.kind === start.memory[1] && start.memory[2] < layer.heads) ? start.memory : null;
+        const memory = start.memories ? start.memories[pane.index] : start.memory;
+        const there = memory && pane.model.layers.some((layer) => layer.block === memory[0] && layer.kind === memory[1] && memory[2] < layer.heads);
+        pane.memory = there ? memory : null;
         if (start.position !== null && start.position !== undefined) { pane.position = start.position; pane.follow = false; }
         pane.mosaic.measure = start.measure ?? "adds";
         pane.mosaic.build();
@@ -172,7 +168,7 @@ class App {
       if (panes.length) this.panes.forEach((pane) => pane.read());
     } else {
       this.show("explore");
-      this.write(Object.values(EXAMPLES)[0]);
+      this.write(Object.values(DATA.examples)[0]);
     }
     this.grow();
   }

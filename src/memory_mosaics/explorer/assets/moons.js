@@ -20,8 +20,9 @@ class Moons {
     const again = RECORD ? null : h("button", { onclick: () => { this.seed++; this.load(); } }, "Other phases");
     this.skies = Object.fromEntries(Object.keys(this.names).map((heads) => [heads, s("svg", { viewBox: "-120 -120 240 240", class: "orbits", role: "img", "aria-label": this.names[heads] })]));
     this.errors = Object.fromEntries(Object.keys(this.names).map((heads) => [heads, h("span", { class: "error" })]));
-    this.chart = s("svg", { viewBox: "0 0 900 250", class: "chart", role: "img", "aria-label": "Error of the next expectations against observations" });
+    this.chart = s("svg", { height: 250, class: "chart", role: "img", "aria-label": "Error of the next expectations against observations" });
     this.facts = h("p", { class: "hint" });
+    new ResizeObserver(() => { if (this.data && this.chart.clientWidth) { this.#chart(); this.draw(); } }).observe(this.chart);
     place.append(
       h("div", { class: "intro" }, h("h2", {}, "Three moons"), h("p", {}, "Two astronomers watch three moons whose periods they do not know. One keeps a single table of the whole sky and has to wait until all moons stand together as before. The other has learnt to keep a table for each moon, and is right once the slowest has returned.")),
       h("div", { class: "card controls" }, this.sliders, h("div", { class: "transport" }, this.play, this.scrub, this.day, again)),
@@ -90,15 +91,16 @@ class Moons {
     this.#grow(time);
   }
 
-  #x(time) { return 44 + (time / (DATA.sky.watched - 1)) * 840; }
+  get #width() { return (this.chart.clientWidth || 900) - 24; }
+  #x(time) { return 36 + (time / (DATA.sky.watched - 1)) * (this.#width - 36); }
   #y(error) { return 214 - Math.min(1.4, error) / 1.4 * 190; }
 
   #chart() {
     const { slowest, together } = this.data;
     const parts = [];
-    for (const error of [0, 0.5, 1]) parts.push(s("line", { x1: 44, x2: 884, y1: this.#y(error), y2: this.#y(error), class: "rule" }), s("text", { x: 36, y: this.#y(error) + 4, class: "end" }, String(error)));
+    for (const error of [0, 0.5, 1]) parts.push(s("line", { x1: 36, x2: this.#width, y1: this.#y(error), y2: this.#y(error), class: "rule" }), s("text", { x: 28, y: this.#y(error) + 4, class: "end" }, String(error)));
     for (let time = 0; time <= DATA.sky.watched; time += 120) parts.push(s("text", { x: this.#x(time), y: 234, class: "middle" }, String(time)));
-    for (const [time, text] of [[slowest, "slowest moon is back"], [together, "all are back"]]) {
+    for (const [time, text] of [[slowest, "slowest is back"], [together, "all are back"]]) {
       if (time < DATA.sky.watched) parts.push(s("line", { x1: this.#x(time), x2: this.#x(time), y1: 20, y2: 214, class: "mark" }), s("text", { x: this.#x(time) + 6, y: 16, class: "start" }, text));
     }
     this.curves = { 1: s("path", { class: "curve one" }), 3: s("path", { class: "curve three" }) };

@@ -14,7 +14,7 @@ class MosaicView {
     this.chooser = h("div", { class: "segments", role: "radiogroup", "aria-label": "Measure" });
     this.says = h("p", { class: "hint" });
     this.grid = h("div", { class: "mosaic", role: "grid", "aria-label": "Memories, blocks by heads" });
-    this.element = h("section", { class: "card mosaics" }, h("h2", {}, "Memories"), this.chooser, this.grid, this.says);
+    this.element = h("section", { class: "card mosaics" }, this.title = h("h2"), this.chooser, this.grid, this.says);
     this.grid.addEventListener("click", (event) => {
       const tile = event.target.closest(".tile");
       if (tile) this.pane.choose(JSON.parse(tile.dataset.memory));
@@ -25,6 +25,8 @@ class MosaicView {
 
   build() {
     const { layers, blocks } = this.pane.model;
+    this.title.textContent = layers.some((layer) => layer.name.includes("memory")) ? "Memories" : layers.length ? "Heads" : "Nothing here retrieves";
+    this.element.classList.toggle("none", layers.length === 0);
     const measures = Object.keys(MEASURES).filter((name) => name === "adds" || name === "effective" || layers.some((layer) => layer[name]));
     if (!measures.includes(this.measure)) this.measure = "adds";
     this.chooser.replaceChildren(...measures.map((name) => h("button", {
@@ -80,6 +82,8 @@ class MosaicView {
       tile.style.setProperty("--strength", (0.05 + 0.85 * Math.max(0, Math.min(1, strength))).toFixed(3));
       tile.className = "tile" + (this.measure === "adds" && value < 0 ? " negative" : "") + (off ? " off" : "") + (edited ? " edited" : "") + (strength > 0.62 ? " strong" : "");
       tile.textContent = value === null ? "" : this.measure === "adds" ? Math.abs(value) < 0.005 ? "0" : signed(value) : number(value, 2);
+      const small = this.measure === "adds" && Math.abs(value) < 0.05;
+      tile.dataset.short = value === null ? "" : small ? "0" : number(Math.abs(value), Math.abs(value) < 1 ? 1 : 2).replace(/^0\./, "."); // where there is little room, the colour is the sign
       tile.setAttribute("aria-selected", String(name === chosen));
       tile.setAttribute("aria-label", `block ${block}, ${kind === "channel" ? "persistent memory" : "memory"} ${head}${off ? ", off" : ""}: ${MEASURES[this.measure][0]} ${number(value)}`);
       tile.tabIndex = name === chosen ? 0 : -1;

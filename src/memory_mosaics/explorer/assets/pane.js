@@ -17,7 +17,7 @@ class Pane {
     this.detail = h("section", { class: "card detail", hidden: true });
     this.changes = h("section", { class: "card edits", hidden: true });
     this.element = h("article", { class: "pane", "data-pane": index },
-      h("div", { class: "left" }, this.name, this.text.element, this.detail),
+      h("div", { class: "left" }, this.name, this.text.element, this.detail, this.hint = h("p", { class: "hint invite" }, "Hover a token to see what was expected there. Choose a memory to see what it retrieves.")),
       h("div", { class: "right" }, this.prediction, this.changes, this.mosaic.element));
     this.use(model);
   }
@@ -45,35 +45,38 @@ class Pane {
   async #read() {
     const text = this.app.text;
     const begin = performance.now();
+    const { edits, memory } = this;
     try {
       const data = RECORD ? RECORD.panes[this.index].read : await (await ask("/api/read", {
-        session: this.session, model: this.number, text, edits: this.edits, page: this.page,
+        session: this.session, model: this.number, text, edits, page: this.page,
+        look: { position: this.follow && !this.held ? null : this.position, memory, target: null },
       })).json();
       if (text !== this.app.text && this.read_.waiting) return;
-      this.#take(data);
+      this.#take(data, edits, memory);
       this.app.fine(this);
       this.app.took(this, performance.now() - begin);
-      await this.look();
+      if (!this.found) await this.look();
     } catch (error) {
       this.element.classList.add("stale");
       this.app.failed(error, this);
     }
   }
 
-  #take(data) {
+  #take(data, edits, memory) {
     this.version++;
     this.data = data;
     this.seen.clear();
     this.element.classList.remove("stale");
     if (data.dropped) message.say(`${data.dropped} edit${data.dropped > 1 ? "s were" : " was"} undone: the text they were about has changed.`);
-    this.edits = data.edits;
+    if (edits === this.edits) this.edits = data.edits; // or they were changed meanwhile, and will be read next
     if (this.follow && !this.held) this.position = data.last - 1;
     this.position = Math.max(data.first, Math.min(this.position, data.last - 1));
     this.text.fill();
     const mean = (losses) => { const known = (losses || []).filter((loss) => loss !== null); return known.length ? known.reduce((a, b) => a + b, 0) / known.length : null; };
     const plain = mean(data.losses), edited = data.edited && mean(data.edited.losses);
     this.name.querySelector(".summary").textContent = plain === null ? "" : `mean loss ${plain.toFixed(2)}` + (edited ? ` → ${edited.toFixed(2)}` : "") + ` · ${data.count.toLocaleString("en")} tokens`;
-    if (data.count === 0) this.found = null;
+    this.target = null;
+    this.found = data.look?.position === this.position && memory === this.memory ? data.look : null; // or another was chosen meanwhile
     this.show();
   }
 
@@ -217,12 +220,13 @@ class Pane {
     });
     const loss = this.data.losses[i + 1], changed = this.data.edited?.losses[i + 1];
     const told = next === null || next === undefined || loss === undefined || loss === null ? null
-      : h("p", { class: "hint" }, "Then comes ", word(next), `, surprise ${loss.toFixed(2)}` + (changed !== undefined && changed !== null ? ` → ${changed.toFixed(2)}` : "") + " nats.");
+      : h("p", { class: "hint" }, "Then comes ", word(next), `, loss ${loss.toFixed(2)}` + (changed !== undefined && changed !== null ? ` → ${changed.toFixed(2)}` : "") + ".");
     this.#fill(this.prediction, h("h2", {}, "After ", word(this.data.tokens[i]), " it expects", this.held ? h("small", {}, "held") : null), h("ol", { class: "guesses" }, ...lines), told);
   }
 
   #detail() {
     this.detail.hidden = !this.memory;
+    this.hint.hidden = Boolean(this.memory) || this.data.count === 0;
     if (!this.memory) return;
     const { layer } = this, [block, , head] = this.memory, seen = this.found?.memory;
     const off = this.#off() >= 0;

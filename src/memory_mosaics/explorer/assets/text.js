@@ -39,7 +39,6 @@ class TextView {
     }));
     if (data.count === 0) this.body.replaceChildren(h("p", { class: "empty" }, "Nothing to read yet. Type a few words above, or take an example."));
     this.#page();
-    this.select();
   }
 
   // Shade words and not the blanks before them, which a line may end with.
@@ -68,14 +67,20 @@ class TextView {
 
   #legend() {
     const key = (kind, text) => h("span", { class: "key " + kind }, text);
-    const parts = [key("loss", "surprise: the darker, the less expected")];
+    const parts = [key("loss", "loss: the darker, the less expected")];
     if (this.pane.memory && this.pane.peek !== null) parts.unshift(key("weight", "retrieved here"));
     if (this.pane.data.edited) parts.push(key("better", "better"), key("worse", "worse with the edits"));
     return parts;
   }
 
-  // Lines from the chosen token to the pairs that weigh most.
+  // Once before the next picture, however often it is asked for: where tokens are is dear to find out.
   draw() {
+    cancelAnimationFrame(this.drawing);
+    this.drawing = requestAnimationFrame(() => this.#draw());
+  }
+
+  // Lines from the chosen token to the pairs that weigh most.
+  #draw() {
     const { position, found, memory, peek } = this.pane;
     this.lines.replaceChildren();
     const here = this.token(position);
