@@ -33,7 +33,7 @@ def story_run(tmp_path_factory) -> Path:
             data=folder / "corpus",
             out=folder / "teller",
             model=ModelChoice(name="memory-mosaic-tiny", width=32, blocks=2, heads=2, context=64),
-            training=Training(steps=40, batch=8, learning_rate=3e-3, warm_up=3, evaluate_every=40, evaluate_windows=5),
+            training=Training(steps=20, batch=8, learning_rate=3e-3, warm_up=3, evaluate_every=20, evaluate_windows=5),
             machine=Machine(device="cpu", samples=0),
         )
     )
@@ -41,7 +41,7 @@ def story_run(tmp_path_factory) -> Path:
 
 
 class Process:
-    """`mosaics serve` in a process of its own on a free port. Several can begin at the same time."""
+    """`mosaics serve` in a process of its own on a free port."""
 
     def __init__(self, run: Path, *flags: str, **environment: str):
         command = [sys.executable, "-m", "memory_mosaics.cli", "serve", str(run), "--port", "0", *flags]

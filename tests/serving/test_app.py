@@ -121,7 +121,8 @@ def test_too_many_texts_are_not_read(server, ask, monkeypatch):
     assert ask("/v1/completions", {"prompt": ["a"] * 20, "n": 10})[0] == 400
 
 
-def test_who_goes_away_is_not_waited_for(server):
+def test_who_goes_away_is_not_waited_for(server, monkeypatch):
+    monkeypatch.setattr("memory_mosaics.serving.app.LOOK", 0.1)
     service, ask = server
     for stream in (True, False):
         with asked_by_hand(ask.address, {"prompt": "a", "max_tokens": 390, "stream": stream, "n": 32}):

@@ -3,7 +3,6 @@
 import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,24 +15,15 @@ pytest.importorskip("uvicorn", reason="pip install 'memory-mosaics[serve]'")
 
 
 @pytest.fixture(scope="module")
-def servers(story_run):
-    """One for most tests, and two that are stopped. They begin together: most of that is waiting for imports."""
-    flags = ("--max-tokens", "300", "--context", "400")
-    with Process(story_run, *flags, MOSAICS_API_KEY=" secret ") as most, ExitStack() as stopped:
-        yield most, [stopped.enter_context(Process(story_run)) for _ in range(2)]
+def server(story_run):
+    flags = ("--max_tokens", "300", "--context", "400")
+    with Process(story_run, *flags, MOSAICS_API_KEY=" secret ") as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def address(servers):
-    return servers[0].address
-
-
-@pytest.fixture
-def stopped(servers):
-    """A server of the test's own, and a client of it."""
-    server = servers[1].pop()
-    with openai.OpenAI(base_url=server.address, api_key="any") as client:
-        yield server.process, client
+def address(server):
+    return server.address
 
 
 @pytest.fixture
@@ -149,32 +139,6 @@ def test_a_wrong_key_is_refused(client):
         client.with_options(api_key="wrong").models.list()
 
 
-def test_ctrl_c_finishes_what_is_on_its_way_and_says_goodbye(stopped):
-    server, client = stopped
-    stream = client.completions.create(model="teller", prompt="Once", max_tokens=150, stream=True, temperature=0)
-    events = [next(stream)]
-    server.send_signal(signal.SIGINT)
-    events += list(stream)
-    assert events[-1].choices[0].finish_reason in ("length", "stop")
-    out, err = server.communicate(timeout=30)
-    assert (server.returncode, err) == (0, "")
-    assert out.splitlines()[-1] == "goodbye; requests answered: 1"
-
-
-def test_a_second_ctrl_c_does_not_wait(stopped):
-    server, client = stopped
-    stream = client.completions.create(model="teller", prompt="Once", max_tokens=2000, n=64, stream=True)
-    next(stream)
-    server.send_signal(signal.SIGINT)
-    assert "finishing 1 requests" in "".join(server.stdout.readline() for _ in range(2))
-    server.send_signal(signal.SIGINT)
-    with pytest.raises(openai.APIError, match="the server is being stopped"):
-        list(stream)
-    out, err = server.communicate(timeout=30)
-    assert (server.returncode, err) == (0, "")
-    assert "goodbye; requests answered: 0" in out
-
-
 def test_the_guide_is_as_it_says(address, capsys):
     """The example of docs/serve.md, at the address of this server, prints a text."""
     guide = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
@@ -184,3 +148,30 @@ def test_the_guide_is_as_it_says(address, capsys):
         example = example.replace(theirs, ours)
     exec(example)
     assert capsys.readouterr().out
+
+
+def test_ctrl_c_finishes_what_is_on_its_way_and_says_goodbye(server, client):
+    """The last test of this server."""
+    stream = client.completions.create(model="teller", prompt="Once", max_tokens=150, stream=True, temperature=0)
+    events = [next(stream)]
+    server.process.send_signal(signal.SIGINT)
+    events += list(stream)
+    assert events[-1].choices[0].finish_reason in ("length", "stop")
+    out, err = server.process.communicate(timeout=30)
+    assert (server.process.returncode, err) == (0, "")
+    assert re.fullmatch("goodbye; requests answered: [1-9][0-9]*", out.splitlines()[-1])
+
+
+def test_a_second_ctrl_c_does_not_wait(story_run):
+    with Process(story_run) as server, openai.OpenAI(base_url=server.address, api_key="any") as client:
+        stream = client.completions.create(model="teller", prompt="Once", max_tokens=2000, n=64, stream=True)
+        next(stream)
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.stdout is not None
+        assert "finishing 1 requests" in "".join(server.process.stdout.readline() for _ in range(2))
+        server.process.send_signal(signal.SIGINT)
+        with pytest.raises(openai.APIError, match="the server is being stopped"):
+            list(stream)
+        out, err = server.process.communicate(timeout=30)
+    assert (server.process.returncode, err) == (0, "")
+    assert "goodbye; requests answered: 0" in out

@@ -56,15 +56,15 @@ def test_a_body_that_is_too_large(ask):
 
 
 def test_more_requests_than_may_wait(story_run, monkeypatch):
+    monkeypatch.setattr("memory_mosaics.serving.app.LOOK", 0.1)
     with in_a_thread(story_run, requests=1) as (service, ask):
-        with asked_by_hand(ask.address, {"prompt": "a", "max_tokens": 2000, "n": 64}):
+        with asked_by_hand(ask.address, {"prompt": "a", "max_tokens": 2000, "n": 64}), monkeypatch.context() as unread:
             until(lambda: service.engine.load == 1)
-            monkeypatch.setattr(service, "encode", None)  # nothing is read of what is refused
+            unread.setattr(service, "encode", None)
             status, headers, answer = ask("/v1/completions", {"prompt": "a"})
             assert (status, headers["retry-after"], answer["error"]["type"]) == (429, "1", "rate_limit_error")
             assert ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]})[0] == 429
             assert ask("/health")[2]["requests"] == 1
-        monkeypatch.undo()
         until(lambda: service.engine.load == 0)
         assert ask("/v1/completions", {"prompt": "a"})[0] == 200
 
