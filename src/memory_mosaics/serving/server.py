@@ -70,7 +70,7 @@ def _key(key: str | None) -> str | None:
     """As it comes over the wire: without spaces around it, and of characters that a header may hold."""
     key = None if key is None else key.strip()
     if key == "":
-        raise UserError(f"the API key is empty; name one with --api-key or {KEY}, or leave it out")
+        raise UserError(f"the API key is empty; name one with --api_key or {KEY}, or leave it out")
     if key is not None and not re.fullmatch("[!-~]+", key):
         raise UserError("the API key has characters that clients cannot send; take letters, digits and signs of ASCII")
     return key
