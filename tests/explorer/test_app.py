@@ -17,7 +17,8 @@ pytest.importorskip("fastapi")
 
 from memory_mosaics import checkpoint
 from memory_mosaics.cli import main
-from memory_mosaics.explorer import command, moons, page
+from memory_mosaics.errors import UserError
+from memory_mosaics.explorer import command, moons, page, show
 from memory_mosaics.explorer.app import BODY, WAITING
 from memory_mosaics.explorer.sessions import CHARACTERS, PAGE, SESSIONS
 
@@ -293,3 +294,21 @@ def test_the_speed_in_the_guide_is_the_one_measured():
     for row in measured["typed"].values():
         assert re.search(rf"\| {row['read_again']}(, all)? \| {row['milliseconds']} \| {row['worst']} \|", guide)
     assert f"one token: {measured['hover']} milliseconds" in guide
+
+
+def test_show_takes_models_in_many_forms_and_names_what_is_wrong(mosaic, rotary):
+    view = show(mosaic.model, TEXT, tokenizer=mosaic.tokenizer, position=-1)
+    assert f'"position":{len(mosaic.tokenizer.encode(TEXT)) - 1}' in view.html
+    assert show([mosaic, rotary], TEXT, memory=(0, "channel", 1)).html, "the twin has none there"
+    long = show([mosaic, rotary], TEXT * 30, memory=(0, "channel", 1)).html
+    assert '"0.channel.1"' in long
+    assert '"1.channel.1"' not in long, "too many to hold"
+    for wrong in (
+        lambda: show(mosaic.model, TEXT),
+        lambda: show([mosaic] * 3, TEXT),
+        lambda: show(mosaic, ""),
+        lambda: show(mosaic, TEXT, memory=(9, "sequence", 0)),
+        lambda: show("nowhere", TEXT),
+    ):
+        with pytest.raises(UserError):
+            wrong()

@@ -238,12 +238,15 @@ class Explorer:
         text = None if edit.token is None else analysis.said(self.models[model].tokenizer, edit.token)
         return {"block": edit.block, "kind": edit.kind, "head": edit.head, "place": edit.place, "text": text}
 
+    def has(self, model: int, memory: tuple[int, str, int]) -> bool:
+        """Whether a model has this memory."""
+        engine, (block, kind, head) = self.engines[model], memory
+        return (block, kind) in engine.layers and 0 <= head < engine.heads((block, kind))
+
     def _memory(self, model: int, memory: tuple[int, str, int]) -> tuple[Layer, int]:
         block, kind, head = memory
-        engine = self.engines[model]
-        with suppress(KeyError):
-            if 0 <= head < engine.heads((block, kind)):
-                return (block, kind), head
+        if self.has(model, memory):
+            return (block, kind), head
         raise UserError(f"there is no {kind} memory {head} in block {block} of {self.models[model].name}")
 
 
