@@ -156,7 +156,7 @@ def test_other_lists_are_told_by_their_files(server, tmp_path, capsys):
     assert main(words) == 0
     assert main([*words, "--names", str(names)]) == 2
     told = capsys.readouterr().err
-    assert f"was begun with 207 names of ours, now 3 of {names}: take that file away, or name another --out" in told
+    assert f"was begun with 207 names of ours, now 3 of {names}: go on without that file, or name another --out" in told
     words[words.index(str(tmp_path / "out"))] = str(tmp_path / "more")
     assert main([*words, "--names", str(names)]) == 0
     assert main(words) == 2
@@ -195,6 +195,16 @@ def test_a_journal_goes_on_only_as_it_was_begun(tmp_path):
     file.write_bytes(b'{"ste')
     with opened(file, {"step": "stories", "seed": 0}) as journal:
         assert journal.done == set()
+
+
+def test_a_journal_of_another_version_is_kept(tmp_path):
+    file = tmp_path / "stories.journal"
+    with opened(file, {"step": "stories", "format": 1, "lists": "1f"}) as journal:
+        journal.append([{"index": 0, "text": "Once.", "tokens": [1, 2]}])
+    whole = file.read_bytes()
+    with pytest.raises(UserError, match="by another version; name another --out, and give both to clean"):
+        opened(file, {"step": "stories", "format": 2}).__enter__()
+    assert file.read_bytes() == whole
 
 
 def test_a_full_disk_leaves_no_half_line(tmp_path, monkeypatch):

@@ -223,7 +223,7 @@ def read_openings(text: str) -> list[str]:
 def _identity(step: str, seed: int, writer: Writer) -> dict[str, Any]:
     """What a run that goes on must have in common: everything that changes the answers."""
     same = {name: getattr(writer, name) for name in ("model", "ask", "length", "temperature", "top_p")}
-    return {"step": step, "format": 1, "seed": seed} | same
+    return {"step": step, "format": 2, "seed": seed} | same
 
 
 def _ready(out: Path, writer: Writer) -> Writer:

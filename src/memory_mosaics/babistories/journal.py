@@ -97,6 +97,8 @@ def _begun(file: Path, identity: dict[str, Any]) -> tuple[set[int], list[int], s
             return set(), [0, 0], ""
     except OSError as error:
         raise UserError(f"cannot go on with {file}: {error.strerror or one_line(error)}; {REMEDY}") from error
+    if first.get("format") != identity.get("format"):
+        raise UserError(f"{file} was begun by another version; {REMEDY}, and give both to clean --journals")
     for name, mine in identity.items():
         if told := _other(name, first.get(name), mine):
             raise UserError(f"{file} was begun with {told}, or {REMEDY}")
@@ -128,7 +130,9 @@ def _other(name: str, theirs: Any, mine: Any) -> str:
     now = f"{theirs.get('count')} {name} of {theirs.get('of')}, now {mine['count']} of {mine['of']}"
     if theirs.get("of") == mine["of"]:
         return f"{now}: put the file back as it was"
-    return f"{now}: " + ("take that file away" if theirs.get("of") == "ours" else f"give --{name} {theirs.get('of')}")
+    return f"{now}: " + (
+        "go on without that file" if theirs.get("of") == "ours" else f"give --{name} {theirs.get('of')}"
+    )
 
 
 def _whole(read: Any, seek: Any) -> int:
