@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.explorer import moons, page
 from memory_mosaics.explorer.sessions import Explorer
+from memory_mosaics.serving.gate import refusal
 
 BODY = 1 << 19  # bytes of a request
 WAITING = 8  # requests that may wait for another to end
@@ -108,26 +109,11 @@ class Guard:
             await _error(*refused)(scope, receive, send)
 
     def _refused(self, scope: Scope) -> tuple[int, str] | None:
-        headers: dict[str, list[str]] = {}
-        for name, value in scope["headers"]:
-            headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-        host = headers.get("host", [""])
-        if len(host) != 1 or host[0] not in self.hosts:
-            return 403, "this page answers to its own address only"
-        if any(origin != f"http://{host[0]}" for origin in headers.get("origin", [])):
-            return 403, "requests from other pages are refused"
-        if scope["method"] in ("GET", "HEAD"):
-            return None
-        if headers.get("sec-fetch-site", ["same-origin"]) != ["same-origin"]:
-            return 403, "requests from other pages are refused"
-        if headers.get("content-type", [""])[0].split(";")[0].strip() != "application/json":
-            return 415, "send JSON"
-        length = headers.get("content-length", [""])[0]
-        if not length.isdecimal():
-            return 411, "say how long the request is"
-        if int(length) > BODY:
-            return 413, f"the request has {int(length):,} bytes; at most {BODY:,} are read"
-        return None
+        refused = refusal(scope, hosts=tuple(sorted(self.hosts)), most=BODY)
+        if refused is None and scope["method"] not in ("GET", "HEAD"):
+            length = dict(scope["headers"]).get(b"content-length", b"")
+            return None if length.isdigit() else (411, "say how long the request is")
+        return refused
 
 
 def _error(code: int, message: str) -> JSONResponse:
