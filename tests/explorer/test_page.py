@@ -214,6 +214,7 @@ def test_light_and_dark(browser, served):
         assert one.page.evaluate(colour) == paper
         one.page.click("#theme")
         assert one.page.evaluate(colour) != paper
+        one.page.wait_for_load_state("networkidle")  # or leaving the page fails what it has asked
         one.page.reload()
         assert one.page.evaluate(colour) != paper, "the choice is remembered"
         assert one.wrong == []
