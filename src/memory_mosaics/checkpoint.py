@@ -27,7 +27,6 @@ PREFIX = "language_model."  # of the weights, and the name of our part of config
 WRAPPERS = r"(^|\.)(?:_orig_mod\.|module\.)+"  # put into names by torch.compile and DDP
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 STEP = re.compile(r"step-\d{8}")  # a checkpoint of a training run
-KEEP_IN_FLOAT32 = ("theta", "rate", "taps")  # scales, decays and mixing coefficients: few, and sensitive
 
 
 class CheckpointError(UserError):

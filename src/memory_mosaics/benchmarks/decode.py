@@ -13,8 +13,8 @@ from torch import Tensor
 from memory_mosaics import generation
 from memory_mosaics.benchmarks.clock import Clock, progress, short
 from memory_mosaics.benchmarks.train import GPT2_SMALL, LABELS, LAPTOP, PAIR, Size
-from memory_mosaics.checkpoint import KEEP_IN_FLOAT32
 from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.parameters import rules_of
 from memory_mosaics.shapes import Int
 
 Decode = Callable[[Tensor, int], Tensor]
@@ -103,8 +103,8 @@ def to_decode(name: str, task: Task, device: torch.device) -> LanguageModel:
     torch.manual_seed(0)
     model = LanguageModel(task.size.build(name)).to(device).eval()
     if device.type == "cuda":
-        for weight, parameter in model.named_parameters():
-            if weight.rsplit(".", 1)[-1] not in KEEP_IN_FLOAT32:
+        for _, parameter, rule in rules_of(model):
+            if not rule.exact:
                 parameter.data = parameter.data.to(torch.bfloat16)
     return model
 
