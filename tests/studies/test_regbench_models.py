@@ -1,5 +1,7 @@
 """The architectures are the published ones: sizes, initial values, and what is live in them."""
 
+import math
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -64,6 +66,23 @@ def test_matrices_begin_as_published(name):
             assert module.bias is None or not module.bias.any()
 
 
+def test_a_memory_mosaic_begins_as_published():
+    model = build("memory-mosaic", Size(blocks=4, heads=4, width=128))
+    deviation = {"key.map.weight": 128**-0.5, "value.map.weight": 128**-0.5, "combine.map.weight": 128**-0.5 / 2}
+    deviation |= {"embedding.weight": 128**-0.5, "mixer.keys": 32**-0.5, "mixer.values": 32**-0.5}
+    for path, weight in model.named_parameters():
+        for end, std in deviation.items():
+            if path.endswith(end):
+                assert weight.std().item() == pytest.approx(std, rel=0.1), path
+    for block in model.blocks:
+        for memory in (block.sequence_mixer, block.channel_mixer):
+            assert_close(memory.sharpness(), torch.full((4,), math.e**2))
+            assert_close(memory.combine.scale(), torch.full((4,), math.e**-0.5))
+    tokens = torch.randint(0, 20, (2, 30))
+    features = model.features(model.embedding(tokens))[0]
+    assert features.norm(dim=-1).mean().item() == pytest.approx(1, abs=0.01)
+
+
 @pytest.mark.parametrize("name", ["lstm", "mamba"])
 def test_as_published_one_layer_stands_alone(name):
     torch.manual_seed(0)
@@ -98,7 +117,7 @@ def test_dropout_is_where_it_was_published():
         assert model.longest == 4098
     mosaic = build("memory-mosaic")
     assert mosaic.positions is None
-    assert mosaic.blocks[0].dropout == mosaic.blocks[0].sequence_mixer.dropout == 0.05
+    assert mosaic.blocks[0].dropout == mosaic.blocks[0].sequence_mixer.dropout == 0.2
 
 
 UNDECAYED = {
