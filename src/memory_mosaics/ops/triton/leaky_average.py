@@ -110,7 +110,7 @@ def backward_kernels(
     rows: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Gradients of raw, decay, mean and scale."""
+    """Gradients of raw, decay, mean and scale; those of decay and scale row by row of the batch."""
     from memory_mosaics.ops.triton import leaky_average_kernels as kernels
 
     d_key, decay = packed(d_key), decay.contiguous()
@@ -132,7 +132,11 @@ def backward_kernels(
         d_key, key, norm, decay, scale, mean, d_last, sums, d_raw, d_decay, d_scale, d_mean, *sizes, **flags,
         HAS_MEAN=mean is not None, HAS_SUMS=sums is not None, **options,
     )  # fmt: skip
-    return d_raw, d_decay.sum((0, 2)), d_mean, None if d_scale is None else d_scale.sum((0, 2))
+    return d_raw, _of_rows(d_decay), d_mean, None if d_scale is None else _of_rows(d_scale)
+
+
+def _of_rows(found: Float[Tensor, "B H S"]) -> Float[Tensor, "B H"]:
+    return found.squeeze(2) if found.shape[2] == 1 else found.sum(2)
 
 
 SCHEMA = "(Tensor raw, Tensor decay, Tensor? mean, Tensor? scale) -> (Tensor, Tensor, Tensor)"
@@ -174,8 +178,8 @@ def _backward(d_key, d_last, key, norm, decay, mean, scale):
 
 @_backward.register_fake
 def _(d_key, d_last, key, norm, decay, mean, scale):
-    like = (decay, mean, scale)
-    return torch.empty_like(key), *(key.new_empty(0) if x is None else torch.empty_like(x).contiguous() for x in like)
+    like = (norm[..., 0], mean, None if scale is None else norm[..., 0])
+    return torch.empty_like(key), *(key.new_empty(0) if x is None else x.new_empty(x.shape) for x in like)
 
 
 def _backward_in_torch(d_key, d_last, key, norm, decay, mean, scale):
@@ -190,9 +194,9 @@ def _backward_in_torch(d_key, d_last, key, norm, decay, mean, scale):
     gradient = leaky_average(arriving.flip(1), decay)[0].flip(1)
     start = torch.zeros_like(key[:, :0]) if mean is None else mean[:, None]
     before = torch.cat([start, key * norm], dim=1)[:, : -1 if key.shape[1] else None]
-    d_decay = (gradient[:, 0 if mean is not None else 1 :] * before).sum((0, 1, 3))
+    d_decay = (gradient[:, 0 if mean is not None else 1 :] * before).sum((1, 3))
     d_mean = None if mean is None else decay[:, None] * gradient[:, 0]
-    return gradient.to(d_raw_dtype).contiguous(), d_decay, d_mean, None if scale is None else radial.sum((0, 1, 3))
+    return gradient.to(d_raw_dtype).contiguous(), d_decay, d_mean, None if scale is None else radial.sum((1, 3))
 
 
 def _save(ctx, inputs, output):
@@ -207,7 +211,8 @@ def _gradients(ctx, d_key, d_last, _):
     d_key = torch.zeros_like(key) if d_key is None else d_key
     found = torch.ops.memory_mosaics.leaky_key_backward(d_key, d_last, key, norm, decay, mean, scale)
     d_raw, d_decay, d_mean, d_scale = found
-    return d_raw, d_decay, None if mean is None else d_mean, None if scale is None else d_scale
+    # Rows are added up here, where a compiler can put it into one kernel with what comes next.
+    return d_raw, d_decay.sum(0), None if mean is None else d_mean, None if scale is None else d_scale.sum(0)
 
 
 _forward.register_autograd(_gradients, setup_context=_save)
