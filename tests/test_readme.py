@@ -179,3 +179,27 @@ def test_the_numbers_of_the_attention_table_are_those_measured():
         first, last = model["weights"][0], sum(model["weights"][-16:])
         cells = f"{model['pairs']:.1f} | {model['distance']:.1f} | {first:.1%} | {last:.1%}"
         assert f"| {KINDS[model['name']]} | {model['length']} | {cells} |" in (folder / "README.md").read_text()
+
+
+def test_the_numbers_of_the_regbench_tables_are_those_measured():
+    folder = ROOT / "experiments" / "regbench"
+    page, best = (folder / "README.md").read_text(), json.loads((folder / "results.json").read_text())["best"]
+    for one in best:
+        scores, at = f"{one['accuracy']:.3f} / {one['tvd']:.3f}", one["tested"]["loss"]
+        if one["in_distribution"]:
+            scores = (
+                f"{one['accuracy']:.3f} | {one['tvd']:.3f} | {at['tvd_at_temperature']:.3f} | {at['temperature']:.2f}"
+            )
+        assert f"| {scores} |" in page, one["name"]
+
+
+def test_a_hundred_languages_are_enough_for_memories_and_not_for_a_transformer():
+    results = json.loads((ROOT / "experiments" / "regbench" / "results.json").read_text())
+    best = {(one["architecture"], one["environments"]): one for one in results["best"] if not one["in_distribution"]}
+    assert best["memory-mosaic", 100]["accuracy"] >= 0.92
+    assert best["memory-mosaic", 1000]["accuracy"] >= 0.93
+    assert best["memory-mosaic", 1000]["tvd"] <= 0.22
+    assert best["transformer", 100]["accuracy"] < 0.55
+    published = results["published"]["transformer"]["2500"]  # one of the firm numbers of the literature
+    for measure, number in zip(("accuracy", "tvd"), published, strict=True):
+        assert abs(best["transformer", 2500][measure] - number) <= 0.03
