@@ -203,3 +203,50 @@ def test_a_hundred_languages_are_enough_for_memories_and_not_for_a_transformer()
     published = results["published"]["transformer"]["2500"]  # one of the firm numbers of the literature
     for measure, number in zip(("accuracy", "tvd"), published, strict=True):
         assert abs(best["transformer", 2500][measure] - number) <= 0.03
+
+
+def test_the_numbers_of_the_page_on_speed_are_those_measured():
+    page, results = (ROOT / "docs" / "speed.md").read_text(), json.loads((ROOT / "benchmarks/results.json").read_text())
+    for row in results["train"]["rows"]:
+        cells = f"{row['steps_per_second']:.4g} | {row['tokens_per_second']:,.0f} | {row['of_twin']:.2f}"
+        assert f"| {row['size']} | {row['label']} | {cells} | {row['mfu']:.1%} | {row['peak_gib']:.2f} |" in page
+    for row in results["decode"]["rows"]:
+        cells = f"{row['tokens_per_second']:,.0f} | {row['prefill_ms']:.4g} | {row['token_ms']:.4g}"
+        assert f"| {row['batch']} | {row['label']} | {cells} |" in page
+    for row in results["kernels"]["rows"]:
+        shares = ("" if (share := row[f"{way}_share"]) is None else f"{share:.0%}" for way in ("forward", "backward"))
+        cells = f"{row['forward_ms']:.4g} | {row['backward_ms']:.4g} | {' | '.join(shares)}"
+        assert f"| {row['op']} | {row['batch']} x {row['time']} | {row['form']} | {cells} |" in page
+
+
+def test_decoding_is_at_least_twice_as_fast_as_that_of_transformers():
+    rows = json.loads((ROOT / "benchmarks/results.json").read_text())["decode"]["rows"]
+    speed = {(row["batch"], row["model"]): row["tokens_per_second"] for row in rows}
+    for batch, least in ((1, 1500), (32, 40_000)):
+        assert speed[batch, "memory-mosaic"] >= max(least, 2 * speed[batch, "transformers-static"])
+
+
+def test_the_tables_of_the_readme_are_those_measured():
+    read = lambda path: json.loads((ROOT / path / "results.json").read_text())  # noqa: E731
+    spans = {
+        place: [model["spans"] for model in read(f"experiments/out_of_distribution/{place}")["models"]]
+        for place in ("stories-512", "wikipedia-512", "wikipedia-1536")
+    }
+    for label, *rows in zip(KINDS.values(), *spans.values(), strict=True):
+        cells = ["" if (loss := row[-1][2]) is None else f"{loss:.3f}" for row in rows]
+        assert f"| {label} | {' | '.join(cells)} |" in README
+    best = {
+        (one["environments"], one["architecture"]): f"{one['accuracy']:.3f}"
+        for one in read("experiments/regbench")["best"]
+        if not one["in_distribution"]
+    }
+    for number in (100, 1000, 2500):
+        cells = [best.get((number, name), "") for name in ("memory-mosaic", "transformer")]
+        assert f"| {number:,} | {' | '.join(cells)} |" in README
+    train, decode = (read("benchmarks")[name]["rows"] for name in ("train", "decode"))
+    for model in ("memory-mosaic", "transformer", "transformers-static"):
+        trained = [row for row in train if (row["size"], row["model"]) == ("GPT-2 small", model)]
+        decoded = [row for row in decode if row["model"] == model]
+        cells = [f"{row['tokens_per_second']:,.0f} | {row['peak_gib']:.2f}" for row in trained] or [" | "]
+        cells += [f"{row['tokens_per_second']:,.0f}" for row in decoded]
+        assert f"| {decoded[0]['label']} | {' | '.join(cells)} |" in README

@@ -88,14 +88,15 @@ def draw(folder: Path) -> None:
     """Draw the figures of a study again from its results.json, as after running it where matplotlib was not installed.
 
     Args:
-        folder: where results.json lies; the figures go beside it
+        folder: where results.json lies, or the file itself; the figures go beside it
     """
     from memory_mosaics import figures
 
+    folder = folder.parent if folder.name == "results.json" else folder
     try:
         results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
         drawn = figures.draw(results, folder)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{folder} holds no results.json; name the folder of a study") from None
     except UserError:
         raise

@@ -39,7 +39,7 @@ def speed(results: dict[str, Any]) -> "Figure | None":
     if not panels:
         return None
     longest = max(map(len, panels.values()))
-    figure, [axes] = canvas(1, len(panels), 6.4 * len(panels), 0.36 * longest + 1.4, "Tokens a second")
+    figure, [axes] = canvas(1, len(panels), 6.4 * len(panels), 0.4 * longest + 1.4, "Tokens a second")
     for panel, (title, rows) in zip(axes, panels.items(), strict=True):
         _bars(panel, rows)
         panel.set_title(title, loc="left", fontsize=10.5)
@@ -47,19 +47,24 @@ def speed(results: dict[str, Any]) -> "Figure | None":
 
 
 def _bars(axes: "Axes", rows: list[dict[str, Any]]) -> None:
-    """Long and short ones differ by orders of magnitude between sizes: the numbers stand beside them."""
-    speeds = [row["tokens_per_second"] for row in rows]
-    axes.barh(range(len(rows)), speeds, color=[COLOURS.get(row["model"], GREY) for row in rows], height=0.7)
-    for height, value in enumerate(speeds):
-        axes.annotate(f"{value:,.0f}", (value, height), (4, 0), textcoords="offset points", va="center", fontsize=9)
+    """Speeds differ by orders of magnitude between sizes: the bars of each size have a scale of their own."""
+    group_of = [(row.get("size"), row["batch"], row.get("time")) for row in rows]
+    groups = list(dict.fromkeys(group_of))
+    places = [place + 0.5 * groups.index(group) for place, group in enumerate(group_of)]
+    for place, row, group in zip(places, rows, group_of, strict=True):
+        fastest = max(each["tokens_per_second"] for each, of in zip(rows, group_of, strict=True) if of == group)
+        length = row["tokens_per_second"] / fastest
+        axes.barh(place, length, color=COLOURS.get(row["model"], GREY), height=0.7)
+        words = f"{row['tokens_per_second']:,.0f}"
+        axes.annotate(words, (length, place), (4, 0), textcoords="offset points", va="center", fontsize=9)
     words = [
         f"{row['label']}, {row['size']}, {row['batch']} x {row['time']}"
         if "size" in row
         else f"{row['label']}, batch {row['batch']}"
         for row in rows
     ]
-    axes.set_yticks(range(len(rows)), labels=words)
-    axes.set(ylim=(len(rows) - 0.4, -0.6), xlim=(0, 1.2 * max(speeds)), xticks=[])
+    axes.set_yticks(places, labels=words)
+    axes.set(ylim=(places[-1] + 0.6, -0.6), xlim=(0, 1.25), xticks=[])
     axes.spines[["bottom"]].set_visible(False)
 
 
