@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from memory_mosaics.errors import UserError
+from memory_mosaics.explorer.answers import PAGE, Explorer
 from memory_mosaics.explorer.page import View
-from memory_mosaics.explorer.sessions import Explorer
+from memory_mosaics.explorer.sessions import Asked, Look
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.text.tokenizer import Tokenizer
 from memory_mosaics.trained import Trained, named
@@ -33,14 +34,31 @@ def show(
     if not 1 <= len(models) <= 2:
         raise UserError(f"one model can be shown, or two side by side, not {len(models)}")
     explorer = Explorer(models)
-    chosen = [memory if memory and explorer.has(number, memory) else None for number in range(len(models))]
+    chosen = [memory if memory and engine.has(memory) else None for engine in explorer.engines]
     if memory and not any(chosen):
         raise UserError(f"there is no memory {memory}: name its block, sequence or channel, and its head")
-    panes = [explorer.record(model=number, text=text, page=0, memory=one) for number, one in enumerate(chosen)]
-    if position is not None and position < 0:
-        position += panes[0]["read"]["last"]
-    start = {"view": "compare" if len(models) > 1 else "explore", "memories": chosen, "position": position}
+    places = [None] * len(models) if position is None else _places(explorer, text, position)
+    panes = [
+        explorer.record(
+            Asked(model=number, text=text), page=(place or 0) // PAGE, look=Look(position=place, memory=memory)
+        )
+        for number, (place, memory) in enumerate(zip(places, chosen, strict=True))
+    ]
+    start = {"view": "compare" if len(models) > 1 else "explore"}
     return View(explorer.about() | {"record": {"panes": panes, "start": start}})
+
+
+def _places(explorer: Explorer, text: str, position: int) -> list[int]:
+    """A position among the first model's tokens, and that of the same letters among those of the others."""
+    count = explorer.read(Asked(text=text))["count"]
+    if not -count <= position < count:
+        raise UserError(f"position {position} is outside a text of {count} tokens")
+    position %= count
+    page = explorer.read(Asked(text=text), page=position // PAGE)
+    letters = page["offset"] + sum(map(len, page["tokens"][: position - page["first"] + 1]))
+    others = [Asked(model=number, text=text) for number in range(1, len(explorer.models))]
+    look = Look(letters=letters)
+    return [position, *(explorer.read(asked, letters=letters, look=look)["look"]["position"] for asked in others)]
 
 
 def _opened(model: Any, tokenizer: Tokenizer | None) -> Trained:

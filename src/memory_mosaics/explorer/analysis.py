@@ -5,7 +5,9 @@ overview    every memory at some times: how many of its pairs count, and what it
 detail      one memory at some times: the pairs with the largest weights, and what its answer says in tokens
 """
 
+import codecs
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from memory_mosaics.explorer.reading import GRID, Engine, Reading
 from memory_mosaics.inspection import added, name_of, retrieval_weights
 from memory_mosaics.shapes import Float
 from memory_mosaics.text.tokenizer import Tokenizer
+from memory_mosaics.text.vocabulary import BYTES, ids_of
 
 PAIRS, SAYS = 24, 6  # of a memory: pairs that are drawn, and tokens that its answer makes most probable
 LEAST = 5e-4  # weight of a pair that is drawn
@@ -34,7 +37,7 @@ def about(engine: Engine) -> list[dict[str, Any]]:
             "name": name_of(mixer),
             "heads": heads,
             "peek": engine.peek(layer),
-            "slots": mixer.keys.shape[0] * mixer.keys.shape[1] if engine.peek(layer) is None else None,
+            "slots": engine.slots(layer),
             "lambda": _numbers(decay().expand(heads)) if decay is not None else None,
             "beta": _numbers(torch.as_tensor(sharpness()).expand(heads)) if callable(sharpness) else None,
         })  # fmt: skip
@@ -42,8 +45,27 @@ def about(engine: Engine) -> list[dict[str, Any]]:
 
 
 def said(tokenizer: Tokenizer, index: int) -> str:
-    """A token's text; a model may have more tokens than its tokenizer."""
-    return tokenizer.decode([index]) if index < tokenizer.vocabulary else f"<{index}>"
+    """A token's text; bytes that are no whole letter as <D7>. A model may have more tokens than its tokenizer."""
+    if index >= tokenizer.vocabulary:
+        return f"<{index}>"
+    text = tokenizer.decode([index])
+    return text if "\ufffd" not in text else _in_bytes(tokenizer, index)
+
+
+@lru_cache(maxsize=1 << 12)
+def _in_bytes(tokenizer: Tokenizer, index: int) -> str:
+    spelt = next(text for text, other in ids_of(tokenizer.layout).items() if other == index)
+    if not set(spelt) <= set(BYTES):
+        return f"<{index}>"
+    return bytes(BYTES.index(letter) for letter in spelt).decode(errors="bytes in brackets")
+
+
+def _brackets(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "".join(f"<{byte:02X}>" for byte in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("bytes in brackets", _brackets)
 
 
 def spelt(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[str]:

@@ -1,16 +1,19 @@
 """`mosaics explore`: open models, serve the page on this machine."""
 
-import socket
 import webbrowser
 from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
 from threading import Timer
 from typing import Any
 
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics import checkpoint
+from memory_mosaics.errors import UserError
 from memory_mosaics.trained import named, one_by_one
 from memory_mosaics.training.parallel import find_device
 
 HOST, PORT, MODELS = "127.0.0.1", 8642, 4
+DEPTH = 3  # folders in which runs are looked for, to name them
 
 
 def run(runs: list[str], *, port: int = PORT, device: str = "auto", browser: bool = False) -> dict[str, Any]:
@@ -31,34 +34,28 @@ def run(runs: list[str], *, port: int = PORT, device: str = "auto", browser: boo
         raise UserError(f"{len(runs)} runs are too many to explore at once; name at most {MODELS}")
     if not 0 <= port < 1 << 16:
         raise UserError(f"port must be between 0 and 65535, not {port}")
-    import uvicorn
+    from memory_mosaics.explorer.answers import Explorer
+    from memory_mosaics.explorer.server import Server
+    from memory_mosaics.serving.listening import listen
 
-    from memory_mosaics.explorer.app import build
-    from memory_mosaics.explorer.sessions import Explorer
-
+    for one in runs:
+        _check_is_one(Path(one))
     models = list(one_by_one(named(runs), device=find_device(device)))
-    with _bound(port) as door:
-        address = f"{HOST}:{door.getsockname()[1]}"
-        app = build(Explorer(models), frozenset({address, address.replace(HOST, "localhost")}))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", server_header=False))
-        print(f"{', '.join(trained.name for trained in models)}: open http://{address} (Ctrl-C ends it)", flush=True)
+    with listen(HOST, port, remedy="name another --port, or 0 for any that is free") as listening:
+        server = Server(Explorer(models), listening)
+        address = f"http://{HOST}:{listening.getsockname()[1]}"
+        print(f"{', '.join(trained.name for trained in models)}: open {address} (Ctrl-C ends it)", flush=True)
         if browser:
-            Timer(0.5, webbrowser.open, [f"http://{address}"]).start()
-        try:
-            server.run(sockets=[door])
-        except KeyboardInterrupt:  # the way to end it
-            print()
+            Timer(0.5, webbrowser.open, [address]).start()
+        server.answer()
     return {"study": "explore", "interrupted": False}
 
 
-def _bound(port: int) -> socket.socket:
-    door = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        door.bind((HOST, port))
-        door.listen()  # from now on whoever comes waits, and is not turned away
-    except OSError as error:
-        door.close()
-        remedy = "name another with --port, or 0 for any that is free"
-        raise UserError(f"port {port} cannot be used: {one_line(error)}; {remedy}") from error
-    return door
+def _check_is_one(folder: Path) -> None:
+    """A folder of runs, such as that of `mosaics demo`, is none: name those in it."""
+    if not folder.is_dir() or (checkpoint.newest(folder) / "config.json").exists():
+        return
+    below = (place for depth in range(1, DEPTH + 1) for place in sorted(folder.glob("/".join("*" * depth))))
+    found = [str(place) for place in islice(below, 10_000) if place.is_dir() and checkpoint.steps(place)]
+    if found:
+        raise UserError(f"{folder} is a folder of runs; name one of them, such as {' or '.join(found[:2])}")

@@ -11,7 +11,17 @@ from typing import Any
 
 from memory_mosaics.files import written_whole
 
-SCRIPTS = ("basics.js", "text.js", "mosaic.js", "pane.js", "moons.js", "export.js", "main.js")
+SCRIPTS = (
+    "basics.js",
+    "source.js",
+    "text.js",
+    "mosaic.js",
+    "cards.js",
+    "pane.js",
+    "moons.js",
+    "export.js",
+    "main.js",
+)
 
 
 @cache

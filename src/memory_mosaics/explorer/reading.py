@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from memory_mosaics.errors import UserError
 from memory_mosaics.explorer.edits import Changes, Edit, Edited, Layer, by_head
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.memory import PersistentMemory
@@ -46,6 +47,7 @@ class Engine:
         self.average = self.model.output.detach().float().mean(dim=0)  # the output vector of the average token
         self.layers: dict[Layer, Any] = {}
         self.changes: dict[Layer, Changes] = {}
+        self.stopped = False  # by another thread
         self._asked: dict[Layer, Question] = {}
         self._spread = torch.zeros(0)
         for number, block in enumerate(self.model.blocks):
@@ -66,8 +68,24 @@ class Engine:
         mixer = self.layers[layer]
         return mixer.keys.shape[2] if isinstance(mixer, PersistentMemory) else mixer.key.heads
 
+    def slots(self, layer: Layer) -> int | None:
+        """How many pairs a memory has that are no part of the text."""
+        keys = self.layers[layer].keys if self.peek(layer) is None else None
+        return None if keys is None else keys.shape[0] * keys.shape[1]
+
+    def has(self, memory: tuple[int, str, int]) -> bool:
+        """Whether there is this head in this layer of this block."""
+        block, kind, head = memory
+        return (block, kind) in self.layers and 0 <= head < self.heads((block, kind))
+
+    def check(self) -> None:
+        """That there is a reason to go on."""
+        if self.stopped:
+            raise UserError("the explorer has been stopped")
+
     @torch.no_grad()
     def read(self, tokens: Sequence[int], state: Any, changes: dict[Layer, Changes]) -> tuple[Step, Any]:
+        self.check()
         self.changes, self._asked = changes, {}
         x = self.model.embedding(torch.tensor([tokens], device=self.device))
         features, state = self.model.features(x, state)
@@ -162,6 +180,7 @@ class Reading:
 
     def question(self, layer: Layer, stretch: int, times: slice) -> Question:
         """What a layer was asked at some times of a stretch, each head a row, with the edits made."""
+        self.engine.check()
         seen = self.stretches[stretch]
         known = seen.known[layer]
         pairs = self.pairs[layer]._replace(known=None if known is None else known + (times.start or 0))

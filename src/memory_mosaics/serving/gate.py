@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import HTTPException
@@ -71,11 +72,21 @@ def refusal(scope: Scope, *, hosts: tuple[str, ...] | None, most: int) -> tuple[
 class Gate:
     """Refuses what comes from elsewhere or with the wrong key, too much of it, and what comes too slowly.
 
-    Of whatever is refused at once, nothing is read. `places` is how many requests may be inside.
+    Of whatever is refused at once, nothing is read. `most` is the bytes of a request, `places` how many requests may be
+    inside, and `tell` makes the answer that says why one is refused.
     """
 
-    def __init__(self, app: ASGIApp, *, key: str | None, hosts: tuple[str, ...] | None, most: int, places: int):
-        self.app, self.key, self.hosts, self.most, self.places = app, key, hosts, most, places
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        hosts: tuple[str, ...] | None,
+        most: int,
+        places: int,
+        key: str | None = None,
+        tell: Callable[[int, str], JSONResponse] = error,
+    ):
+        self.app, self.hosts, self.most, self.places, self.key, self.tell = app, hosts, most, places, key, tell
         self.inside = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,13 +104,13 @@ class Gate:
     def _refused(self, scope: Scope) -> JSONResponse | None:
         why = refusal(scope, hosts=self.hosts, most=self.most)
         if why is not None:
-            return error(*why)
+            return self.tell(*why)
         if scope["path"] == "/health":
             return None
         if self.key is not None and not self._knows_key(dict(scope["headers"]).get(b"authorization", b"")):
             return error(401, "wrong API key: send the server's as Authorization: Bearer KEY", code="invalid_api_key")
         if self.inside >= self.places:
-            return error(429, f"{self.places} requests are here at once, more are not read; come back later")
+            return self.tell(429, f"{self.places} requests are here at once, more are not read; come back later")
         return None
 
     def _limited(self, receive: Receive) -> Receive:

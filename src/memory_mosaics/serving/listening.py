@@ -15,7 +15,7 @@ from memory_mosaics.serving.gate import names
 PATIENCE = 10  # seconds that unfinished requests get when the server is to stop
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, *, remedy: str = "name another --port or --host") -> socket.socket:
     """A socket at this address, or a line that says why not."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -25,7 +25,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         number = error.errno or 0
         reason = os.strerror(number) if number > 0 else error.strerror or str(error)  # below 0: no such host
-        raise UserError(f"cannot listen at {host}, port {port}: {reason}; name another --port or --host") from error
+        raise UserError(f"cannot listen at {host}, port {port}: {reason}; {remedy}") from error
 
 
 def is_local(listening: socket.socket) -> bool:

@@ -24,6 +24,9 @@ function s(tag, attributes = {}, ...children) {
   return element;
 }
 
+// What is not seen: controls, marks of direction, joiners, the other ends of lines.
+const UNSEEN = /^(?!\p{Variation_Selector})[\p{Cc}\p{Default_Ignorable_Code_Point}\p{Zl}\p{Zp}]$/u;
+
 // A token as it can be seen: control characters as their pictures, an unfinished letter as a dot.
 function visible(token) {
   if (token === "") return "·";
@@ -32,14 +35,16 @@ function visible(token) {
     if (letter === "\n") return "⏎";
     if (code < 32) return String.fromCodePoint(0x2400 + code);
     if (code === 127) return "␡";
-    if ((code >= 0x80 && code < 0xa0) || (code >= 0x200b && code <= 0x200f) || (code >= 0x202a && code <= 0x202e) ||
-        (code >= 0x2066 && code <= 0x2069) || code === 0xfeff) return "◌";
-    return letter;
+    return UNSEEN.test(letter) ? "◌" : letter;
   }).join("");
 }
 
 const quoted = (token) => visible(token).replace(/^ /, "␣");
 const word = (token) => h("span", { class: "word" }, quoted(token));
+const capital = (text) => text.replace(/^./, (letter) => letter.toUpperCase());
+const several = (count, name) => `${count.toLocaleString("en")} ${name}${count === 1 ? "" : "s"}`;
+const letters = (text) => [...text].length;
+const joined = (memory) => memory.join(".");
 
 function number(value, digits = 3) {
   if (value === null || value === undefined) return "–";
@@ -48,8 +53,27 @@ function number(value, digits = 3) {
   return String(Number(value.toPrecision(digits)));
 }
 
-const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
+const bar = (kind, share) => h("i", { class: "bar" + kind, "--share": share });
+
+// With its sign, in at most five characters.
+function signed(value) {
+  const size = Math.abs(value);
+  if (size < 0.005) return "0";
+  return (value < 0 ? "−" : "+") + size.toFixed(size < 9.995 ? 2 : size < 99.95 ? 1 : 0);
+}
+
 const percent = (share) => (share >= 0.0995 ? (100 * share).toFixed(0) : (100 * share).toFixed(1)) + " %";
+
+// Where so many letters of a text end once it has been changed; null if the change is there.
+function shifted(before, after, count) {
+  const [old, now] = [[...before], [...after]];
+  let same = 0;
+  while (same < Math.min(old.length, now.length) && old[same] === now[same]) same++;
+  if (count <= same) return count;
+  let end = 0;
+  while (end < Math.min(old.length, now.length) - same && old.at(-1 - end) === now.at(-1 - end)) end++;
+  return old.length - count < end ? count + now.length - old.length : null;
+}
 
 const message = {
   say(text, action = null) {
@@ -60,24 +84,29 @@ const message = {
   clear() { at("message").hidden = true; },
 };
 
-class Lost extends Error {}
+class Later extends Error {} // asked again, it may be answered
+class Replaced extends Error {}
 
 async function ask(path, body) {
   let answer;
   try {
     answer = await fetch(path, {
       method: "POST",
-      headers: { "Content-Type": "application/json" },
+      headers: { "Content-Type": "application/json", "X-Identity": DATA.identity },
       body: JSON.stringify(body),
       signal: AbortSignal.timeout(60000),
     });
   } catch {
-    throw new Lost("The explorer does not answer. Is “mosaics explore” still running? Trying again …");
+    throw new Later("The explorer does not answer. Is “mosaics explore” still running?");
   }
   if (answer.ok) return answer;
+  if (answer.status === 409) throw new Replaced("Another model is served here now.");
+  if (answer.status === 429 || answer.status === 503) throw new Later("The explorer has too much to do at once.");
   const said = await answer.json().catch(() => ({}));
   throw new Error(said.error || `The explorer answered ${answer.status}.`);
 }
+
+const asked = async (path, body) => (await ask(path, body)).json();
 
 // One at a time, and of those that wait only the newest: fast typing never queues up.
 class Newest {
@@ -87,12 +116,15 @@ class Newest {
     this.#next = work;
     if (this.#running) return;
     this.#running = true;
-    while (this.#next) {
-      const now = this.#next;
-      this.#next = null;
-      await now();
+    try {
+      while (this.#next) {
+        const now = this.#next;
+        this.#next = null;
+        await now();
+      }
+    } finally {
+      this.#running = false;
     }
-    this.#running = false;
   }
   get waiting() { return this.#next !== null; }
 }
@@ -106,7 +138,7 @@ function remembered(name, value) {
 }
 
 // Keys that move within a group of elements of which one has the focus.
-function roving(group, selector, step) {
+function roving(group, selector, step, then = null) {
   group.addEventListener("keydown", (event) => {
     const items = [...group.querySelectorAll(selector)];
     const here = items.indexOf(document.activeElement);
@@ -117,5 +149,20 @@ function roving(group, selector, step) {
     const chosen = items[Math.max(0, Math.min(items.length - 1, there))];
     for (const item of items) item.tabIndex = item === chosen ? 0 : -1;
     chosen.focus();
+    then?.(chosen);
   });
+}
+
+const sideways = (key, here) => ({ ArrowRight: here + 1, ArrowLeft: here - 1 })[key] ?? null;
+
+// A card anew, with the focus where it was: on the same button, or where that is gone on the one in its place.
+function refill(card, ...children) {
+  const key = card.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+  const kind = key && `[data-key^="${key.replace(/\d+$/, "")}"]`;
+  const row = key ? [...card.querySelectorAll(kind)].indexOf(document.activeElement) : -1;
+  card.replaceChildren(...children.filter(Boolean));
+  if (!key) return;
+  const alike = card.querySelectorAll(kind);
+  const same = card.querySelector(`[data-key="${key}"]`) || alike[Math.min(row, alike.length - 1)];
+  (same || card.querySelector("button"))?.focus();
 }

@@ -9,33 +9,55 @@ function download(blob, name) {
 }
 
 async function saveHtml(app) {
-  const panes = app.view === "moons" ? [] : app.shownPanes().map((pane) => ({
-    session: pane.session, model: pane.number, text: app.text, edits: pane.edits, page: pane.data.page, memory: pane.memory,
+  const moons = app.view === "moons";
+  const panes = moons ? [] : app.shownPanes().map((pane) => ({
+    ...pane.about(pane.taken), page: pane.data.page, held: pane.held, measure: pane.mosaic.measure,
+    look: { position: pane.position, memory: pane.memory, target: pane.target },
   }));
-  const sky = app.view === "moons" ? { periods: app.moons.periods, seed: app.moons.seed } : null;
-  const [first] = app.shownPanes();
-  const start = { view: app.view, memories: app.shownPanes().map((pane) => pane.memory), position: first.position, time: Math.floor(app.moons.time), measure: first.mosaic.measure, theme: app.theme };
+  const sky = moons ? { periods: app.moons.periods, seed: app.moons.seed } : null;
+  const { view, theme, guessing } = app;
+  const start = { view, theme, guessing, time: Math.floor(app.moons.time) };
   const answer = await ask("/api/export", { panes, sky, start });
-  download(await answer.blob(), `memory-mosaic-${app.view}.html`);
+  download(await answer.blob(), `memory-mosaic-${view}.html`);
 }
+
+// A copy forgets what was typed and chosen.
+function copied(shown) {
+  const copy = shown.cloneNode(true);
+  const fields = shown.querySelectorAll("textarea, input, select");
+  copy.querySelectorAll("textarea, input, select").forEach((field, i) => {
+    const { value, offsetHeight, selectedIndex } = fields[i];
+    if (field.tagName === "TEXTAREA") {
+      field.textContent = value;
+      field.style.height = `${offsetHeight}px`;
+    } else if (field.tagName === "SELECT") {
+      [...field.options].forEach((option, j) => option.toggleAttribute("selected", j === selectedIndex));
+    } else {
+      field.setAttribute("value", value);
+    }
+  });
+  return copy;
+}
+
+// Characters that XML cannot hold, among them halves of letters, as they are shown in the text.
+const written = (xml) => xml.replace(/[^\t\n\r -\ud7ff\ue000-\ufffd\u{10000}-\u{10ffff}]/gu, (letter) => {
+  const code = letter.codePointAt(0);
+  return code < 32 ? visible(letter) : "\ufffd";
+});
 
 async function savePng(app) {
   const shown = app.view === "moons" ? at("sky") : at("reading");
   const { width, height } = shown.getBoundingClientRect();
   const margin = 24, [wide, high] = [Math.ceil(width) + 2 * margin, Math.ceil(height) + 2 * margin];
-  const copy = shown.cloneNode(true);
-  const fields = shown.querySelectorAll("textarea, input, select");
-  copy.querySelectorAll("textarea, input, select").forEach((field, i) => { // a copy forgets what was typed
-    if (field.tagName === "TEXTAREA") { field.textContent = fields[i].value; field.style.height = `${fields[i].offsetHeight}px`; }
-    else field.setAttribute("value", fields[i].value);
-    if (field.tagName === "SELECT") field.querySelectorAll("option").forEach((option, j) => option.toggleAttribute("selected", j === fields[i].selectedIndex));
-  });
-  const page = h("div", { class: "picture", "data-view": app.view, xmlns: "http://www.w3.org/1999/xhtml" }, h("style", {}, document.querySelector("style").textContent), copy);
+  const page = h("div", { class: "picture", "data-view": app.view, xmlns: "http://www.w3.org/1999/xhtml" },
+    h("style", {}, document.querySelector("style").textContent), copied(shown));
   page.style.cssText = `width:${wide}px;min-height:${high}px;padding:${margin}px;box-sizing:border-box`;
-  const frame = s("foreignObject", { width: wide, height: high }, page);
-  const picture = s("svg", { xmlns: SVG, width: wide, height: high, "data-theme": app.resolved(), class: document.documentElement.className }, frame);
+  const picture = s("svg", {
+    xmlns: SVG, width: wide, height: high, "data-theme": app.resolved(), class: document.documentElement.className,
+  }, s("foreignObject", { width: wide, height: high }, page));
   const image = new Image();
-  image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(new XMLSerializer().serializeToString(picture));
+  const xml = written(new XMLSerializer().serializeToString(picture));
+  image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(xml);
   await image.decode();
   const canvas = h("canvas", { width: 2 * wide, height: 2 * high });
   const brush = canvas.getContext("2d");

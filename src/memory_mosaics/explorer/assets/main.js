@@ -1,22 +1,31 @@
 // The page as a whole: views, the text, theme, keys.
 
+const RETRY = 2000; // milliseconds
+
 class App {
   constructor() {
     this.box = at("text");
-    this.text = "";
+    this.text = ""; // the last that may be read
     this.view = null;
-    this.lost = new Set();
-    this.panes = RECORD ? RECORD.panes.map((pane, i) => new Pane(this, i, pane.model)) : [new Pane(this, 0, 0)];
-    if (!RECORD && DATA.models.length > 1) this.panes.push(new Pane(this, 1, 1));
-    if (!this.panes.length) this.panes.push(new Pane(this, 0, 0));
+    this.guessing = false;
+    this.waiting = new Set(); // what was not answered and is asked again
+    const models = RECORD ? RECORD.panes.map((pane) => pane.model) : [...DATA.models.keys()].slice(0, 2);
+    this.panes = (models.length ? models : [0]).map((model, i) => new Pane(this, i, model));
+    this.current = this.panes[0]; // the pane that keys are for
     at("panes").append(...this.panes.map((pane) => pane.element));
-    this.moons = new Moons(at("sky"));
+    for (const pane of this.panes) {
+      for (const touch of ["focusin", "pointerdown"]) {
+        pane.element.addEventListener(touch, () => { this.current = pane; });
+      }
+    }
+    this.moons = new Moons(this, at("sky"));
     this.#tabs();
     this.#theme();
     this.#keys();
     this.#tools();
     this.#text();
-    this.#start();
+    if (RECORD) this.#open(RECORD); else this.#begin();
+    this.grow();
   }
 
   shownPanes() { return this.view === "compare" ? this.panes : this.panes.slice(0, 1); }
@@ -33,15 +42,22 @@ class App {
       tab.tabIndex = tab.dataset.view === view ? 0 : -1;
     }
     if (view === "moons") this.moons.open(); else this.moons.close();
-    if (view === "compare" && before !== "compare") this.panes[1].read();
+    if (view === "compare" && before !== "compare" && !RECORD) this.#join();
     if (view !== "moons") requestAnimationFrame(() => this.panes.forEach((pane) => pane.text.draw()));
   }
 
+  // The second pane begins where the first one is.
+  #join() {
+    const [first, second] = this.panes;
+    second.grip(first.held);
+    second.follow = first.follow;
+    if (first.data.count) second.wish = { token: first.letters() };
+    second.read();
+  }
+
   views() {
-    const views = ["explore"];
-    if (this.panes.length > 1) views.push("compare");
-    if (!RECORD || RECORD.sky) views.push("moons");
-    return RECORD ? [RECORD.start?.view ?? "explore"] : views;
+    if (RECORD) return [RECORD.start?.view ?? "explore"];
+    return this.panes.length > 1 ? ["explore", "compare", "moons"] : ["explore", "moons"];
   }
 
   write(text) {
@@ -50,52 +66,84 @@ class App {
   }
 
   typed() {
-    const { characters } = DATA.limits;
-    this.text = this.box.value;
-    const length = [...this.text].length;
-    if (length > characters) {
-      this.text = "";
+    const { characters } = DATA.limits, text = this.box.value, count = letters(text);
+    if (count > characters) {
       for (const pane of this.shownPanes()) pane.element.classList.add("stale");
-      message.say(`The text has ${length.toLocaleString("en")} characters; at most ${characters.toLocaleString("en")} are read. What is below was read before.`);
+      message.say(`The text has ${several(count, "character")}; at most ${characters.toLocaleString("en")} are read. `
+        + "What is below was read before.");
       return;
     }
     message.clear();
-    for (const pane of this.shownPanes()) { pane.page = -1; pane.follow = !pane.held; pane.read(); }
+    this.text = text;
+    const caret = letters(text.slice(0, this.box.selectionStart));
+    for (const pane of this.shownPanes()) pane.typed(caret);
   }
 
-  fine(pane) {
-    if (this.lost.delete(pane) && this.lost.size === 0) message.clear();
+  fine(who) {
+    if (this.waiting.delete(who) && this.waiting.size === 0) message.clear();
   }
 
-  // A server that is gone may come back: until then the page keeps what it has.
-  failed(error, pane) {
-    if (error instanceof Lost) {
-      this.lost.add(pane);
+  // A server that is gone or busy is asked again: until then the page keeps what it has.
+  failed(error, who) {
+    if (error instanceof Later) {
+      this.waiting.add(who);
       clearTimeout(this.retry);
-      this.retry = setTimeout(() => [...this.lost].forEach((one) => one.read()), 2000);
+      this.retry = setTimeout(() => [...this.waiting].forEach((one) => one.again()), RETRY);
+      message.say(`${error.message} Trying again …`);
+    } else if (error instanceof Replaced) {
+      this.waiting.clear();
+      message.say(error.message, h("button", { onclick: () => location.reload() }, "Reload the page"));
+    } else {
+      const name = this.shownPanes().length > 1 ? who.model?.name : null;
+      message.say(name && !error.message.includes(name) ? `${name}: ${error.message}` : error.message);
     }
-    message.say(this.shownPanes().length > 1 && !(error instanceof Lost) ? `${pane.model.name}: ${error.message}` : error.message);
+  }
+
+  // What became of the edits.
+  tell({ undone, refused }) {
+    const [were, they] = undone > 1 ? ["were", "they were"] : ["was", "it was"];
+    const told = `${several(undone, "edit")} ${were} undone: the text that ${they} about has changed.`;
+    if (undone || refused.length) message.say([...refused, undone ? told : ""].join(" ").trim());
   }
 
   took(pane, milliseconds) {
     if (RECORD) return;
-    const again = pane.data.again;
-    at("status").textContent = pane.data.count ? `${milliseconds.toFixed(0)} ms` + (again ? ` · ${again} of ${pane.data.count.toLocaleString("en")} tokens read again` : "") : "";
+    const { again, count } = pane.data;
+    const read = again ? ` · ${again} of ${several(count, "token")} read again` : "";
+    at("status").textContent = count ? `${milliseconds.toFixed(0)} ms${read}` : "";
     at("status").dataset.milliseconds = milliseconds.toFixed(1);
   }
 
+  #beside(pane) { return this.view === "compare" ? this.panes.filter((other) => other !== pane) : []; }
+
   moved(pane) {
-    if (this.view === "compare") for (const other of this.panes) if (other !== pane) other.goToLetters(pane.letters());
+    for (const other of this.#beside(pane)) {
+      other.grip(pane.held);
+      other.goToLetters(pane.letters());
+    }
+  }
+
+  // What all memories are measured by, also by a model that has other tokens.
+  aim(pane, id, text) {
+    pane.aim(id);
+    for (const other of this.#beside(pane)) other.aim(other.idOf(text) ?? text);
   }
 
   resolved() { return this.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"); }
+
+  guess(on) {
+    this.guessing = on;
+    document.documentElement.classList.toggle("guessing", on);
+    at("guesses").setAttribute("aria-pressed", String(on));
+    this.panes.forEach((pane) => pane.text.draw());
+  }
 
   #tabs() {
     for (const tab of document.querySelectorAll("[role=tab]")) {
       tab.hidden = !this.views().includes(tab.dataset.view);
       tab.addEventListener("click", () => this.show(tab.dataset.view));
     }
-    roving(document.querySelector("[role=tablist]"), "[role=tab]:not([hidden])", (key, here) => ({ ArrowRight: here + 1, ArrowLeft: here - 1 })[key] ?? null);
+    roving(document.querySelector("[role=tablist]"), "[role=tab]:not([hidden])", sideways);
   }
 
   #theme() {
@@ -113,7 +161,13 @@ class App {
     const guarded = (id, work) => at(id).addEventListener("click", async (event) => {
       const button = event.currentTarget;
       button.disabled = true;
-      try { await work(this); } catch (error) { message.say(error.message.replace(" Trying again …", "")); } finally { button.disabled = false; }
+      try {
+        await work(this);
+      } catch (error) {
+        message.say(error.message);
+      } finally {
+        button.disabled = false;
+      }
     });
     guarded("save-html", saveHtml);
     guarded("save-png", savePng);
@@ -123,54 +177,67 @@ class App {
 
   #text() {
     let resize;
-    const grow = () => { this.box.style.height = "auto"; this.box.style.height = `${Math.min(220, this.box.scrollHeight + 2)}px`; };
-    this.box.addEventListener("input", () => { cancelAnimationFrame(resize); resize = requestAnimationFrame(grow); this.typed(); });
-    const guesses = h("button", { class: "link", "aria-pressed": "false", id: "guesses", onclick: (event) => {
-      const on = document.documentElement.classList.toggle("guessing");
-      event.currentTarget.setAttribute("aria-pressed", String(on));
-      this.panes.forEach((pane) => pane.text.draw());
-    } }, "guesses under the text");
-    const examples = RECORD ? [] : ["Try ", ...Object.entries(DATA.examples).flatMap(([name, text], i) => [i ? ", " : "", h("button", { class: "link", onclick: () => { this.write(text); grow(); } }, name)]), " · "];
-    at("examples").append(...examples, guesses);
-    this.grow = grow;
+    this.grow = () => {
+      this.box.style.height = "auto";
+      this.box.style.height = `${Math.min(220, this.box.scrollHeight + 2)}px`;
+    };
+    this.box.addEventListener("input", () => {
+      cancelAnimationFrame(resize);
+      resize = requestAnimationFrame(this.grow);
+      this.typed();
+    });
+    const take = (text) => {
+      this.write(text);
+      this.grow();
+    };
+    const examples = Object.entries(DATA.examples).flatMap(([name, text], i) => (
+      [i ? ", " : "Try ", h("button", { class: "link", onclick: () => take(text) }, name)]));
+    at("examples").append(...(RECORD ? [] : [...examples, " · "]), h("button", {
+      class: "link", "aria-pressed": "false", id: "guesses", onclick: () => this.guess(!this.guessing),
+    }, "guesses under the text"));
   }
 
   #keys() {
     document.addEventListener("keydown", (event) => {
       const typing = event.target.closest("textarea, input:not([type=range]), select, dialog");
-      if (event.key === "Escape" && !at("keys").open) { for (const pane of this.shownPanes()) pane.release(); if (typing) event.target.blur(); return; }
+      if (event.key === "Escape" && !at("keys").open) {
+        for (const pane of this.shownPanes()) pane.release();
+        if (typing) event.target.blur();
+        return;
+      }
       if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-      const [pane] = this.shownPanes();
+      const pane = this.shownPanes().includes(this.current) ? this.current : this.panes[0];
       const keys = {
-        "/": () => this.box.focus(), o: () => pane.toggle(), u: () => !RECORD && pane.undo(null), "?": () => at("keys").showModal(),
+        "/": () => this.box.focus(), "?": () => at("keys").showModal(),
+        o: () => pane.toggle(), u: () => !RECORD && pane.undo(null),
         1: () => this.show("explore"), 2: () => this.show("compare"), 3: () => this.show("moons"),
       };
-      if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
+      if (!keys[event.key]) return;
+      event.preventDefault();
+      keys[event.key]();
     });
   }
 
-  #start() {
-    if (RECORD) {
-      const { panes, start = {} } = RECORD;
-      document.documentElement.classList.add("recorded");
-      this.box.readOnly = true;
-      this.text = this.box.value = panes[0]?.text ?? "";
-      for (const pane of this.panes) {
-        if (!panes.length) break;
-        const memory = start.memories ? start.memories[pane.index] : start.memory;
-        const there = memory && pane.model.layers.some((layer) => layer.block === memory[0] && layer.kind === memory[1] && memory[2] < layer.heads);
-        pane.memory = there ? memory : null;
-        if (start.position !== null && start.position !== undefined) { pane.position = start.position; pane.follow = false; }
-        pane.mosaic.measure = start.measure ?? "adds";
-        pane.mosaic.build();
-      }
-      this.show(start.view ?? "explore");
-      if (panes.length) this.panes.forEach((pane) => pane.read());
-    } else {
-      this.show("explore");
-      this.write(Object.values(DATA.examples)[0]);
-    }
-    this.grow();
+  #begin() {
+    this.show("explore");
+    this.write(Object.values(DATA.examples)[0]);
+  }
+
+  // A view that was saved, as it was.
+  #open({ panes, start }) {
+    document.documentElement.classList.add("recorded");
+    this.box.readOnly = true;
+    this.text = this.box.value = panes[0]?.text ?? "";
+    panes.forEach((saved, i) => {
+      const pane = this.panes[i];
+      Object.assign(pane, { memory: saved.memory, target: saved.target, taken: this.text });
+      pane.mosaic.measure = saved.measure ?? "adds";
+      pane.mosaic.build();
+      pane.grip(Boolean(saved.held));
+    });
+    this.show(start.view);
+    this.guess(Boolean(start.guessing));
+    if (panes.length) this.panes.forEach((pane) => pane.read());
   }
 }
 

@@ -1,97 +1,154 @@
-// One model reading the text: tokens, prediction, memories, the chosen memory, edits.
+// One model reading the text: what it has read, where one looks, what was edited. The cards show it.
+
+const NOTHING = { count: 0, tokens: [], names: {}, first: 0, last: 0, pages: 1, page: 0, offset: 0, edits: [] };
+const SLOW = 300; // milliseconds after which a text that is being read is shown to be so
 
 class Pane {
   constructor(app, index, model) {
     this.app = app;
     this.index = index;
-    this.session = `${crypto.getRandomValues(new Uint32Array(2)).join("-")}`;
-    this.data = { count: 0, tokens: [], first: 0, last: 0, pages: 1, page: 0, offset: 0, edits: [] };
-    this.position = 0; this.held = false; this.follow = true;
-    this.memory = null; this.target = null; this.found = null;
-    this.edits = []; this.page = -1; this.version = 0; this.read_ = new Newest(); this.look_ = new Newest();
+    this.source = RECORD?.panes.length ? new Saved(RECORD.panes[index]) : SERVED;
+    this.session = crypto.getRandomValues(new Uint32Array(2)).join("-");
+    this.data = NOTHING;
+    this.taken = ""; // the text that `data` is about
+    this.refused = null; // a text that the model does not read
+    this.wish = { page: -1 }; // the page to be read: by number, by `letters`, or also the token by `token` letters
+    this.position = 0;
+    this.held = false;
+    this.writing = null; // the pair that is being written anew, and what was typed for it
+    this.follow = true; // the last token, whatever is typed
+    this.version = 0;
+    this.reading = new Newest();
+    this.looking = new Newest();
     this.seen = new Map();
-    this.name = h("div", { class: "model" });
+    this.heading = new Heading(this);
     this.text = new TextView(this);
     this.mosaic = new MosaicView(this);
-    this.prediction = h("section", { class: "card prediction", "aria-live": "off" });
-    this.detail = h("section", { class: "card detail", hidden: true });
-    this.changes = h("section", { class: "card edits", hidden: true });
+    this.prediction = new PredictionCard(this);
+    this.detail = new DetailCard(this);
+    this.changes = new EditsCard(this);
+    // In the order in which one goes through them by keyboard, and sees them where there is one column.
     this.element = h("article", { class: "pane", "data-pane": index },
-      h("div", { class: "left" }, this.name, this.text.element, this.detail, this.hint = h("p", { class: "hint invite" }, "Hover a token to see what was expected there. Choose a memory to see what it retrieves.")),
-      h("div", { class: "right" }, this.prediction, this.changes, this.mosaic.element));
+      h("div", { class: "left" }, this.heading.element, this.text.element),
+      h("div", { class: "right" }, this.prediction.element, this.changes.element, this.mosaic.element),
+      h("div", { class: "below" }, this.detail.hint, this.detail.element));
     this.use(model);
   }
 
   get model() { return DATA.models[this.number]; }
-  get layer() { return this.memory && this.model.layers.find((layer) => layer.block === this.memory[0] && layer.kind === this.memory[1]); }
   get peek() { return this.layer ? this.layer.peek : null; }
+  get layer() {
+    const [block, kind] = this.memory ?? [];
+    return this.model.layers.find((layer) => layer.block === block && layer.kind === kind) ?? null;
+  }
 
   use(model) {
     this.number = model;
-    this.memory = null; this.edits = []; this.target = null; this.found = null; this.seen.clear();
-    const { name, blocks, width } = this.model;
-    const several = DATA.models.length > 1 && !RECORD;
-    const choice = several ? h("select", { "aria-label": "Model", onchange: (event) => { this.use(Number(event.target.value)); this.read(); } },
-      ...DATA.models.map((one, i) => h("option", { value: i, selected: i === model }, one.name))) : h("strong", {}, name);
-    this.name.replaceChildren(choice, h("span", {}, `${blocks} block${blocks > 1 ? "s" : ""} of width ${width}`), h("span", { class: "summary" }));
+    this.layDown();
+    this.memory = this.target = this.found = this.refused = null;
+    this.edits = [];
+    this.seen.clear();
+    this.heading.build();
     this.mosaic.build();
     this.show();
   }
 
   // Reading.
 
-  read() { return this.read_.run(() => this.#read()); }
+  // What is held stays with its letters; else the end of that page is shown on which one types.
+  typed(caret) {
+    this.layDown();
+    this.refused = null;
+    this.wish = { letters: caret };
+    this.follow = !this.held;
+    return this.read();
+  }
+
+  read() { return this.reading.run(() => this.#read()); }
+  again() { return this.read(); }
 
   async #read() {
-    const text = this.app.text;
+    const text = this.app.text === this.refused ? this.taken : this.app.text;
     const begin = performance.now();
-    const { edits, memory } = this;
+    const slow = setTimeout(() => this.#busy(), SLOW);
+    const { edits, memory, position, wish } = this;
+    const sent = { text, edits, memory, position, wish, target: text === this.taken ? this.target : null };
+    const place = this.#place(text);
     try {
-      const data = RECORD ? RECORD.panes[this.index].read : await (await ask("/api/read", {
-        session: this.session, model: this.number, text, edits, page: this.page,
-        look: { position: this.follow && !this.held ? null : this.position, memory, target: null },
-      })).json();
-      if (text !== this.app.text && this.read_.waiting) return;
-      this.#take(data, edits, memory);
+      const data = await this.source.read({
+        ...this.about(text), page: place.page ?? -1, letters: place.token ?? place.letters ?? null,
+        look: {
+          position: this.follow && !this.held ? null : position, letters: place.token ?? null,
+          memory, target: sent.target,
+        },
+      });
+      if (text !== this.app.text && this.reading.waiting) return;
+      this.#take(data, sent);
       this.app.fine(this);
       this.app.took(this, performance.now() - begin);
       if (!this.found) await this.look();
     } catch (error) {
+      if (!(error instanceof Later)) Object.assign(this, { refused: text, edits: this.data.edits });
       this.element.classList.add("stale");
+      at("status").textContent = "";
       this.app.failed(error, this);
+    } finally {
+      clearTimeout(slow);
     }
   }
 
-  #take(data, edits, memory) {
+  #busy() {
+    this.element.classList.add("stale");
+    if (this.index === 0) at("status").textContent = "reading …";
+  }
+
+  // What every request is about.
+  about(text) {
+    const edits = this.edits.map(({ words, ...edit }) => edit);
+    return { session: this.session, model: this.number, text, edits };
+  }
+
+  // The page to read, and the token that is held, which goes where its letters have gone.
+  #place(text) {
+    if (this.wish.token !== undefined || !this.held || text === this.taken || RECORD) return this.wish;
+    const token = shifted(this.taken, text, this.letters());
+    if (token !== null) return { token };
+    this.grip(false);
+    this.follow = true;
+    return this.wish;
+  }
+
+  #take(data, sent) {
     this.version++;
     this.data = data;
     this.seen.clear();
-    this.element.classList.remove("stale");
-    if (data.dropped) message.say(`${data.dropped} edit${data.dropped > 1 ? "s were" : " was"} undone: the text they were about has changed.`);
-    if (edits === this.edits) this.edits = data.edits; // or they were changed meanwhile, and will be read next
-    if (this.follow && !this.held) this.position = data.last - 1;
-    this.position = Math.max(data.first, Math.min(this.position, data.last - 1));
+    this.app.tell(data);
+    const moved = this.position !== sent.position; // while it was read
+    this.position = moved ? Math.max(data.first, Math.min(this.position, data.last - 1)) : data.look?.position ?? 0;
+    if (sent.text !== this.taken) this.target = null;
+    this.taken = sent.text;
+    // What was changed while it was read will be read next.
+    if (sent.edits === this.edits) this.edits = data.edits;
+    if (sent.wish === this.wish) this.wish = { page: data.page };
+    const same = data.look?.position === this.position && sent.memory === this.memory && sent.target === this.target;
+    this.found = same ? data.look : null;
+    this.element.classList.toggle("stale", !RECORD && this.taken !== this.app.box.value);
     this.text.fill();
-    const mean = (losses) => { const known = (losses || []).filter((loss) => loss !== null); return known.length ? known.reduce((a, b) => a + b, 0) / known.length : null; };
-    const plain = mean(data.losses), edited = data.edited && mean(data.edited.losses);
-    this.name.querySelector(".summary").textContent = plain === null ? "" : `mean loss ${plain.toFixed(2)}` + (edited ? ` → ${edited.toFixed(2)}` : "") + ` · ${data.count.toLocaleString("en")} tokens`;
-    this.target = null;
-    this.found = data.look?.position === this.position && memory === this.memory ? data.look : null; // or another was chosen meanwhile
+    this.heading.fill();
     this.show();
   }
 
   // Looking.
 
-  look() { return this.look_.run(() => this.#look()); }
+  look() { return this.looking.run(() => this.#look()); }
 
   async #look() {
-    if (this.data.count === 0) return;
+    if (this.data.count === 0 || this.position < this.data.first) return;
     const { position, memory, target, version } = this;
     const name = [position, memory, target].join("|");
     try {
-      const found = RECORD ? this.#recorded() : this.seen.get(name) ?? await (await ask("/api/look", {
-        session: this.session, model: this.number, text: this.app.text, edits: this.edits, position, memory, target,
-      })).json();
+      const look = { position, memory, target };
+      const found = this.seen.get(name) ?? await this.source.look({ ...this.about(this.taken), look });
       if (version !== this.version) return;
       this.seen.set(name, found);
       this.found = found;
@@ -101,19 +158,15 @@ class Pane {
     }
   }
 
-  #recorded() {
-    const { overview, memories, read } = RECORD.panes[this.index];
-    const here = this.position - read.first;
-    return { position: this.position, overview: overview[here], memory: this.memory && memories[this.memory.join(".")]?.[here] };
-  }
-
   show() {
     this.text.select();
     this.mosaic.fill();
-    this.#prediction();
-    this.#detail();
-    this.#changes();
+    this.prediction.fill();
+    this.detail.fill();
+    this.changes.fill();
   }
+
+  // Where one looks.
 
   go(position, { quiet = false } = {}) {
     if (position === this.position && this.found?.position === position) return;
@@ -121,177 +174,126 @@ class Pane {
     this.follow = position === this.data.count - 1;
     this.target = null;
     this.text.select();
-    this.#prediction();
+    this.prediction.fill();
     this.look();
     if (!quiet) this.app.moved(this);
   }
 
+  grip(on) {
+    this.held = on;
+    this.element.classList.toggle("held", on);
+  }
+
   hold(position) {
-    this.held = !(this.held && position === this.position);
-    this.element.classList.toggle("held", this.held);
-    this.go(position);
-    this.text.select();
+    this.layDown();
+    this.grip(!(this.held && position === this.position));
+    this.go(position, { quiet: true });
+    this.app.moved(this);
+    this.show();
+  }
+
+  // The pen with which a pair is being written.
+  layDown() {
+    if (this.writing) this.grip(this.writing.held);
+    this.writing = null;
   }
 
   release() {
-    this.held = false;
-    this.element.classList.remove("held");
+    this.grip(false);
     if (this.memory) this.choose(this.memory);
+    else this.show();
   }
 
   choose(memory) {
-    const same = this.memory && this.memory.join() === memory.join();
-    this.memory = same ? null : memory;
+    this.layDown();
+    this.memory = this.memory && joined(this.memory) === joined(memory) ? null : memory;
     if (this.found) this.found = { ...this.found, memory: null };
     this.show();
     this.look();
   }
 
+  aim(target) {
+    this.target = target;
+    this.look();
+  }
+
+  // The id of a token that is among those expected here.
+  idOf(text) {
+    const best = (this.data.edited || this.data).best?.[this.position - this.data.first];
+    return best?.find((one) => one[0] === text)?.[2] ?? null;
+  }
+
   turn(page) {
-    this.page = page;
-    this.held = false; this.follow = false;
+    this.layDown();
+    this.wish = { page };
+    this.grip(false);
+    this.follow = false;
     this.position = 0;
     this.read();
   }
 
-  // The token before which a text of so many letters ends, for the pane beside.
-  letters() { return this.data.offset + this.data.tokens.slice(0, this.position - this.data.first + 1).reduce((sum, token) => sum + [...token].length, 0); }
+  // How many letters there are up to the end of the chosen token: what the pane beside finds it by.
+  letters() {
+    const { offset, tokens, first } = this.data;
+    return offset + letters(tokens.slice(0, this.position - first + 1).join(""));
+  }
 
-  goToLetters(letters) {
-    let sum = this.data.offset;
-    for (let i = 0; i < this.data.tokens.length; i++) {
-      sum += [...this.data.tokens[i]].length;
-      if (sum >= letters) { this.go(this.data.first + i, { quiet: true }); return; }
+  goToLetters(count) {
+    let end = this.data.offset;
+    const i = this.data.tokens.findIndex((token) => (end += letters(token)) >= count);
+    const here = i >= 0 && (count > this.data.offset || this.data.page === 0);
+    if (here) return this.go(this.data.first + i, { quiet: true });
+    if (this.data.pages === 1) return null;
+    if (!RECORD) {
+      this.wish = { token: count };
+      this.follow = false;
+      return this.read();
     }
+    this.position = -1; // on a page that the file does not have
+    this.found = null;
+    return this.show();
   }
 
   // Edits.
 
   edit(change) {
-    const same = (one) => one.block === change.block && one.kind === change.kind && one.head === change.head && one.place === change.place;
-    this.edits = [...this.edits.filter((one) => !same(one)), change];
-    this.read();
+    const of = ({ block, kind, head, place }) => [block, kind, head, place].join();
+    this.#edited([...this.edits.filter((one) => of(one) !== of(change)), change]);
   }
 
-  undo(index) {
-    this.edits = index === null ? [] : this.edits.filter((_, i) => i !== index);
+  undo(index) { this.#edited(index === null ? [] : this.edits.filter((_, i) => i !== index)); }
+
+  #edited(edits) {
+    this.edits = edits;
+    if (!this.element.classList.contains("stale")) message.clear();
     this.read();
   }
 
   change(place, text = null) {
     const [block, kind, head] = this.memory;
-    return { block, kind, head, place, text };
+    const words = place === null || this.peek === null ? null : this.words(place);
+    const mark = this.found?.memory?.marks?.[place] ?? null;
+    return { block, kind, head, place, text, token: null, mark, words };
   }
 
   toggle() {
     if (!this.memory || RECORD) return;
-    const index = this.#off();
+    const index = this.off();
     if (index >= 0) this.undo(index); else this.edit(this.change(null));
   }
 
-  #off() { return this.edits.findIndex((edit) => edit.place === null && [edit.block, edit.kind, edit.head].join() === this.memory?.join()); }
-
-  // Cards.
-
-  targetText() {
-    const i = this.position - this.data.first;
-    const best = (this.data.edited || this.data).best?.[i];
-    if (!best) return null;
-    return (best.find((one) => one[2] === this.target) || (this.data.best[i].find((one) => one[2] === this.target)) || best[0])[0];
+  // The edit that silences the chosen memory.
+  off() {
+    const same = (edit) => joined([edit.block, edit.kind, edit.head]) === joined(this.memory);
+    return this.memory ? this.edits.findIndex((edit) => edit.place === null && same(edit)) : -1;
   }
 
-  #prediction() {
-    const i = this.position - this.data.first;
-    const before = this.data.best?.[i], after = this.data.edited?.best[i];
-    if (!before) { this.prediction.hidden = true; return; }
-    this.prediction.hidden = false;
-    const next = i + 1 < this.data.tokens.length ? this.data.tokens[i + 1] : this.data.after;
-    const share = (list, id) => list?.find((one) => one[2] === id)?.[1] ?? null;
-    const rows = [...(after || before).slice(0, 5)];
-    if (after) for (const one of before.slice(0, 3)) if (!rows.some((row) => row[2] === one[2])) rows.push([one[0], null, one[2]]);
-    const lines = rows.map(([token, now, id]) => {
-      const was = share(before, id);
-      const bars = h("span", { class: "bars" }, h("i", { class: "bar", "--share": now ?? 0 }));
-      if (after) bars.prepend(h("i", { class: "bar was", "--share": was ?? 0 }));
-      return h("li", { class: token === next ? "next" : null },
-        h("button", { class: "guess", "aria-pressed": String(this.targetText() === token), title: "Measure contributions to this token", disabled: Boolean(RECORD), "data-key": `guess-${id}`, onclick: () => { this.target = id; this.look(); } }, word(token)),
-        bars, h("span", { class: "share" }, after ? h("s", {}, was === null ? "<" : percent(was)) : null, now === null ? "less" : percent(now)),
-        token === next ? h("em", {}, "comes next") : null);
-    });
-    const loss = this.data.losses[i + 1], changed = this.data.edited?.losses[i + 1];
-    const told = next === null || next === undefined || loss === undefined || loss === null ? null
-      : h("p", { class: "hint" }, "Then comes ", word(next), `, loss ${loss.toFixed(2)}` + (changed !== undefined && changed !== null ? ` → ${changed.toFixed(2)}` : "") + ".");
-    this.#fill(this.prediction, h("h2", {}, "After ", word(this.data.tokens[i]), " it expects", this.held ? h("small", {}, "held") : null), h("ol", { class: "guesses" }, ...lines), told);
+  // A token of the text by itself, and those of a pair: key and value, which are the same where nothing is ahead.
+  word(position) {
+    const i = position - this.data.first;
+    const { names, tokens } = this.data;
+    return names[i] ?? tokens[i] ?? this.found?.memory?.far?.[position] ?? `token ${position + 1}`;
   }
 
-  #detail() {
-    this.detail.hidden = !this.memory;
-    this.hint.hidden = Boolean(this.memory) || this.data.count === 0;
-    if (!this.memory) return;
-    const { layer } = this, [block, , head] = this.memory, seen = this.found?.memory;
-    const off = this.#off() >= 0;
-    const fixed = [layer.lambda && `λ ${number(layer.lambda[head])}`, layer.beta && `β ${number(layer.beta[head])}`,
-      this.found && `${this.found.overview[this.model.layers.indexOf(layer)]?.effective[head].toFixed(1)} ${layer.peek === null ? "slots" : "pairs"} count`].filter(Boolean).join(" · ");
-    const button = RECORD ? null : h("button", { class: "switch", role: "switch", "aria-checked": String(!off), "data-key": "switch", onclick: () => this.toggle() }, off ? "off" : "on");
-    const title = h("header", {}, h("h2", {}, `${layer.name.replace(/^./, (letter) => letter.toUpperCase())}, block ${block}, head ${head}`), button, h("p", { class: "hint" }, fixed));
-    let body;
-    if (!seen) body = [h("p", { class: "hint" }, RECORD ? "This file holds another memory only." : "…")];
-    else {
-      const pairs = seen.pairs.slice(0, 8).map(([place, weight]) => this.#pair(place, weight));
-      const largest = Math.max(0.2, ...seen.says.map((one) => Math.abs(one[1])));
-      const says = seen.says.map(([token, logit]) => h("li", {}, word(token), h("span", { class: "bars" }, h("i", { class: "bar says" + (logit < 0 ? " negative" : ""), "--share": Math.abs(logit) / largest })), h("span", { class: "share" }, signed(logit))));
-      body = [h("div", { class: "beside" },
-        h("div", {}, h("h3", {}, layer.peek === null ? "Slots retrieved" : layer.peek ? "Pairs retrieved: key → what came next" : "Pairs retrieved"),
-          pairs.length ? h("ul", { class: "pairs" }, ...pairs) : h("p", { class: "hint" }, "Nothing is stored yet: the answer is zero.")),
-        h("div", {}, h("h3", {}, off ? "Switched off, it says nothing" : "Its answer says"), h("ul", { class: "says" }, ...(off ? [] : says))))];
-    }
-    this.#fill(this.detail, title, ...body);
-  }
-
-  #pair(place, weight) {
-    const { peek } = this, named = peek === null;
-    const token = (position) => position < this.data.first || position >= this.data.last ? h("span", { class: "word far" }, `token ${position + 1}`) : word(this.data.tokens[position - this.data.first]);
-    const rewritten = this.edits.find((edit) => edit.place === place && edit.text && [edit.block, edit.kind, edit.head].join() === this.memory.join());
-    const what = named ? [h("span", {}, `slot ${place}`)] : peek ? [token(place), " → ", rewritten ? h("ins", {}, word(rewritten.text)) : token(place + peek)] : [rewritten ? h("ins", {}, word(rewritten.text)) : token(place)];
-    const row = h("li", { "data-place": place, onpointerenter: () => this.text.point(place, true), onpointerleave: () => this.text.point(place, false) },
-      h("span", { class: "share" }, percent(weight)), h("span", { class: "bars" }, h("i", { class: "bar weight", "--share": weight })), h("span", { class: "what" }, ...what));
-    if (RECORD) return row;
-    const held = named ? `slot ${place}` : `pair ${place}`;
-    const rewrite = h("button", { class: "small", "aria-label": `Write ${held} anew`, title: "Write it anew, as if another token had come", "data-key": `write-${place}`, onclick: () => this.#rewrite(row, place) }, "✎");
-    row.append(h("span", { class: "does" }, named ? null : rewrite,
-      h("button", { class: "small", "aria-label": `Remove ${held}`, title: "Remove it", "data-key": `remove-${place}`, onclick: () => this.edit(this.change(place)) }, "✕")));
-    return row;
-  }
-
-  #rewrite(row, place) {
-    const was = this.data.tokens[place + this.peek - this.data.first];
-    const input = h("input", { "aria-label": "Token instead", maxlength: 100, size: 10, placeholder: was === undefined ? "" : was.trim(), "data-key": `token-${place}` });
-    const form = h("form", { class: "rewrite", onsubmit: (event) => {
-      event.preventDefault();
-      if (input.value) this.edit(this.change(place, input.value));
-    } }, input, h("button", {}, "write"));
-    input.addEventListener("keydown", (event) => { if (event.key === "Escape") { event.stopPropagation(); this.show(); } });
-    row.querySelector(".what").replaceChildren(form);
-    input.focus();
-  }
-
-  #changes() {
-    this.changes.hidden = this.edits.length === 0;
-    const chips = this.edits.map((edit, index) => {
-      const name = `block ${edit.block} ${edit.kind === "channel" ? "persistent" : ""} head ${edit.head}`.replace("  ", " ");
-      const layer = this.model.layers.find((one) => one.block === edit.block && one.kind === edit.kind);
-      const token = layer.peek === null ? null : this.data.tokens[edit.place - this.data.first];
-      const what = edit.place === null ? "off" : edit.text ? `pair ${edit.place} says` : `${layer.peek === null ? "slot" : "pair"} ${edit.place} removed`;
-      return h("li", {}, h("span", {}, `${name}: ${what} `), edit.text ? word(edit.text) : edit.place !== null && token ? word(token) : null,
-        RECORD ? null : h("button", { class: "small", "aria-label": `Undo ${name} ${what}`, "data-key": `undo-${index}`, onclick: () => this.undo(index) }, "✕"));
-    });
-    this.#fill(this.changes, h("header", {}, h("h2", {}, `${this.edits.length} edit${this.edits.length > 1 ? "s" : ""}`), RECORD ? null : h("button", { "data-key": "undo-all", onclick: () => this.undo(null) }, "Undo all")), h("ul", { class: "chips" }, ...chips));
-  }
-
-  // A card anew, with the focus where it was.
-  #fill(card, ...children) {
-    const key = card.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-    card.replaceChildren(...children.filter(Boolean));
-    if (key) (card.querySelector(`[data-key="${key}"]`) || card.querySelector("button"))?.focus();
-  }
+  words(place) { return this.peek ? [this.word(place), this.word(place + this.peek)] : [this.word(place)]; }
 }

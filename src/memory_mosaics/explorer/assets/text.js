@@ -6,11 +6,12 @@ class TextView {
   constructor(pane) {
     this.pane = pane;
     this.lines = s("svg", { class: "lines", "aria-hidden": "true" });
-    this.body = h("div", { class: "tokens", role: "listbox", "aria-label": "Tokens", tabindex: "-1" });
+    this.body = h("div", { class: "tokens", role: "listbox", "aria-label": "Tokens", tabindex: "-1", dir: "auto" });
     this.pager = h("div", { class: "pager" });
     this.legend = h("p", { class: "legend" });
-    this.element = h("div", { class: "text" }, this.legend, h("div", { class: "sheet" }, this.lines, this.body), this.pager);
-    this.body.addEventListener("pointerover", (event) => this.#over(event));
+    const sheet = h("div", { class: "sheet" }, this.lines, this.body);
+    this.element = h("div", { class: "text" }, this.legend, sheet, this.pager);
+    this.body.addEventListener("pointermove", (event) => this.#over(event));
     this.body.addEventListener("click", (event) => this.#click(event));
     this.body.addEventListener("focusin", (event) => this.#focus(event));
     roving(this.body, ".token", (key, here, items) => this.#key(key, here, items));
@@ -22,23 +23,31 @@ class TextView {
   // All tokens of the page anew.
   fill() {
     const { data } = this.pane;
-    const changed = data.edited;
     this.body.replaceChildren(...data.tokens.flatMap((token, i) => {
-      const position = data.first + i;
-      const loss = (changed || data).losses?.[i];
-      const guess = i > 0 ? (changed || data).best[i - 1][0] : null;
-      const moved = changed && loss !== null ? loss - data.losses[i] : 0;
-      const shown = h("span", {
-        class: "token" + (Math.abs(moved) > 0.05 ? (moved > 0 ? " worse" : " better") : "") + (token === "" ? " part" : ""),
-        role: "option", tabindex: "-1", "data-at": position,
-        "--loss": loss === null || loss === undefined ? 0 : Math.min(1, loss / SURPRISE).toFixed(3),
-        "data-guess": guess ? quoted(guess[0]) : null,
-        "data-right": guess && guess[0] === token ? "" : null,
-      }, ...this.#inked(token));
+      const shown = this.#token(token, i);
       return token.includes("\n") ? [shown, h("br")] : [shown];
     }));
-    if (data.count === 0) this.body.replaceChildren(h("p", { class: "empty" }, "Nothing to read yet. Type a few words above, or take an example."));
+    if (data.count === 0) {
+      const invitation = "Nothing to read yet. Type a few words above, or take an example.";
+      this.body.replaceChildren(h("p", { class: "empty" }, invitation));
+    }
     this.#page();
+  }
+
+  #token(token, i) {
+    const { data } = this.pane;
+    const changed = data.edited || data;
+    const loss = changed.losses?.[i] ?? null;
+    const guess = i > 0 ? changed.best[i - 1][0] : null;
+    const moved = data.edited && loss !== null ? loss - data.losses[i] : 0;
+    const better = Math.abs(moved) > 0.05 ? (moved > 0 ? " worse" : " better") : "";
+    return h("span", {
+      class: "token" + better + (token === "" ? " part" : ""),
+      role: "option", tabindex: "-1", "data-at": data.first + i, title: data.names[i],
+      "--loss": loss === null ? 0 : Math.min(1, loss / SURPRISE).toFixed(3),
+      "data-guess": guess ? quoted(guess[0]) : null,
+      "data-right": guess && guess[2] === data.ids[i] ? "" : null,
+    }, ...this.#inked(token));
   }
 
   // Shade words and not the blanks before them, which a line may end with.
@@ -59,7 +68,7 @@ class TextView {
       token.setAttribute("aria-selected", String(here === position));
       const weight = weights.get(here);
       token.style.setProperty("--weight", weight ? (0.12 + 0.78 * weight / largest).toFixed(3) : 0);
-      token.classList.toggle("value", peek > 0 && weights.has(here - peek) && weights.get(here - peek) > 0.5 * largest);
+      token.classList.toggle("value", peek > 0 && weights.get(here - peek) > 0.5 * largest);
     }
     this.legend.replaceChildren(...this.#legend());
     this.draw();
@@ -109,18 +118,21 @@ class TextView {
   }
 
   #page() {
-    const { data } = this.pane;
-    const turn = (page, text, label) => h("button", { disabled: page < 0 || page >= data.pages, "aria-label": label, onclick: () => this.pane.turn(page) }, text);
-    this.pager.replaceChildren(...(data.pages > 1 ? [
-      turn(data.page - 1, "←", "Page before"),
-      h("span", {}, `page ${data.page + 1} of ${data.pages} · tokens ${data.first + 1}–${data.last} of ${data.count.toLocaleString("en")}`),
-      turn(data.page + 1, "→", "Page after"),
-    ] : []));
+    const { page, pages, first, last, count } = this.pane.data;
+    const turn = (there, text, label) => h("button", {
+      disabled: RECORD || there < 0 || there >= pages, "aria-label": label, onclick: () => this.pane.turn(there),
+    }, text);
+    const shown = `page ${page + 1} of ${pages} · tokens ${first + 1}–${last} of ${count.toLocaleString("en")}`;
+    const parts = [turn(page - 1, "←", "Page before"), h("span", {}, shown), turn(page + 1, "→", "Page after")];
+    this.pager.replaceChildren(...(pages > 1 ? parts : []));
   }
 
+  // Only where the pointer moves: a text that moves under a resting one would take the prediction from whoever types.
   #over(event) {
-    const token = event.target.closest(".token");
-    if (token && event.pointerType !== "touch" && !this.pane.held) this.pane.go(Number(token.dataset.at));
+    const token = event.target.closest(".token"), where = `${event.screenX} ${event.screenY}`;
+    if (!token || event.pointerType === "touch" || this.pane.held || where === this.pointer) return;
+    this.pointer = where;
+    this.pane.go(Number(token.dataset.at));
   }
 
   #click(event) {
@@ -138,7 +150,10 @@ class TextView {
     if (key === "ArrowLeft") return here - 1;
     if (key === "Home") return 0;
     if (key === "End") return items.length - 1;
-    if (key === "Enter" || key === " ") { this.pane.hold(Number(items[here].dataset.at)); return here; }
+    if (key === "Enter" || key === " ") {
+      this.pane.hold(Number(items[here].dataset.at));
+      return here;
+    }
     if (key !== "ArrowUp" && key !== "ArrowDown") return null;
     const box = items[here].getBoundingClientRect();
     const down = key === "ArrowDown";

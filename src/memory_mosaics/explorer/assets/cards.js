@@ -1,0 +1,232 @@
+// What a pane shows beside the text: its model, what is expected, one memory, the edits.
+
+class Heading {
+  constructor(pane) {
+    this.pane = pane;
+    this.summary = h("span", { class: "summary" });
+    this.element = h("div", { class: "model" });
+  }
+
+  build() {
+    const { pane } = this, { name, blocks, width } = pane.model;
+    const choice = h("select", {
+      "aria-label": "Model",
+      onchange: (event) => {
+        if (!pane.follow) pane.wish = { token: pane.letters() }; // the same place, whatever the tokens
+        pane.use(Number(event.target.value));
+        pane.read();
+      },
+    }, ...DATA.models.map((one, i) => h("option", { value: i, selected: i === pane.number }, one.name)));
+    const shown = DATA.models.length > 1 && !RECORD ? choice : h("strong", {}, name);
+    this.element.replaceChildren(shown, h("span", {}, `${several(blocks, "block")} of width ${width}`), this.summary);
+  }
+
+  fill() {
+    const { losses, edited, count, pages } = this.pane.data;
+    const mean = (some) => {
+      const known = (some || []).filter((loss) => loss !== null);
+      return known.length ? (known.reduce((a, b) => a + b, 0) / known.length).toFixed(2) : null;
+    };
+    const plain = mean(losses), changed = edited && mean(edited.losses);
+    const loss = `mean loss ${plain}` + (changed ? ` → ${changed}` : "") + (pages > 1 ? " on this page" : "");
+    this.summary.textContent = plain === null ? "" : `${loss} · ${several(count, "token")}`;
+  }
+}
+
+class PredictionCard {
+  constructor(pane) {
+    this.pane = pane;
+    this.element = h("section", { class: "card prediction", "aria-live": "off" });
+  }
+
+  fill() {
+    const { data, position, held } = this.pane;
+    const i = position - data.first;
+    const before = data.best?.[i], after = data.edited?.best[i];
+    this.element.hidden = !before;
+    if (!before) return;
+    const next = i + 1 < data.tokens.length ? [this.pane.word(position + 1), data.ids[i + 1]] : data.after;
+    const rows = [...(after || before).slice(0, 5)];
+    const known = (id) => rows.some((row) => row[2] === id);
+    for (const [token, , id] of after ? before.slice(0, 3) : []) if (!known(id)) rows.push([token, null, id]);
+    const loss = data.losses[i + 1] ?? null, changed = data.edited?.losses[i + 1] ?? null;
+    const told = next && loss !== null ? h("p", { class: "hint" }, "Then comes ", word(next[0]),
+      `, loss ${loss.toFixed(2)}` + (changed === null ? "" : ` → ${changed.toFixed(2)}`) + ".") : null;
+    refill(this.element,
+      h("h2", {}, "After ", word(this.pane.word(position)), " it expects", held ? h("small", {}, "held") : null),
+      h("ol", { class: "guesses" }, ...rows.map((row) => this.#row(row, before, Boolean(after), next?.[1]))),
+      told);
+  }
+
+  #row([token, now, id], before, edited, next) {
+    const { pane } = this;
+    const was = before.find((one) => one[2] === id)?.[1] ?? null;
+    const aimed = typeof pane.target === "number" ? pane.target : pane.found?.target[1];
+    const guess = h("button", {
+      class: "guess", "aria-pressed": String(aimed === id), title: "Measure contributions to this token",
+      disabled: Boolean(RECORD), "data-key": `guess-${id}`, onclick: () => pane.app.aim(pane, id, token),
+    }, word(token));
+    const bars = h("span", { class: "bars" }, edited ? bar(" was", was ?? 0) : null, bar("", now ?? 0));
+    const share = h("span", { class: "share" },
+      edited ? h("s", {}, was === null ? "<" : percent(was)) : null, now === null ? "less" : percent(now));
+    const comes = id === next;
+    return h("li", { class: comes ? "next" : null }, guess, bars, share, comes ? h("em", {}, "comes next") : null);
+  }
+}
+
+class DetailCard {
+  constructor(pane) {
+    this.pane = pane;
+    this.hint = h("p", { class: "hint invite" });
+    this.element = h("section", { class: "card detail", hidden: true });
+  }
+
+  fill() {
+    const { memory, data, found } = this.pane;
+    this.element.hidden = !memory;
+    this.hint.hidden = Boolean(memory) || data.count === 0;
+    this.hint.textContent = this.#invitation();
+    if (!memory) return;
+    const seen = found?.memory;
+    refill(this.element, this.#title(), ...(seen ? [this.#body(seen)] : [h("p", { class: "hint" }, "…")]));
+  }
+
+  #invitation() {
+    const held = RECORD && Object.keys(RECORD.panes[this.pane.index]?.memories ?? {});
+    const [block, kind, head] = held?.length === 1 ? held[0].split(".") : [];
+    const one = `${kind === "channel" ? "persistent memory" : "memory"} ${head} of block ${block}`;
+    const choose = head === undefined ? "Choose a memory to see what it retrieves."
+      : `Of this long text the file holds the pairs of one memory: ${one}.`;
+    return `Hover a token to see what was expected there. ${choose}`;
+  }
+
+  #title() {
+    const { pane } = this, { layer, found } = pane, [block, , head] = pane.memory;
+    const off = pane.off() >= 0;
+    const counted = found?.overview[pane.model.layers.indexOf(layer)]?.effective[head];
+    const facts = [
+      layer.lambda && `λ ${number(layer.lambda[head])}`,
+      layer.beta && `β ${number(layer.beta[head])}`,
+      counted !== undefined && `${counted.toFixed(1)} ${layer.peek === null ? "slots" : "pairs"} count`,
+    ];
+    const button = RECORD ? null : h("button", {
+      class: "switch", role: "switch", "aria-checked": String(!off), "data-key": "switch",
+      "aria-label": "This memory", onclick: () => pane.toggle(),
+    }, off ? "off" : "on");
+    return h("header", {}, h("h2", {}, `${capital(layer.name)}, block ${block}, head ${head}`), button,
+      h("p", { class: "hint" }, facts.filter(Boolean).join(" · ")));
+  }
+
+  #body(seen) {
+    const { peek } = this.pane, off = this.pane.off() >= 0;
+    const largest = Math.max(0.2, ...seen.says.map((one) => Math.abs(one[1])));
+    const says = seen.says.map(([token, logit]) => h("li", {}, word(token),
+      h("span", { class: "bars" }, bar(" says" + (logit < 0 ? " negative" : ""), Math.abs(logit) / largest)),
+      h("span", { class: "share" }, signed(logit))));
+    const pairs = seen.pairs.slice(0, 8).map(([place, weight]) => this.#pair(place, weight));
+    const title = (peek === null ? "Slots" : "Pairs") + " retrieved" + (peek ? ": key → what came next" : "");
+    return h("div", { class: "beside" },
+      h("div", {}, h("h3", {}, title), pairs.length ? h("ul", { class: "pairs" }, ...pairs)
+        : h("p", { class: "hint" }, "Nothing is stored yet: the answer is zero.")),
+      h("div", {}, h("h3", {}, off ? "Switched off, it says nothing" : "Its answer says"),
+        h("ul", { class: "says" }, ...(off ? [] : says))));
+  }
+
+  #pair(place, weight) {
+    const { pane } = this, named = pane.peek === null;
+    const words = named ? [`slot ${place}`] : pane.words(place);
+    const chosen = joined(pane.memory);
+    const rewritten = pane.edits.find((edit) => (
+      edit.place === place && edit.text && joined([edit.block, edit.kind, edit.head]) === chosen));
+    const name = named ? words[0] : words.map(quoted).join(" → ");
+    const shown = words.map((text) => (named ? h("span", {}, text) : word(text)));
+    if (rewritten) shown[shown.length - 1] = h("ins", {}, word(rewritten.text));
+    const what = shown.flatMap((one, i) => (i ? [" → ", one] : [one]));
+    const row = h("li", {
+      "data-place": place,
+      onpointerenter: () => pane.text.point(place, true), onpointerleave: () => pane.text.point(place, false),
+    }, h("span", { class: "share" }, percent(weight)), h("span", { class: "bars" }, bar(" weight", weight)),
+      h("span", { class: "what" }, ...(pane.writing?.place === place ? [this.#form(words.at(-1))] : what)));
+    if (RECORD) return row;
+    const write = h("button", {
+      class: "small", "aria-label": `Write ${name} anew`, title: "Write it anew, as if another token had come",
+      "data-key": `write-${place}`, onclick: () => this.#write(place),
+    }, "✎");
+    const remove = h("button", {
+      class: "small", "aria-label": `Remove ${name}`, title: "Remove it", "data-key": `remove-${place}`,
+      onclick: () => pane.edit(pane.change(place)),
+    }, "✕");
+    row.append(h("span", { class: "does" }, named ? null : write, remove));
+    return row;
+  }
+
+  // Open the form in the row of a pair. The token is held meanwhile: a mouse that crosses the text moves nothing.
+  #write(place) {
+    const { pane } = this;
+    pane.writing = { place, text: "", held: pane.writing?.held ?? pane.held };
+    pane.grip(true);
+    pane.show();
+    this.element.querySelector(".rewrite input").focus();
+  }
+
+  // As it was left, since the card may be drawn anew while one writes.
+  #form(was) {
+    const { writing } = this.pane;
+    const input = h("input", {
+      "aria-label": "Token instead", maxlength: 100, size: 10, placeholder: was.trim(), "data-key": "token",
+      oninput: () => { writing.text = input.value; },
+      onkeydown: (event) => {
+        if (event.key !== "Escape") return;
+        event.stopPropagation();
+        this.#close(writing);
+      },
+    });
+    input.value = writing.text;
+    return h("form", {
+      class: "rewrite",
+      onsubmit: (event) => {
+        event.preventDefault();
+        if (!input.value) return;
+        const change = this.pane.change(writing.place, input.value);
+        this.#close(writing);
+        this.pane.edit(change);
+      },
+    }, input, h("button", {}, "write"));
+  }
+
+  #close({ place }) {
+    this.pane.layDown();
+    this.pane.show();
+    this.element.querySelector(`[data-key="write-${place}"]`)?.focus();
+  }
+}
+
+class EditsCard {
+  constructor(pane) {
+    this.pane = pane;
+    this.element = h("section", { class: "card edits", hidden: true });
+  }
+
+  fill() {
+    const { edits } = this.pane;
+    const left = edits.length === 0 && this.element.contains(document.activeElement);
+    this.element.hidden = edits.length === 0;
+    const undo = { "data-key": "undo-all", onclick: () => this.pane.undo(null) };
+    const all = RECORD ? null : h("button", undo, "Undo all");
+    refill(this.element, h("header", {}, h("h2", {}, several(edits.length, "edit")), all),
+      h("ul", { class: "chips" }, ...edits.map((edit, index) => this.#chip(edit, index))));
+    if (left) this.pane.text.body.querySelector('[tabindex="0"]')?.focus();
+  }
+
+  #chip(edit, index) {
+    const { block, kind, head, place, words, text } = edit;
+    const name = `block ${block}${kind === "channel" ? " persistent" : ""} head ${head}`;
+    const pair = words?.map(quoted).join(" → ") ?? `slot ${place}`;
+    const what = place === null ? "off" : text ? `${pair} says ${quoted(text)}` : `${pair} removed`;
+    const undo = RECORD ? null : h("button", {
+      class: "small", "aria-label": `Undo ${name}: ${what}`, "data-key": `undo-${index}`,
+      onclick: () => this.pane.undo(index),
+    }, "✕");
+    return h("li", {}, h("span", {}, `${name}: `, place === null ? what : h("span", { class: "word" }, what)), undo);
+  }
+}

@@ -1,0 +1,25 @@
+// Where a pane has its numbers from: a server, or a file that holds them.
+
+const SERVED = {
+  read: (body) => asked("/api/read", body),
+  look: (body) => asked("/api/look", body),
+  holds: () => true,
+};
+
+class Saved {
+  constructor(record) { this.record = record; }
+
+  async read() { return this.record.read; }
+
+  async look({ look: { position, memory, target } }) {
+    const { read, overview, memories } = this.record;
+    const here = position - read.first;
+    const seen = memory && memories[joined(memory)]?.[here];
+    if (position === read.look.position && target !== null) return { ...read.look, memory: seen };
+    const [text, , id] = (read.edited || read).best[here][0];
+    return { position, overview: overview[here], target: [text, id], memory: seen };
+  }
+
+  // Of a long text a file holds one memory.
+  holds(memory) { return joined(memory) in this.record.memories; }
+}
