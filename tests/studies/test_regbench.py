@@ -114,6 +114,22 @@ def test_processes_share_the_runs(tmp_path, finished):
     assert len(results["runs"]) == 2
 
 
+@pytest.mark.parametrize(("patience", "epochs"), [(None, 6), (2, 4), (3, 6)])
+def test_patience_ends_a_run_that_grows_worse(patience, epochs, tmp_path, monkeypatch):
+    losses = iter([3.0, 2.0, 2.5, 2.1, 1.9, 2.6])
+    measure = regbench_training.measure
+
+    def measured(model, split, machine, **options):
+        found = measure(model, split, machine, **options)
+        return found | {"loss": next(losses)} if split is trainer.splits["validation"] else found
+
+    monkeypatch.setattr(regbench_training, "measure", measured)
+    trainer = Trainer(replace(JOB, epochs=6, patience=patience), tmp_path, data=tmp_path, machine=Machine(device="cpu"))
+    outcome = trainer.go()
+    assert outcome["trained_epochs"] == len(outcome["curve"]["valid_loss"]) == epochs
+    assert outcome["tested"]["loss"]["epoch"] == (2 if epochs == 4 else 5)
+
+
 def test_stopped_in_the_middle_it_ends_the_same(tmp_path):
     machine = Machine(device="cpu")
     places = [tmp_path / "whole", tmp_path / "stopped"]

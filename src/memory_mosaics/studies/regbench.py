@@ -44,6 +44,7 @@ def run(
     trials: int | None = None,
     choices: Choices = CHOICES,
     epochs: int = 200,
+    patience: int | None = None,
     held_out: int = 500,
     processes: int = 1,
     cluster: Literal["ray"] | None = None,
@@ -66,6 +67,7 @@ def run(
         trials: draw so many of a sweep for each architecture and number of environments; all of them if not given
         choices: the values to try
         epochs: of training; the best one is tested
+        patience: end a run when its validation loss has not fallen for so many epochs; null trains them all
         held_out: sequences of the validation, and of the test
         processes: runs at once, dealt out to the GPUs there are
         cluster: ray trains on the Ray cluster of this machine or of RAY_ADDRESS, whose machines share the folder
@@ -74,12 +76,13 @@ def run(
         compile: with torch.compile; null compiles on CUDA where a run is long enough
     """
     numbers = environments or ([100] if in_distribution else ENVIRONMENTS)
-    for name, value in {"epochs": epochs, "processes": processes, "trials": 1 if trials is None else trials}.items():
-        if value < 1:
+    least = {"epochs": epochs, "processes": processes, "trials": trials, "patience": patience}
+    for name, value in least.items():
+        if value is not None and value < 1:
             raise UserError(f"{name} must be at least 1, not {value}")
     if trials is not None and not sweep:
         raise UserError(f"--trials {trials} draws from a sweep; give --sweep too, or leave it out")
-    common = {"in_distribution": in_distribution, "epochs": epochs, "held_out": held_out}
+    common = {"in_distribution": in_distribution, "epochs": epochs, "held_out": held_out, "patience": patience}
     cases = [(name, number) for number in dict.fromkeys(numbers) for name in dict.fromkeys(architectures or ELEVEN)]
     machine = Machine(device=device, precision=precision, compile=compile)
     plans = make(out, machine, common, cases, choices, sweep=sweep, trials=trials)

@@ -58,6 +58,7 @@ class Job:
     seed: int
     epochs: int = 200
     held_out: int = 500
+    patience: int | None = None  # epochs without a lower validation loss after which a run ends
 
     @property
     def size(self) -> Size:
@@ -128,7 +129,7 @@ class Trainer:
             within_memory(f"{BATCH} sequences of width {job.width} do not fit; choose a smaller"),
         ):
             saved = time.perf_counter()
-            while self.progress["step"] < job.steps and not self.stopping:
+            while not (self.finished or self.stopping):
                 line = self._advance()
                 if line is not None:
                     with file.open("a", encoding="utf-8") as log:
@@ -136,7 +137,14 @@ class Trainer:
                 if self.stopping or time.perf_counter() - saved > SAVED_EVERY:
                     self._save()
                     saved = time.perf_counter()
-            return None if self.progress["step"] < job.steps else self._outcome()
+            return self._outcome() if self.finished else None
+
+    @property
+    def finished(self) -> bool:
+        """All epochs are trained, or enough of them since the best."""
+        waited = len(self.progress["curve"]) - self.progress["best"]["loss"][1]
+        patient = self.job.patience is None or waited < self.job.patience
+        return self.progress["step"] >= self.job.steps or not patient
 
     def _advance(self) -> dict[str, Any] | None:
         """Train to the end of the epoch and measure; nothing if stopped on the way."""
@@ -181,12 +189,13 @@ class Trainer:
         epoch = progress["best"]["loss"][1]
         columns = zip(*progress["curve"], strict=True)
         names = ("train_loss", "valid_loss", "valid_accuracy", "valid_tvd")
-        tokens = self.job.epochs * self.splits["train"].tokens
+        trained = len(progress["curve"])
         return {
             "status": "finished",
             **asdict(self.job),
             "label": architecture(self.job.architecture).label,
             "parameters": parameter_count(self.model)["total"],
+            "trained_epochs": trained,
             "selected_by": "loss",
             **{name: progress["curve"][epoch - 1][place] for place, name in enumerate(names)},
             "accuracy": tested["loss"]["accuracy"],
@@ -194,7 +203,7 @@ class Trainer:
             "tested": tested,
             "curve": {name: rounded(list(column), 4) for name, column in zip(names, columns, strict=True)},
             "seconds": round(progress["seconds"], 1),
-            "tokens_per_second": round(tokens / progress["seconds"]),
+            "tokens_per_second": round(trained * self.splits["train"].tokens / progress["seconds"]),
             "compiled": self.compiled,
             **surroundings(self.device),
         }
