@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from statistics import median
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ import torch
 from tqdm import tqdm
 
 COLD = 2**28  # bytes, more than any cache holds
-AHEAD = 20_000_000  # cycles of the device: some ten milliseconds
+ROW = 8  # short acts that are timed together
 Item = TypeVar("Item")
 
 
@@ -29,33 +30,47 @@ class Clock:
     ) -> dict[str, float]:
         """Median seconds of each act. They take turns, A B A B, so that noise hits all alike.
 
-        `cold` is for acts of microseconds: the caches hold none of their inputs, and on CUDA each act is one graph,
-        replayed, all of them queued before the first begins: what is measured is the device alone, however long the
-        host would take to launch an act. An act that cannot be recorded is launched as it is.
+        `cold` is for acts of microseconds: the caches hold none of their inputs, and on CUDA what is measured is the
+        device alone, however long the host takes to launch an act. An act that cannot be recorded is timed as it is.
         """
         if cold and self.cuda:
-            acts = {name: self.recorded(act) or act for name, act in acts.items()}
+            return self._cold(acts, repeats, warm_up)
         for _ in range(warm_up):
             for act in acts.values():
                 act()
         self.wait()
         marks: dict[str, list[tuple[Any, Any]]] = {name: [] for name in acts}
-        cache = torch.empty(COLD, dtype=torch.uint8, device=self.device) if cold and self.cuda else None
-        if cache is not None:
-            torch.cuda._sleep(AHEAD)
         for _ in range(repeats):
             for name, act in acts.items():
-                if cache is not None:
-                    cache.zero_()
                 start = self._mark()
                 act()
                 marks[name].append((start, self._mark()))
         self.wait()
         return {name: median(_between(*pair) for pair in pairs) for name, pairs in marks.items()}
 
+    def _cold(self, acts: dict[str, Callable[[], object]], repeats: int, warm_up: int) -> dict[str, float]:
+        """A graph of several acts, the caches wiped before each, less one that wipes them alone."""
+        cache = torch.empty(COLD, dtype=torch.uint8, device=self.device)
+
+        def row(act: Callable[[], object]) -> None:
+            for _ in range(ROW):
+                cache.zero_()
+                act()
+
+        def nothing() -> None:
+            pass
+
+        wiping = self.recorded(partial(row, nothing)) or partial(row, nothing)
+        graphs = {name: self.recorded(partial(row, act)) for name, act in acts.items()}
+        rows = {name: graph for name, graph in graphs.items() if graph}
+        seconds = self.laps({**rows, "": wiping}, repeats, warm_up=warm_up)
+        found = {name: (seconds[name] - seconds[""]) / ROW for name in rows}
+        found |= self.laps({name: act for name, act in acts.items() if name not in rows}, repeats, warm_up=warm_up)
+        return {name: found[name] for name in acts}
+
     def seconds(self, act: Callable[[], object], repeats: int, *, warm_up: int = 3, cold: bool = False) -> float:
         """Median seconds of one act."""
-        return self.laps({"": act}, repeats, warm_up=warm_up, cold=cold)[""]
+        return self.laps({"act": act}, repeats, warm_up=warm_up, cold=cold)["act"]
 
     def aside(self) -> AbstractContextManager[object]:
         """Where an answer must be computed for its backward pass, which runs where the forward ran, to be recorded."""
