@@ -60,7 +60,7 @@ def _in_browser(address: str) -> dict:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 860})
         page.goto(address)
-        page.wait_for_selector(".tile:not(:empty)")
+        page.wait_for_selector(".tile span:not(:empty)", state="attached")
         page.click(".tile >> nth=2")
         page.wait_for_selector(".pairs li")
         typed = {}

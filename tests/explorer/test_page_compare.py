@@ -52,17 +52,25 @@ def test_a_held_token_is_held_on_both_sides(other):
 
 
 def test_a_guess_is_measured_on_both_sides(other):
+    """By a model of bytes, the first byte of it."""
     other.page.click("#tab-compare")
     other.page.wait_for_selector(".pane[data-pane='1'] .guesses li")
-    before = other.page.inner_text(".pane[data-pane='1'] .mosaics .hint")
-    guess = other.page.locator(".pane[data-pane='0'] .guess").nth(3)
-    guess.click()
-    text = guess.inner_text()
-    other.page.wait_for_selector(f".pane[data-pane='0'] .mosaics .hint:has-text({text!r})")
-    if text.startswith("<"):
-        return
-    other.page.wait_for_selector(f".pane[data-pane='1'] .mosaics .hint:has-text('logit of {text[0]},')")
-    assert before != other.page.inner_text(".pane[data-pane='1'] .mosaics .hint")
+    other.page.hover(token(8))
+    other.until("explorer.panes[1].letters() === explorer.panes[0].letters()")
+    index, text = next(
+        (index, text)
+        for index, text in enumerate(other.page.locator(GUESSES).all_inner_texts())
+        if text[0] != "<" and index > 0
+    )
+    said = "document.querySelectorAll('.mosaics > .hint')[{}].textContent"
+    wanted = [f"What each memory adds to the logit of {one}, above the average token." for one in (text, text[0])]
+    assert other.page.evaluate(said.format(1)) != wanted[1]
+    other.page.locator(GUESSES).nth(index).click()
+    for pane in (0, 1):
+        other.until(said.format(pane), wanted[pane])
+
+
+GUESSES = ".pane[data-pane='0'] .guess"
 
 
 def test_pages_are_turned_to_the_same_place(other):

@@ -52,9 +52,8 @@ def test_nothing_sticks_out(browser, served, width):
 
 
 TOPS = "[...document.querySelectorAll('.pane .grid')].slice(0, 2).map((one) => one.getBoundingClientRect().top)"
-CUT = (
-    "[...document.querySelectorAll('.tile span')].filter(one => one.scrollWidth > one.parentElement.clientWidth).length"
-)
+CUT = """[...document.querySelectorAll('.tile span')].filter((one) => (
+  one.getBoundingClientRect().width > one.parentElement.getBoundingClientRect().width)).length"""
 
 
 @pytest.mark.parametrize("width", [360, 1024, 1280, 1920])

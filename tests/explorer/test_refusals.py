@@ -35,7 +35,6 @@ def test_bytes_that_are_no_json_get_one_line(served):
         ({"Content-Type": "text/plain"}, 415),
         ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
         ({"Content-Length": str(BODY + 1)}, 413),
-        ({"Content-Length": "many"}, 400),
     ],
     ids=str,
 )
@@ -96,6 +95,7 @@ def by_hand(served, head: bytes, body: bytes = b"") -> bytes:
 
 
 def test_a_length_that_is_not_true_lets_no_more_in(served):
+    assert by_hand(served, b"POST /api/read HTTP/1.1\r\nContent-Length: many\r\n").startswith(b"HTTP/1.1 400 ")
     chunk = b"80000\r\n" + b"a" * 0x80000 + b"\r\n"
     head = b"POST /api/read HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n"
     assert b" 200 " not in by_hand(served, head, 20 * chunk + b"0\r\n\r\n")
