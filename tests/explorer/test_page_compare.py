@@ -86,6 +86,9 @@ def test_pages_are_turned_to_the_same_place(other):
         other.until("explorer.panes[1].letters() - explorer.panes[0].letters() < 1")
     other.page.hover(token(5))
     other.page.wait_for_selector(".pane[data-pane='1'] .pager >> text=page 1 of 2")
+    other.page.click(".pane[data-pane='1'] .pager [aria-label='Page after']")
+    other.until("explorer.panes[1].data.page === 1 && explorer.panes[0].letters() >= explorer.panes[1].letters()")
+    assert other.at(0) > 5
 
 
 def test_a_model_that_reads_less_is_named_once(browser, mosaic, twin):

@@ -229,7 +229,7 @@ class Pane {
     this.grip(false);
     this.follow = false;
     this.position = 0;
-    this.read();
+    this.read().then(() => this.app.moved(this));
   }
 
   // How many letters there are up to the end of the chosen token: what the pane beside finds it by.
