@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from memory_mosaics import __version__
-from memory_mosaics.cli import COMMANDS, main
+from memory_mosaics.cli import COMMANDS, gather_lists, main
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -116,3 +116,31 @@ def test_a_preset_in_a_file_is_refused(tmp_path, capsys):
     (tmp_path / "mine.yaml").write_text("preset: transformer-tiny\n")
     assert main(["train", "c", "--config", str(tmp_path / "mine.yaml")]) == 2
     assert "give it as the flag --preset" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "gathered"),
+    [
+        (["--prompt", "🐉 loved", "[1,2]"], ["--prompt", '["🐉 loved", "[1,2]"]']),
+        (["--prompt", '["a", "b"]'], ["--prompt", '["a", "b"]']),
+        (["--prompt=-x"], ['--prompt=["-x"]']),
+        (['--prompt=["-x"]'], ['--prompt=["-x"]']),
+    ],
+)
+def test_texts_are_taken_as_they_are_written(given, gathered):
+    assert gather_lists(["generate", "run", *given]) == ["generate", "run", *gathered]
+
+
+def test_numbers_are_gathered():
+    given = ["attention", "a", "b", "--data", "d", "--length", "512", "1536", "--batch", "2"]
+    assert gather_lists(given) == [
+        "attention",
+        "--runs",
+        '["a", "b"]',
+        "--data",
+        "d",
+        "--length",
+        "[512,1536]",
+        "--batch",
+        "2",
+    ]

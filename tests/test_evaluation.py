@@ -135,11 +135,11 @@ def test_of_one_window_no_band_is_known(trained, corpus):
 
 def test_a_smoothed_curve_keeps_what_is_straight_and_its_ends():
     line = np.linspace(3, 2, 1000)
-    np.testing.assert_allclose(smooth(line), line)
+    np.testing.assert_allclose(smooth(line, 10), line)
     noise = np.random.default_rng(0).normal(size=(2, 1000))
-    assert smooth(noise)[:, 50:-50].std() < 0.4
-    np.testing.assert_allclose(smooth(noise)[:, [0, -1]], noise[:, [0, -1]])
-    np.testing.assert_allclose(smooth(noise)[1], smooth(noise[1]))
+    assert smooth(noise, 10)[:, 50:-50].std() < 0.4
+    np.testing.assert_allclose(smooth(noise, 10)[:, [0, -1]], noise[:, [0, -1]])
+    np.testing.assert_allclose(smooth(noise, 10)[1], smooth(noise[1], 10))
 
 
 def test_a_model_that_is_broken_is_named(trained, corpus):

@@ -123,4 +123,4 @@ def test_a_curve_that_ends_early_says_so():
         "400 (transformer): 2.000",
     ]
     lines = [line.get_xdata()[-1] for line in figure.axes[0].lines[:2]]
-    assert lines == [197, 395]
+    assert lines == [195, 395]

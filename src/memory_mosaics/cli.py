@@ -164,12 +164,17 @@ class Parser(ArgumentParser):
         raise SystemExit(2)
 
 
-def _is_list(value: str) -> bool:
+def _is_list(value: str, kind: str) -> bool:
     """Whether it is a list as the parser has it, and not a text in brackets."""
     try:
-        return isinstance(json.loads(value), list)
+        found = json.loads(value)
     except ValueError:
         return False
+    return isinstance(found, list) and not ("str" in kind and any(not isinstance(each, str) for each in found))
+
+
+def _as_list(values: list[str], kind: str) -> str:
+    return json.dumps(values, ensure_ascii=False) if "str" in kind else f"[{','.join(values)}]"
 
 
 def gather_lists(arguments: Sequence[str]) -> list[str]:
@@ -197,13 +202,17 @@ def gather_lists(arguments: Sequence[str]) -> list[str]:
     if word in lists and parameters[word[2:]].default is None and rest and not rest[0].startswith("-"):
         rest.insert(0, word)
     while rest:
-        values = list(takewhile(lambda value: not FLAG.match(value) and not _is_list(value), rest))
-        values = values if word in lists else []
+        kind = lists.get(word, "")
+        values = takewhile(lambda value: not FLAG.match(value) and not _is_list(value, kind), rest)  # noqa: B023
+        values = list(values) if kind else []
         if values:
-            gathered.append(json.dumps(values) if "str" in lists[word] else f"[{','.join(values)}]")
+            gathered.append(_as_list(values, kind))
             del rest[: len(values)]
         if rest:
             word = rest.pop(0)
+            name, given, value = word.partition("=")
+            if given and (kind := lists.get(name, "")) and not _is_list(value, kind):
+                word = f"{name}={_as_list([value], kind)}"  # the way to give one that begins with a dash
             gathered.append(word)
             if kinds.get(word[2:]) is bool:
                 told = rest and rest[0].lower() in ("true", "false")

@@ -127,7 +127,7 @@ def evaluate(trained: Trained, text: Sample, *, batch: int = 8) -> Evaluation:
     from tqdm import tqdm
 
     model, length = trained.model.eval(), min(text.length, trained.model.longest or text.length)
-    device = model.embedding.weight.device
+    device, reach = model.embedding.weight.device, text.length // 100
     sums = squares = smooth_squares = np.zeros(length)
     window_squares = bytes_ = windows = 0
     bar: Any = tqdm(total=len(text), unit="window", desc=trained.name, disable=None)
@@ -136,7 +136,7 @@ def evaluate(trained: Trained, text: Sample, *, batch: int = 8) -> Evaluation:
             with within_memory(f"{batch} windows at once are too many; give a smaller --batch"):
                 losses = token_losses(model, rows[:, :-1].to(device), rows[:, 1:].to(device)).cpu().double().numpy()
             sums, squares = sums + losses.sum(axis=0), squares + np.square(losses).sum(axis=0)
-            smooth_squares = smooth_squares + np.square(smooth(losses)).sum(axis=0)
+            smooth_squares = smooth_squares + np.square(smooth(losses, reach)).sum(axis=0)
             window_squares += np.square(losses.mean(axis=1)).sum()
             windows += len(rows)
             bytes_ += trained.tokenizer.count_bytes(rows[:, 1:].numpy())
@@ -145,7 +145,7 @@ def evaluate(trained: Trained, text: Sample, *, batch: int = 8) -> Evaluation:
     loss = float(sums.mean() / windows)
     if not loss < 700:  # whose exponential is the largest number there is
         raise UserError(f"the loss of {trained.name} is {loss}: {trained.folder} is no trained model")
-    smoothed = smooth(sums)
+    smoothed = smooth(sums, reach)
     return Evaluation(
         by_position=sums / windows,
         by_position_within=_within(sums, squares, windows),
@@ -158,10 +158,10 @@ def evaluate(trained: Trained, text: Sample, *, batch: int = 8) -> Evaluation:
     )
 
 
-def smooth(losses: Float[np.ndarray, "*B T"]) -> Float[np.ndarray, "*B T"]:
-    """A running mean over a fiftieth of the positions, narrower at both ends: there it is what was measured."""
+def smooth(losses: Float[np.ndarray, "*B T"], reach: int) -> Float[np.ndarray, "*B T"]:
+    """A running mean, `reach` positions to either side but fewer at both ends: there it is what was measured."""
     at = np.arange(length := losses.shape[-1])
-    radius = np.minimum(length // 100, np.minimum(at, length - 1 - at))
+    radius = np.minimum(reach, np.minimum(at, length - 1 - at))
     before = np.concatenate([np.zeros_like(losses[..., :1]), losses.cumsum(axis=-1)], axis=-1)
     return (before[..., at + radius + 1] - before[..., at - radius]) / (2 * radius + 1)
 

@@ -26,7 +26,9 @@ def loss_by_position(results: dict[str, Any]) -> "Figure":
     lows, highs = [], []
     for model, (colour, dash) in zip(models, _styles(models), strict=True):
         read = len(model["smoothed"])
-        mean = model["smoothed"][: read - read // 100]  # the very last are smoothed over fewer positions, and jump
+        mean = model["smoothed"][
+            : read - results["length"] // 100
+        ]  # the very last are smoothed over fewer positions, and jump
         within = (model["smoothed_within"] or [0.0] * read)[: len(mean)]
         low, high = ([m + sign * w for m, w in zip(mean, within, strict=True)] for sign in (-1, 1))
         short = f" up to {read}" if read < results["length"] else ""
@@ -37,7 +39,8 @@ def loss_by_position(results: dict[str, Any]) -> "Figure":
         highs += high[SETTLED:] or high
     bottom, top = min(lows), max(highs)
     axes.set(xlabel="position in the window", ylabel="nats a token", xlim=(0, results["length"]))
-    axes.set_ylim(bottom - 0.04 * (top - bottom), top + 0.04 * (top - bottom))
+    room = 0.04 * (top - bottom) or 0.1
+    axes.set_ylim(bottom - room, top + room)
     for context in {model["context"] for model in models if model["context"] < results["length"]}:
         axes.axvline(context, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=0)
         where: Any = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points"}
@@ -105,7 +108,7 @@ def heads(results: dict[str, Any]) -> "Figure":
             _block(axes, block, _centres(model), colour)
             axes.set(yscale="log", ylim=decades, xlim=(0, model["length"]))
             axes.tick_params(labelsize=8)
-            axes.set_title(f"block {block['block'] + 1}", loc="left", fontsize=8.5)
+            axes.set_title(f"block {block['block']}", loc="left", fontsize=8.5)
         row[0].set_ylabel(f"{model['name']}\n{model['length']} tokens", fontsize=9)
         for axes in row:
             axes.tick_params(which="minor", labelleft=False)
