@@ -34,8 +34,16 @@ DRAWINGS: dict[str, dict[str, "Callable[[dict[str, Any]], Figure | None]"]] = {
 }
 
 
+def names(study: str) -> list[str]:
+    """The files that a study's figures are drawn into; none of one that has no figures."""
+    return list(DRAWINGS.get(study, ()))
+
+
 def draw(results: dict[str, Any], folder: Path) -> list[Path]:
-    """All figures of a study, from what its results.json holds; returns their files. What was not run is not drawn."""
+    """All figures of a study, from what its results.json holds; returns their files.
+
+    What was not run is not drawn, and its figure of an earlier run does not stay beside the others.
+    """
     check()
     from matplotlib import rc_context
 
@@ -46,9 +54,13 @@ def draw(results: dict[str, Any], folder: Path) -> list[Path]:
         row["valid_loss"] for row in results.get("runs", results.get("rows", ()))
     ):
         raise UserError("there is nothing to draw: no run came to an end")
+    if study in ("evaluate", "attention") and not results["models"]:
+        raise UserError("there is nothing to draw: the study was stopped before its first model was measured")
     with rc_context(STYLE):
         drawn = {folder / name: drawing(results) for name, drawing in DRAWINGS[study].items()}
         for file, figure in drawn.items():
-            if figure is not None:
+            if figure is None:
+                file.unlink(missing_ok=True)
+            else:
                 save(figure, file)
     return [file for file, figure in drawn.items() if figure is not None]

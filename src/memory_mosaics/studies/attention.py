@@ -76,12 +76,11 @@ def run(
     plan = {name: [texts[long] for long in lengths] for name, lengths in read.items()}
     if not any(plan.values()):
         raise UserError(f"there is nothing to measure: no model reads {lengths[0]} tokens; take a shorter --length")
-    files.prepare(out)
-    results: dict[str, Any] = {"study": "attention", "interrupted": False, "corpus": corpus.folder.name}
+    results: dict[str, Any] = {"study": "attention", "interrupted": True, "corpus": corpus.folder.name}
     results |= {"split": split, "lengths": lengths, "models": []} | files.surroundings(place)
     opened = one_by_one({name: models[name] for name, asked in plan.items() if asked}, device=place)
     records = (_record(trained, text, batch) for trained in opened for text in plan[trained.name])
-    keep(records, results, out / "results.json")
+    keep(records, results, out)
     _say(results, out)
     return results
 

@@ -57,12 +57,11 @@ def run(
         if (longest := trained.model.longest or length) < length:
             print(f"{trained.name} has {longest} learned positions: its curve ends there, before {length}")
     text = evaluation.sample(corpus, split=split, length=length, count=windows, at_documents=at_documents)
-    files.prepare(out)
-    results: dict[str, Any] = {"study": "evaluate", "interrupted": False, "corpus": corpus.folder.name}
+    results: dict[str, Any] = {"study": "evaluate", "interrupted": True, "corpus": corpus.folder.name}
     results |= {"split": split, "length": length, "windows": len(text), "at_documents": at_documents}
     results |= {"models": []} | files.surroundings(place)
     records = (_record(trained, text, batch, by_position=by_position) for trained in one_by_one(models, device=place))
-    keep(records, results, out / "results.json")
+    keep(records, results, out)
     _say(results, out, by_position=by_position)
     return results
 
