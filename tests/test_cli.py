@@ -133,14 +133,5 @@ def test_texts_are_taken_as_they_are_written(given, gathered):
 
 def test_numbers_are_gathered():
     given = ["attention", "a", "b", "--data", "d", "--length", "512", "1536", "--batch", "2"]
-    assert gather_lists(given) == [
-        "attention",
-        "--runs",
-        '["a", "b"]',
-        "--data",
-        "d",
-        "--length",
-        "[512,1536]",
-        "--batch",
-        "2",
-    ]
+    gathered = ["attention", '["a", "b"]', "--data", "d", "--length", "[512,1536]", "--batch", "2"]
+    assert gather_lists(given) == gathered

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from memory_mosaics import LanguageModel
-from memory_mosaics.explorer.analysis import detail, overview, page, retrieved, said, spelt
+from memory_mosaics.explorer.analysis import detail, overview, page, retrieved, spelt
 from memory_mosaics.explorer.reading import GRID, Edit, Engine, Reading, common
 from memory_mosaics.inspection import look
 from memory_mosaics.language_model import LanguageModelConfig
@@ -105,7 +105,7 @@ def test_losses_and_shares_are_the_models(mosaic):
         text, share, index = found["best"][-1][0]
         assert index == int(logs[last - 1].argmax())
         assert share == pytest.approx(math.exp(float(logs[last - 1, index])), abs=1e-3)
-        assert text == said(mosaic.tokenizer, index)
+        assert text == mosaic.tokenizer.said(index)
 
 
 @pytest.mark.parametrize("name", ["mosaic", "rotary"])
@@ -186,7 +186,6 @@ def test_letters_of_several_tokens_are_spelt_once():
     tokenizer = byte_tokenizer()
     pieces = spelt(tokenizer, tokenizer.encode("a😀b"))
     assert pieces == ["a", "", "", "", "😀", "b"]
-    assert said(tokenizer, 9999) == "<9999>"
 
 
 def test_common_beginnings():

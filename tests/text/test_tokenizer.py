@@ -321,3 +321,9 @@ def test_without_the_library_the_extra_is_named(own, monkeypatch):
     assert byte_tokenizer().encode("a") == [97]
     with pytest.raises(UserError, match=r"pip install 'memory-mosaics\[data\]'"):
         pickle.loads(pickle.dumps(own)).encode("a")
+
+
+def test_one_token_to_be_looked_at():
+    tokenizer = byte_tokenizer()
+    assert [tokenizer.said(index) for index in tokenizer.encode("aé")] == ["a", "<C3>", "<A9>"]
+    assert tokenizer.said(9999) == "<9999>"

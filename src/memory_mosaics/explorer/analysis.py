@@ -5,9 +5,7 @@ overview    every memory at some times: how many of its pairs count, and what it
 detail      one memory at some times: the pairs with the largest weights, and what its answer says in tokens
 """
 
-import codecs
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -18,7 +16,6 @@ from memory_mosaics.explorer.reading import GRID, Engine, Reading
 from memory_mosaics.inspection import added, name_of, retrieval_weights
 from memory_mosaics.shapes import Float
 from memory_mosaics.text.tokenizer import Tokenizer
-from memory_mosaics.text.vocabulary import BYTES, ids_of
 
 PAIRS, SAYS = 24, 6  # of a memory: pairs that are drawn, and tokens that its answer makes most probable
 LEAST = 5e-4  # weight of a pair that is drawn
@@ -44,30 +41,6 @@ def about(engine: Engine) -> list[dict[str, Any]]:
     return layers
 
 
-def said(tokenizer: Tokenizer, index: int) -> str:
-    """A token's text; bytes that are no whole letter as <D7>. A model may have more tokens than its tokenizer."""
-    if index >= tokenizer.vocabulary:
-        return f"<{index}>"
-    text = tokenizer.decode([index])
-    return text if "\ufffd" not in text else _in_bytes(tokenizer, index)
-
-
-@lru_cache(maxsize=1 << 12)
-def _in_bytes(tokenizer: Tokenizer, index: int) -> str:
-    spelt = next(text for text, other in ids_of(tokenizer.layout).items() if other == index)
-    if not set(spelt) <= set(BYTES):
-        return f"<{index}>"
-    return bytes(BYTES.index(letter) for letter in spelt).decode(errors="bytes in brackets")
-
-
-def _brackets(error: UnicodeError) -> tuple[str, int]:
-    assert isinstance(error, UnicodeDecodeError)
-    return "".join(f"<{byte:02X}>" for byte in error.object[error.start : error.end]), error.end
-
-
-codecs.register_error("bytes in brackets", _brackets)
-
-
 def spelt(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[str]:
     """The text that each token adds; nothing while a letter is not whole."""
     letters = tokenizer.letters()
@@ -87,7 +60,7 @@ def page(reading: Reading, tokenizer: Tokenizer, first: int, last: int) -> dict[
     losses = [round(loss, 4) for loss in (total[times] - logits).clamp(min=0).tolist()]
     after = slice(first - start, last - start)
     best = [
-        [[said(tokenizer, index), round(share, 4), index] for index, share in zip(*row, strict=True)]
+        [[tokenizer.said(index), round(share, 4), index] for index, share in zip(*row, strict=True)]
         for row in zip(ids[after].tolist(), shares[after].tolist(), strict=True)
     ]
     return {"losses": [None] * (last - first - len(losses)) + losses, "best": best}
@@ -152,7 +125,7 @@ def detail(
         tokens = zip(says.indices[row].tolist(), says.values[row].tolist(), strict=True)
         found.append({
             "pairs": [[place, round(weight, 4)] for place, weight in pairs if weight >= LEAST],
-            "says": [[said(tokenizer, index), round(logit, 3)] for index, logit in tokens],
+            "says": [[tokenizer.said(index), round(logit, 3)] for index, logit in tokens],
         })  # fmt: skip
     return found
 

@@ -57,7 +57,7 @@ def run(
         "study": "inspect",
         "model": trained.name,
         "checkpoint": str(trained.folder),
-        "tokens": [trained.tokenizer.decode([index]) for index in tokens.tolist()],
+        "tokens": [trained.tokenizer.said(index) for index in tokens.tolist()],
         "position": at,
         "next": _next(trained, tokens[: at + 1], top),
         "looks": [_plain(each, trained.tokenizer) for each in looks],
@@ -94,8 +94,8 @@ def _rows(one: dict[str, Any], tokens: list[str], mixer: str) -> list[str]:
         elif place >= 0:
             after = f" then {_short(tokens[place + 1])}" if mixer == "contextual memory" else ""
             left.append(f"{weight:.3f}  {place:>4} {_short(tokens[place])}{after}")
+    right = [f"{value:+7.2f}  {_short(token)}" for token, value in one["predicts"] if left]  # nothing says nothing
     left = left or ["nothing is stored yet"]
-    right = [f"{value:+7.2f}  {_short(token)}" for token, value in one["predicts"]]
     pairs = (
         (left[i] if i < len(left) else "", right[i] if i < len(right) else "")
         for i in range(max(len(left), len(right)))
@@ -139,7 +139,7 @@ def _next(trained: Trained, tokens: Tensor, top: int) -> list[tuple[str, float]]
     logits, _ = trained.model(tokens[None].to(trained.model.embedding.weight.device))
     best = logits[0, -1].float().softmax(-1).topk(min(top, logits.shape[-1]))
     return [
-        (_said(trained.tokenizer, index), share)
+        (trained.tokenizer.said(index), share)
         for index, share in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     ]
 
@@ -156,11 +156,6 @@ def _plain(each: Look, tokenizer: Tokenizer) -> dict[str, Any]:
             "effective": float(each.effective[number]),
             "places": each.places[number].tolist(),
             "weights": each.weights[number].tolist(),
-            "predicts": [(_said(tokenizer, index), value) for index, value in predicted],
+            "predicts": [(tokenizer.said(index), value) for index, value in predicted],
         })  # fmt: skip
     return {"block": each.block, "mixer": each.mixer, "heads": heads}
-
-
-def _said(tokenizer: Tokenizer, index: int) -> str:
-    """A token's text; a model may have more tokens than its tokenizer."""
-    return tokenizer.decode([index]) if index < tokenizer.vocabulary else f"<{index}>"

@@ -28,6 +28,14 @@ WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+
 LONG_BLANK = 100_000  # tiktoken's regular expressions overflow their stack on a million blanks in a row
 
 
+def _brackets(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "".join(f"<{byte:02X}>" for byte in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("bytes in brackets", _brackets)
+
+
 class Tokenizer:
     """Encodes texts to ids below `vocabulary` and decodes them. `layout` is the content of its tokenizer.json."""
 
@@ -100,6 +108,15 @@ class Tokenizer:
         if (self.layout.get("decoder") or {}).get("type") != "ByteLevel":
             return self._tokenizers.decode(ids, skip_special_tokens=False)
         return b"".join(self._bytes[index] for index in ids).decode(errors="replace")
+
+    def said(self, index: int) -> str:
+        """One token, to be looked at: bytes that are no whole letter as <D7>, and an id that is none as <50300>."""
+        if not 0 <= index < self.vocabulary:
+            return f"<{index}>"
+        text = self.decode([index])
+        if "\ufffd" not in text or (self.layout.get("decoder") or {}).get("type") != "ByteLevel":
+            return text
+        return self._bytes[index].decode(errors="bytes in brackets")
 
     def letters(self) -> "Letters":
         """For text that comes id by id."""
