@@ -80,6 +80,20 @@ def test_what_a_small_model_wrote_is_not_taken_for_an_answer():
     assert rule.judge(" but she wasn't there.") is True
 
 
+def test_where_only_one_answer_will_do_any_other_looks_wrong():
+    [rome] = [prompt.rule for prompt in ours() if "Rome" in prompt.prompt]
+    assert rome is not None
+    assert rome.judge('. "I don\'t know," said the teacher. She smiled.') is False
+    assert rome.judge("") is False
+    rules = {number: prompt.rule for number, prompt in enumerate(ours()) if prompt.rule}
+    closed = [number for number, rule in rules.items() if rule.otherwise is False]
+    assert closed == [6, 9, 20, 21, 23]
+    assert all(rules[number].judge(GOOD_AND_BAD[number].split("|")[1]) is False for number in closed)
+    assert Rule(none=("dog",), otherwise=True).judge(" a cat.") is True
+    assert Rule(any=("cat",), none=("dog",), otherwise=False).judge(" a cat and a dog.") is True
+    assert Rule(keeps=("Ruth",), otherwise=False).judge(" said Ruth.") is True
+
+
 def test_a_rule_looks_at_the_beginning_only():
     rule = Rule(any=("cat",), none=("dog",))
     assert rule.judge(" a cat. Then a dog.") is True
@@ -111,6 +125,8 @@ def test_names():
         ('{"prompt": "a", "rule": {"any": 3}}', "any should be a list"),
         ('{"prompt": "a", "rule": {"any": ["*"]}}', "any should be a list"),
         ('{"prompt": "a", "rule": {"any": ["b"], "within": 0}}', "at least 1, not 0"),
+        ('{"prompt": "a", "rule": {"any": ["b"], "otherwise": "no"}}', "otherwise should be true or false"),
+        ("[" * 100_000, "not JSON"),
         ("{", "not JSON"),
     ],
 )
@@ -118,6 +134,21 @@ def test_what_is_no_prompt(line, message):
     with pytest.raises(UserError, match=message) as error:
         parse(f'"fine"\n{line}\n', "file", as_json=True)
     assert "file, line 2" in str(error.value)
+
+
+def test_an_array_of_prompts(tmp_path):
+    file = tmp_path / "prompts.json"
+    file.write_text(json.dumps([prompt.plain() for prompt in ours()], indent=2), encoding="utf-8")
+    assert read(file) == ours()
+    file.write_text('["fine", 3]', encoding="utf-8")
+    with pytest.raises(UserError, match=r"prompts\.json, prompt 2 should be an object with a text"):
+        read(file)
+    file.write_text('["fine"', encoding="utf-8")
+    with pytest.raises(UserError, match=r"prompts\.json begins as an array of prompts, and is not JSON"):
+        read(file)
+    file.write_text("[]", encoding="utf-8")
+    with pytest.raises(UserError, match="holds no prompt"):
+        read(file)
 
 
 def test_plain_and_back(tmp_path):

@@ -7,6 +7,7 @@ them, and where it cannot tell it says nothing. What counts is what a person say
     {"none": [...]}     none of these; where both are given, the one that comes first decides
     {"keeps": [...]}    the first person who is named is one of these
     {"within": 2}       in so many sentences, 1 by default
+    {"otherwise": false}    what a text is that has none of them, where only one answer will do: looks wrong
 """
 
 import json
@@ -19,7 +20,7 @@ from typing import Any
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.text.story.words import BOYS, GIRLS, words
 
-LISTS, RULES = ("any", "none", "keeps"), ("any", "none", "keeps", "within")
+LISTS, RULES = ("any", "none", "keeps"), ("any", "none", "keeps", "within", "otherwise")
 STRAIGHT = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"'})
 TITLE = re.compile(r"\b(Mrs?|Ms|Dr)\.")  # its full stop ends no sentence
 SENTENCE = re.compile(r"[^.!?\n]*[.!?\n]*[\"')]*")
@@ -37,6 +38,7 @@ class Rule:
     none: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
     within: int = 1
+    otherwise: bool | None = None
 
     def judge(self, text: str) -> bool | None:
         """Whether it looks right; None where the rule cannot tell."""
@@ -48,7 +50,9 @@ class Rule:
             if named is not None and not (self.any or self.none):
                 return True
         good, bad = (_first(phrases, text) for phrases in (self.any, self.none))
-        return None if good is None and bad is None else bad is None or (good is not None and good <= bad)
+        if good is None and bad is None:
+            return self.otherwise
+        return bad is None or (good is not None and good <= bad)
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class Prompt:
         """As JSON has it, without what says nothing."""
         said = asdict(self) | {"rule": None}
         if self.rule is not None:
-            said["rule"] = {name: value for name, value in asdict(self.rule).items() if value}
+            said["rule"] = {name: value for name, value in asdict(self.rule).items() if value not in ((), None)}
         return {name: value for name, value in said.items() if value}
 
 
@@ -86,7 +90,7 @@ def ours() -> list[Prompt]:
 
 
 def read(file: Path) -> list[Prompt]:
-    """Prompts from a file: one a line, or JSON lines (.jsonl, .ndjson, .json) with "prompt" and what else there is."""
+    """Prompts from a file: one a line, or as JSON (.jsonl, .ndjson, .json) an object a line, or an array of them."""
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -103,17 +107,24 @@ def read(file: Path) -> list[Prompt]:
 
 def parse(text: str, name: str, *, as_json: bool) -> list[Prompt]:
     """The prompts of a text, without blank lines. `name` is for errors."""
-    lines = ((number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip())
-    if as_json:
-        return [_prompt(line, f"{name}, line {number}") for number, line in lines]
-    return [Prompt(line.rstrip("\r")) for _, line in lines]
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if not as_json:
+        return [Prompt(line.rstrip("\r")) for _, line in lines]
+    if text.lstrip().startswith("["):
+        array = _json(text, f"{name} begins as an array of prompts, and")
+        return [_prompt(plain, f"{name}, prompt {number}") for number, plain in enumerate(array, 1)]
+    places = ((line, f"{name}, line {number}") for number, line in lines)
+    return [_prompt(_json(line, where), where) for line, where in places]
 
 
-def _prompt(line: str, where: str) -> Prompt:
+def _json(text: str, where: str) -> Any:
     try:
-        plain = json.loads(line)
-    except ValueError as error:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is not JSON: {one_line(error)}") from None
+
+
+def _prompt(plain: Any, where: str) -> Prompt:
     plain = {"prompt": plain} if isinstance(plain, str) else plain
     if not isinstance(plain, dict) or not isinstance(plain.get("prompt"), str):
         raise UserError(f'{where} should be an object with a text as "prompt"')
@@ -128,7 +139,9 @@ def _rule(plain: Any, where: str) -> Rule:
     known = ", ".join(RULES)
     if not isinstance(plain, dict) or not plain or not plain.keys() <= set(RULES):
         raise UserError(f"{where}: a rule is an object of {known}, not {json.dumps(plain)[:80]}")
-    within = plain.get("within", 1)
+    within, otherwise = plain.get("within", 1), plain.get("otherwise")
+    if not isinstance(otherwise, bool | None):
+        raise UserError(f"{where}: otherwise should be true or false, not {json.dumps(otherwise)[:80]}")
     if not isinstance(within, int) or within < 1:
         raise UserError(f"{where}: within should be a number of sentences, at least 1, not {json.dumps(within)[:80]}")
     lists: dict[str, Any] = {name: [plain[name]] if isinstance(plain[name], str) else plain[name] for name in LISTS
@@ -136,7 +149,7 @@ def _rule(plain: Any, where: str) -> Rule:
     for name, phrases in lists.items():
         if not isinstance(phrases, list) or not all(isinstance(each, str) and each.strip("* ") for each in phrases):
             raise UserError(f"{where}: {name} should be a list of words, not {json.dumps(phrases)[:80]}")
-    return Rule(**{name: tuple(phrases) for name, phrases in lists.items()}, within=within)
+    return Rule(**{name: tuple(phrases) for name, phrases in lists.items()}, within=within, otherwise=otherwise)
 
 
 def _beginning(text: str, sentences: int) -> str:
