@@ -15,6 +15,7 @@ ORDER = [
     "version",
     "shapes",
     "errors",
+    "progress",
     "files",
     "results",
     "config",

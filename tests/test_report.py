@@ -38,6 +38,11 @@ def test_text_stays_text(page):
     assert "<title>A &lt;title&gt; &amp; more</title>" in text
 
 
+def test_a_long_word_breaks_within_its_column(page):
+    (rule,) = re.findall(r"\.beside > div \{([^}]*)\}", page.read_text(encoding="utf-8"))
+    assert "overflow-wrap: anywhere" in rule
+
+
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium here")
 def test_a_browser_shows_it_without_complaint(page, tmp_path):
     options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'browser'}"]

@@ -25,8 +25,9 @@ figure { margin: 1.2rem 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 1rem 0; }
 th, td { padding: .35rem .9rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; }
-.beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(18rem, 1fr)); gap: 1rem; }
-.beside > div { background: var(--soft); border-radius: 6px; padding: .8rem 1rem; white-space: pre-line; }
+.beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(18rem, 100%), 1fr)); gap: 1rem; }
+.beside > div { background: var(--soft); border-radius: 6px; padding: .8rem 1rem; white-space: pre-line;
+  overflow-wrap: anywhere; }
 .beside strong { display: block; color: var(--accent); margin-bottom: .3rem; }
 pre { background: var(--soft); border-radius: 6px; padding: .8rem 1rem; overflow-x: auto; font-size: .9rem; }
 """

@@ -31,6 +31,8 @@ def test_one_page_has_every_part(place, tmp_path, few_prompts, capsys):
         assert words in page
     for prompt in prompts.ours():
         assert prompt.prompt.split('"')[0] in page
+    assert page.count("By rule: ") == 4
+    assert "judged look right" in page
     assert "http" not in page
     assert str(tmp_path / "report.html") in capsys.readouterr().out
 

@@ -2,10 +2,12 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
 from memory_mosaics.cli import main
+from memory_mosaics.studies import prompts
 from memory_mosaics.studies.prompts_page import write_page
 
 RELOADED = """<script>
@@ -66,6 +68,64 @@ def test_rules_are_said_to_be_rules(results, tmp_path):
     text = write_page(results | {"prompts": [{"prompt": "See"}], "models": models}, tmp_path / "p.html").read_text()
     assert "by rule: looks right" in text
     assert "by rule: looks wrong" in text
+
+
+def test_one_wording_for_what_no_rule_can_tell(out, results, capsys):
+    looks = results["models"]["mosaic"]["by_rule"]
+    said = f"{looks.count(True)} of {24 - looks.count(None)} judged look right, {looks.count(None)} not told"
+    paper, page = ((out / name).read_text(encoding="utf-8") for name in ("prompts.md", "prompts.html"))
+    assert f"| mosaic | {said} |" in paper
+    assert "| not told | ☐" in paper
+    assert "by rule: not told" in page
+    assert "<th>not told</th>" in page
+    assert "no say" not in page
+
+
+def test_markdown_shows_prompts_as_they_are(results):
+    evil = "<script>alert(1)</script> `code` | *bold* [a](b) &lt;\n# no heading"
+    prompt = {"prompt": evil, "group": evil, "ability": evil}
+    text = prompts.markdown(results | {"prompts": [prompt], "models": {evil: {"texts": [evil], "by_rule": [None]}}})
+    marks = re.findall(r"(?<!\\)[<>`*\[\]&]", text.split("right | partly")[0].split("## ", 1)[1])
+    assert [mark for mark in marks if mark != ">"] == []
+    assert "> \\# no heading ..." in text
+    assert all(len(re.findall(r"(?<!\\)\|", row)) in (3, 7) for row in text.splitlines() if row.startswith("| "))
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_keeps_the_models_that_are_finished(mosaic, twin, tmp_path, monkeypatch, capsys):
+    whole = prompts.continuations
+
+    def stopped(trained, *words):
+        if trained.name == "twin":
+            found = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+            assert found["interrupted"], "what would be there after kill -9"
+            assert list(found["models"]) == ["mosaic"]
+            assert "mosaic" in (tmp_path / "prompts.html").read_text(encoding="utf-8")
+            raise KeyboardInterrupt
+        return whole(trained, *words)
+
+    monkeypatch.setattr(prompts, "continuations", stopped)
+    monkeypatch.setattr(prompts, "ours", lambda ours=prompts.ours: ours()[:2])
+    assert main(["prompts", str(mosaic), str(twin), "--length", "2", "--out", str(tmp_path)]) == 130
+    found = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert found["interrupted"]
+    assert list(found["models"]) == ["mosaic"]
+    assert "Stopped: these are the models that were finished." in capsys.readouterr().out
+    monkeypatch.setattr(prompts, "continuations", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        prompts.run([str(twin)], length=2, device="cpu", out=tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["results.json"], "no page of other models beside it"
+
+
+def test_progress_is_shown(mosaic, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    (tmp_path / "mine.txt").write_text("Once\nTwice\n")
+    flags = ["--prompts", str(tmp_path / "mine.txt"), "--length", "2", "--out", str(tmp_path / "out")]
+    assert main(["prompts", str(mosaic), *flags]) == 0
+    assert "2/2" in capsys.readouterr().err
 
 
 def test_prompts_of_your_own(mosaic, tmp_path):

@@ -10,7 +10,6 @@ The last is what lambda widens in the paper: keys that are leaky averages resemb
 """
 
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from memory_mosaics import results as files
 from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.evaluation import Sample
 from memory_mosaics.inspection import questions, retrieval_weights
+from memory_mosaics.progress import progress
 from memory_mosaics.shapes import Float
 from memory_mosaics.studies.measuring import about, keep
 from memory_mosaics.text.corpus import Corpus
@@ -122,11 +122,8 @@ def averaged(weights: Float[np.ndarray, " N"], starts: list[int]) -> Float[np.nd
 
 def measure(trained: Trained, text: Sample, *, batch: int = 8) -> list[dict[str, Any]]:
     """Each block's heads: their widths, lambda where there is one, and the mean weight of each position, 0 first."""
-    from tqdm import tqdm
-
     model, totals, mixers = trained.model, {}, {}
-    bar: Any = tqdm(total=len(text), unit="sequence", desc=f"{trained.name}, {text.length} tokens", disable=None)
-    with closing(bar):
+    with progress(f"{trained.name}, {text.length} tokens", len(text), "sequence") as bar:
         for rows in text.batches(batch, length=text.length):
             many = f"{batch} sequences of {text.length} tokens at once are too many"
             with within_memory(f"{many}; give a smaller --batch"):

@@ -19,6 +19,7 @@ from memory_mosaics import results as files
 from memory_mosaics.errors import UserError
 from memory_mosaics.report import Page
 from memory_mosaics.studies import attention, evaluate, prompts
+from memory_mosaics.studies.prompts_page import BY_RULE, score
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.trained import Trained, named, one_by_one
 from memory_mosaics.training.log import read
@@ -169,6 +170,13 @@ def _attention(page: Page, found: dict[str, Any], place: Path) -> None:
 def _prompts(page: Page, found: dict[str, Any]) -> None:
     page.heading("How they go on")
     page.text("The same prompts for all, by beam search. prompts/prompts.html has a place for verdicts.")
+    page.text("By rule is a first look at the words with which a text begins, where a rule can tell; it is no verdict.")
+    page.table(["model", "by rule"], [[name, score(model["by_rule"])] for name, model in found["models"].items()])
     for number, prompt in enumerate(found["prompts"]):
         page.text(f"{prompt['prompt']} ...")
-        page.beside({name: f"... {model['texts'][number]}" for name, model in found["models"].items()})
+        page.beside(
+            {
+                name: f"... {model['texts'][number]}\nBy rule: {BY_RULE[model['by_rule'][number]]}."
+                for name, model in found["models"].items()
+            }
+        )

@@ -19,7 +19,7 @@ def keep(
     also: Callable[[], object] | None = None,
     pages: Sequence[str] = (),
 ) -> None:
-    """Add records to results["models"] as they come, and write results.json and what `also` writes each time.
+    """Add records to results["models"] as they come, and write what `also` writes and results.json each time.
 
     Until the last one the file says that the study was interrupted: a killed one cannot say it any more. Ctrl-C keeps
     those there are. What the study left in the folder before, its figures and `pages` too, goes when it begins; an
@@ -33,9 +33,9 @@ def keep(
     models = results["models"]
 
     def write() -> None:
-        files.write(out / "results.json", results)
         if also is not None and models:
             also()
+        files.write(out / "results.json", results)
 
     results["interrupted"] = True
     try:

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import torch
 
 from memory_mosaics import results as files
 from memory_mosaics.files import written_whole
+from memory_mosaics.progress import progress
 from memory_mosaics.studies.generate import Wish, Writer, a_compiler
-from memory_mosaics.studies.prompts_page import BY_RULE, write_page
+from memory_mosaics.studies.measuring import keep
+from memory_mosaics.studies.prompts_page import BY_RULE, score, write_page
 from memory_mosaics.text.prompts import Prompt, ours, read
 from memory_mosaics.trained import Trained, named, one_by_one
 from memory_mosaics.training.parallel import find_device
@@ -31,7 +34,8 @@ def run(
     """Write how trained models go on from the same prompts, side by side, with a place for your verdicts.
 
     The prompts are 24 of this library's own, unless you name others: 9 about facts, 9 that ask to reason, 6 to stay
-    consistent. Where a rule can tell, it says how a text looks; that is a first look, and no verdict.
+    consistent. Where a rule can tell, it says how a text looks; that is a first look, and no verdict. Ctrl-C keeps the
+    models that are finished.
 
     Args:
         runs: folders of training runs, or checkpoint folders
@@ -48,36 +52,42 @@ def run(
     for trained in one_by_one(models):
         for each in asked:
             Writer(trained, wish).encode(each.prompt)  # one that is too long is named before anything is written
-    files.prepare(out)
     start = time.perf_counter()
-    results = {
-        "study": "prompts",
-        "prompts": [each.plain() for each in asked],
-        "models": {},
-        "beams": beams,
-        "length": length,
-        "rules": "a first look by rule at how each text begins, not a verdict: true looks right, false looks wrong",
-    }
-    for trained in one_by_one(models, device=place):
-        results["models"][trained.name] = continuations(trained, asked, wish)
-        print(f"{trained.name}: {len(asked)} texts, by rule {_score(results['models'][trained.name])}")
-    results["id"] = _identity(results)
-    results["seconds"] = round(time.perf_counter() - start, 1)
+    results: dict[str, Any] = {"study": "prompts", "interrupted": True}
+    results |= {"prompts": [each.plain() for each in asked], "models": {}, "beams": beams, "length": length}
+    results["rules"] = "a first look by rule at how each text begins, not a verdict: true looks right, false wrong"
     results |= files.surroundings(place)
-    files.write(out / "results.json", results)
-    with written_whole(out / "prompts.md") as aside:
-        aside.write_text(markdown(results), encoding="utf-8")
-    page = write_page(results, out / "prompts.html")
-    print(f"To judge in a browser: {page}. On paper: {out / 'prompts.md'}.")
+
+    def told() -> Iterator[dict[str, Any]]:
+        for trained in one_by_one(models, device=place):
+            found = continuations(trained, asked, wish)
+            print(f"{trained.name}: {len(asked)} texts, by rule {score(found['by_rule'])}")
+            results["seconds"] = round(time.perf_counter() - start, 1)
+            yield {trained.name: found}
+
+    keep(told(), results, out, also=lambda: _pages(results, out), pages=("prompts.md", "prompts.html"))
+    stopped = "Stopped: these are the models that were finished. " if results["interrupted"] else ""
+    print(f"{stopped}To judge in a browser: {out / 'prompts.html'}. On paper: {out / 'prompts.md'}.")
     return results
 
 
 def continuations(trained: Trained, asked: Sequence[Prompt], wish: Wish) -> dict[str, Any]:
     """What one model writes, and what the rules say to it."""
-    with a_compiler():
-        told = [record["text"] for record in Writer(trained, wish).together([each.prompt for each in asked])]
+    told = []
+    with a_compiler(), progress(trained.name, len(asked), "text") as bar:
+        for record in Writer(trained, wish).together([each.prompt for each in asked]):
+            told.append(record["text"])
+            bar.update(1)
     looks = [each.rule.judge(text) if each.rule else None for each, text in zip(asked, told, strict=True)]
     return {"checkpoint": str(trained.folder), "texts": told, "by_rule": looks}
+
+
+def _pages(results: dict[str, Any], out: Path) -> None:
+    """The same texts for a browser and for paper."""
+    results["id"] = _identity(results)
+    with written_whole(out / "prompts.md") as aside:
+        aside.write_text(markdown(results), encoding="utf-8")
+    write_page(results, out / "prompts.html")
 
 
 def markdown(results: dict[str, Any]) -> str:
@@ -85,17 +95,17 @@ def markdown(results: dict[str, Any]) -> str:
     models = results["models"]
     lines = ["# How models go on from the same prompts", "", _how(results), ""]
     lines += ["| model | by rule |", "|---|---|"]
-    lines += [f"| {_cell(name)} | {_score(found)} |" for name, found in models.items()]
+    lines += [f"| {_line(name)} | {score(found['by_rule'])} |" for name, found in models.items()]
     for number, prompt in enumerate(results["prompts"]):
         if prompt.get("group") != (results["prompts"][number - 1].get("group") if number else None):
-            lines += ["", f"## {prompt.get('group', 'others').capitalize()}"]
-        title = f"{number + 1}. {prompt['ability']}" if "ability" in prompt else f"{number + 1}."
-        quoted = prompt["prompt"].replace("\n", "\n> ")
+            lines += ["", f"## {_line(prompt.get('group', 'others').capitalize())}"]
+        title = f"{number + 1}. {_line(prompt.get('ability', ''))}".rstrip()
+        quoted = "\n> ".join(_safe(line) for line in prompt["prompt"].splitlines())
         lines += ["", f"### {title}", "", f"> {quoted} ...", ""]
         lines += ["| model | goes on | by rule | right | partly | wrong |", "|---|---|---|---|---|---|"]
         for name, found in models.items():
             look = BY_RULE[found["by_rule"][number]]
-            lines.append(f"| {_cell(name)} | {_cell(found['texts'][number])} | {look} | ☐ | ☐ | ☐ |")
+            lines.append(f"| {_line(name)} | {_line(found['texts'][number])} | {look} | ☐ | ☐ | ☐ |")
     return "\n".join(lines) + "\n"
 
 
@@ -106,17 +116,14 @@ def _how(results: dict[str, Any]) -> str:
     )
 
 
-def _score(found: dict[str, Any]) -> str:
-    counted = [f"{found['by_rule'].count(look)} {said}" for look, said in BY_RULE.items() if look is not None]
-    return f"{', '.join(counted)}, {found['by_rule'].count(None)} not told"
+def _line(text: str) -> str:
+    """One line, and safe within a table or a heading."""
+    return _safe(" / ".join(part.strip() for part in text.splitlines() if part.strip()))
 
 
-def _cell(text: str) -> str:
-    """One line, and safe within a table."""
-    flat = " / ".join(part.strip() for part in text.splitlines() if part.strip())
-    for mark in "\\|`*_<>":
-        flat = flat.replace(mark, "\\" + mark)
-    return flat
+def _safe(text: str) -> str:
+    """Text that Markdown shows as it is, with no mark or tag in it."""
+    return re.sub(r"([\\|`*_<>\[\]#&~])", r"\\\1", text)
 
 
 def _identity(results: dict[str, Any]) -> str:

@@ -1,13 +1,14 @@
 """The page on which a person judges continuations. It keeps the verdicts in the browser and hands them out as JSON."""
 
 import json
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from memory_mosaics.report import Page
 
-BY_RULE = {True: "looks right", False: "looks wrong", None: "-"}
+BY_RULE = {True: "looks right", False: "looks wrong", None: "not told"}
 VERDICTS = ("right", "partly", "wrong")
 
 STYLE = """
@@ -15,7 +16,7 @@ body { max-width: 84rem; }
 :root { --right: #1a7f37; --partly: #9a6700; --wrong: #cf222e; }
 @media (prefers-color-scheme: dark) { :root { --right: #4ac26b; --partly: #d4a72c; --wrong: #ff7b72; } }
 .counts th[colspan] { text-align: center; }
-.counts :is(th, td):nth-child(5) { border-left: 1px solid var(--line); }
+.counts :is(th, td):nth-child(6) { border-left: 1px solid var(--line); }
 @media (max-width: 40rem) { .counts { font-size: .75rem; } .counts :is(th, td) { padding: .35rem .2rem; }
   .counts td:first-child { white-space: normal; overflow-wrap: anywhere; } }
 .prompt { margin: 1.8rem 0 2.4rem; }
@@ -104,6 +105,12 @@ show();
 """
 
 
+def score(looks: Sequence[bool | None]) -> str:
+    """How many look right, of how many that a rule could tell about."""
+    untold = looks.count(None)
+    return f"{looks.count(True)} of {len(looks) - untold} judged look right, {untold} not told"
+
+
 class JudgePage(Page):
     """A page with continuations to judge."""
 
@@ -113,13 +120,15 @@ class JudgePage(Page):
 
     def counts(self, models: dict[str, Any]) -> None:
         """What the rules say, and what the person has said so far."""
-        heads = "".join(f"<th>{head}</th>" for head in ("model", "right", "wrong", "no say", *VERDICTS))
+        heads = "".join(f"<th>{head}</th>" for head in ("model", "right", "wrong", "of judged", "not told", *VERDICTS))
         rows = []
         for number, (name, found) in enumerate(models.items()):
-            looks = "".join(f"<td>{found['by_rule'].count(look)}</td>" for look in BY_RULE)
+            right, wrong, untold = (found["by_rule"].count(look) for look in BY_RULE)
+            share = f"{right / (right + wrong):.0%}" if right + wrong else ""
+            looks = "".join(f"<td>{told}</td>" for told in (right, wrong, share, untold))
             said = "".join(f'<td id="count-{number}-{verdict}">0</td>' for verdict in VERDICTS)
             rows.append(f"<tr><td>{escape(name)}</td>{looks}{said}</tr>")
-        over = '<tr><th></th><th colspan="3">by rule it looks</th><th colspan="3">your verdict</th></tr>'
+        over = '<tr><th></th><th colspan="4">by rule it looks</th><th colspan="3">your verdict</th></tr>'
         self._parts.append(
             f'<div class="wide"><table class="counts">{over}<tr>{heads}</tr>{"".join(rows)}</table></div>'
         )
@@ -133,7 +142,6 @@ class JudgePage(Page):
         for place, (name, found) in enumerate(models.items()):
             look = found["by_rule"][number]
             rule = f'<span class="rule" data-look="{str(look).lower()}">by rule: {BY_RULE[look]}</span>'
-            rule = "" if look is None else rule
             group = f'role="group" aria-label="Your verdict on {escape(name)}"'
             cells.append(
                 f'<div class="text" data-prompt="{number}" data-model="{place}"><strong>{escape(name)}</strong>'
