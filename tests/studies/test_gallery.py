@@ -79,3 +79,48 @@ def test_a_part_that_cannot_be_done_is_named_and_the_page_is_there(place, tmp_pa
     gallery.run([str(place / "learned")], data=[str(place / "corpus")], **options)
     assert "left out: there is nothing to measure" in capsys.readouterr().out
     assert "Left out: there is nothing to measure" in (tmp_path / "report.html").read_text()
+
+
+def test_a_text_without_a_validation_split_is_read_too(place, tmp_path, few_prompts, capsys):
+    corpora.run(["stories:20:7"], out=tmp_path / "wikipedia", tokenizer="bytes", valid_share=0.0)
+    options = {"windows": 2, "sequences": 2, "device": "cpu", "length": [16, 24], "out": tmp_path / "out"}
+    gallery.run([str(place / "mosaic")], data=[str(place / "corpus"), str(tmp_path / "wikipedia")], **options)
+    found = {file.parent.name: json.loads(file.read_text()) for file in (tmp_path / "out").glob("*-*/results.json")}
+    splits = {"corpus-16": "valid", "corpus-24": "valid", "wikipedia-16": "train", "wikipedia-24": "train"}
+    assert {name: part["split"] for name, part in found.items()} == splits
+    said = "wikipedia: its valid split has no window of 16 or 24 tokens, so its train split is read there"
+    printed = capsys.readouterr().out
+    assert printed.splitlines().count(said) == 1
+    assert "left out" not in printed
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert said in page
+    assert "corpus (valid), windows of 16" in page
+    assert "wikipedia (train), windows of 16" in page
+
+
+def test_a_split_that_is_named_is_the_one(place, tmp_path, few_prompts, capsys):
+    corpora.run(["stories:20:7"], out=tmp_path / "wikipedia", tokenizer="bytes", valid_share=0.0)
+    options = {"windows": 2, "sequences": 2, "device": "cpu", "length": [16], "out": tmp_path / "out"}
+    gallery.run([str(place / "mosaic")], data=[str(tmp_path / "wikipedia")], split="valid", **options)
+    assert capsys.readouterr().out.count("left out: the valid split") == 2
+
+
+def test_attention_of_a_text_without_a_validation_split(place, tmp_path, few_prompts):
+    corpora.run(["stories:20:7"], out=tmp_path / "wikipedia", tokenizer="bytes", valid_share=0.0)
+    options = {"windows": 2, "sequences": 2, "device": "cpu", "length": [16], "out": tmp_path / "out"}
+    gallery.run([str(place / "mosaic")], data=[str(tmp_path / "wikipedia")], **options)
+    assert json.loads((tmp_path / "out" / "attention" / "results.json").read_text())["split"] == "train"
+
+
+def test_windows_begin_at_documents_on_request(place, tmp_path, few_prompts):
+    options = {"windows": 2, "sequences": 2, "device": "cpu", "length": [16], "out": tmp_path}
+    for asked in (False, True):
+        gallery.run([str(place / "mosaic")], data=[str(place / "corpus")], at_documents=asked, **options)
+        assert json.loads((tmp_path / "corpus-16" / "results.json").read_text())["at_documents"] is asked
+
+
+def test_a_part_keeps_what_is_the_users(place, tmp_path, few_prompts):
+    everything(place, tmp_path, length=(24,))
+    (tmp_path / "attention" / "mine.png").write_bytes(b"of the user")
+    everything(place, tmp_path, length=(16,))
+    assert (tmp_path / "attention" / "mine.png").exists()

@@ -9,8 +9,8 @@ Each part is a study of its own, in a folder of its own: what is finished is not
 """
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,8 @@ def run(
     length: list[int] | None = None,
     windows: int | None = 1000,
     sequences: int = 2000,
-    split: str = "valid",
+    split: str | None = None,
+    at_documents: bool = False,
     batch: int = 8,
     device: str = "auto",
     out: Path = Path("runs/figures"),
@@ -48,53 +49,75 @@ def run(
         length: tokens in a window, one part each; 512 and 1536 if none are named
         windows: how many to measure losses on; null for all
         sequences: how many to look at attention in
-        split: which part of the data
+        split: which part of the data; null for valid, or train of a text whose valid has no window of the length
+        at_documents: begin each window of the losses with a document and keep it within
         batch: windows at a time
         device: cpu, cuda, mps, or auto for the best there is
         out: folder for report.html and the parts
     """
     figures.check()
-    lengths = length or list(attention.LENGTHS)
-    models = named(runs)
-    corpora = {Path(name).name: Corpus.open(name) for name in data}
-    if len(corpora) < len(data):
-        raise UserError("two of the texts have folders of the same name; rename one")
-    asked: dict[str, Any] = {"split": split, "runs": []}
-    records = []
-    for trained in one_by_one(models):
-        for corpus in corpora.values():
-            trained.check_reads(corpus)
-        asked["runs"].append([trained.name, str(trained.folder), _written(trained.folder)])
-        records += _curve(trained)
-    files.prepare(out)
-    computed: dict[str, Any] = {"split": split, "batch": batch, "device": device}
-    page = Page("What trained models do")
-    _curves(page, records, out / "training")
-    for name, corpus in corpora.items():
-        for long in lengths:
-            place = out / f"{name}-{long}"
-            wish = {"length": long, "windows": windows}
-            options = computed | wish | {"data": corpus.folder, "by_position": True}
-            with _left_out(page):
-                _loss(page, _part(place, asked | wish | _of(corpus), evaluate.run, runs, **options), place)
-    first, wish = next(iter(corpora.values())), {"length": lengths, "sequences": sequences}
-    with _left_out(page):
-        options, place = computed | wish | {"data": first.folder}, out / "attention"
-        _attention(page, _part(place, asked | wish | _of(first), attention.run, runs, **options), place)
-    with _left_out(page):
-        _prompts(page, _part(out / "prompts", asked, prompts.run, runs, device=device))
-    page.write(out / "report.html")
+    lengths = sorted(set(length or attention.LENGTHS))
+    corpora = _texts(data)
+    parts = _Parts(runs, corpora, out)
+    computed = {"batch": batch, "device": device}
+    for corpus in corpora:
+        splits = _splits(parts.page, corpus, lengths, split, at_documents=at_documents)
+        for long, part in splits.items():
+            wish = {"split": part, "length": long, "windows": windows, "at_documents": at_documents}
+            parts.add(f"{corpus.folder.name}-{long}", evaluate.run, _loss, wish, corpus, by_position=True, **computed)
+    wish = {"split": split or _split(corpora[0], lengths[-1]), "length": lengths, "sequences": sequences}
+    parts.add("attention", attention.run, _attention, wish, corpora[0], **computed)
+    parts.add("prompts", prompts.run, _prompts, {}, device=device)
+    parts.page.write(out / "report.html")
     print(f"The page, to open in a browser: {out / 'report.html'}. Texts to judge: {out / 'prompts' / 'prompts.html'}.")
     return {"study": "figures", "interrupted": False}
 
 
-def _part(place: Path, asked: dict[str, Any], study: Callable[..., dict[str, Any]], *words: Any, **options: Any) -> Any:
+class _Parts:
+    """The page, and under `out` a folder for each part; what is finished there with the same wishes stays."""
+
+    def __init__(self, runs: list[str], corpora: list[Corpus], out: Path):
+        self.runs, self.out, self.page = runs, out, Page("What trained models do")
+        self.asked: list[Any] = []
+        records = []
+        for trained in one_by_one(named(runs)):
+            for corpus in corpora:
+                trained.check_reads(corpus)
+            self.asked.append([trained.name, str(trained.folder), _written(trained.folder)])
+            records += _curve(trained)
+        files.prepare(out)
+        _curves(self.page, records, out / "training")
+
+    def add(
+        self,
+        name: str,
+        study: Callable[..., dict[str, Any]],
+        show: Callable[[Page, dict[str, Any], Path], None],
+        wish: dict[str, Any],
+        corpus: Corpus | None = None,
+        **how: Any,
+    ) -> None:
+        """A study, as it is wished for and computed. One that these models cannot give is named, and others go on."""
+        place = self.out / name
+        asked = {"runs": self.asked} | wish
+        if corpus is not None:
+            asked["corpus"] = {name: part["sha256"] for name, part in corpus.manifest["splits"].items()}
+            how["data"] = corpus.folder
+        try:
+            show(self.page, _found(place, asked, study, self.runs, **wish, **how), place)
+        except UserError as error:
+            print(f"left out: {error}")
+            self.page.text(f"Left out: {error}")
+
+
+def _found(
+    place: Path, asked: dict[str, Any], study: Callable[..., dict[str, Any]], *words: Any, **options: Any
+) -> dict[str, Any]:
     """What a study found, from its folder if it came to its end there with the same wishes."""
     file, wishes = place / "results.json", place / "asked.json"
     if file.exists() and wishes.exists() and json.loads(wishes.read_text(encoding="utf-8")) == asked:
         return json.loads(file.read_text(encoding="utf-8"))
-    for old in (wishes, *place.glob("*.png")):
-        old.unlink(missing_ok=True)
+    wishes.unlink(missing_ok=True)
     found = study(*words, out=place, **options)
     if found.get("interrupted"):
         raise KeyboardInterrupt
@@ -102,23 +125,41 @@ def _part(place: Path, asked: dict[str, Any], study: Callable[..., dict[str, Any
     return found
 
 
-@contextmanager
-def _left_out(page: Page) -> Iterator[None]:
-    """A part that these models cannot give is named, and the others go on."""
-    try:
-        yield
-    except UserError as error:
-        print(f"left out: {error}")
-        page.text(f"Left out: {error}")
+def _texts(data: list[str]) -> list[Corpus]:
+    """All of them opened. Their names are those of parts, so no two may be alike."""
+    if not data:
+        raise UserError("name at least one text with --data")
+    corpora = [Corpus.open(folder) for folder in data]
+    if len({corpus.folder.name for corpus in corpora}) < len(corpora):
+        raise UserError("two of the texts have folders of the same name; rename one")
+    return corpora
+
+
+def _splits(page: Page, corpus: Corpus, lengths: list[int], split: str | None, *, at_documents: bool) -> dict[int, str]:
+    """Which split is read at each length. Where it is not the one that others are read in, that is said."""
+    if split is not None:
+        return dict.fromkeys(lengths, split)
+    splits = {length: _split(corpus, length, at_documents=at_documents) for length in lengths}
+    if trains := " or ".join(str(length) for length, split in splits.items() if split == "train"):
+        name = corpus.folder.name
+        said = f"{name}: its valid split has no window of {trains} tokens, so its train split is read there"
+        print(said)
+        page.text(f"{said}.")
+    return splits
+
+
+def _split(corpus: Corpus, length: int, *, at_documents: bool = False) -> str:
+    """Valid where it has a window, else train if that has one: a text of which nothing was held out is read too."""
+    for split in ("valid", "train"):
+        with suppress(UserError):
+            evaluation.sample(corpus, split=split, length=length, count=1, at_documents=at_documents)
+            return split
+    return "valid"
 
 
 def _written(checkpoint: Path) -> list[int]:
     """When its weights were: another training in the same folder is another model."""
     return sorted(file.stat().st_mtime_ns for file in checkpoint.glob("*.safetensors"))
-
-
-def _of(corpus: Corpus) -> dict[str, Any]:
-    return {"corpus": {name: part["sha256"] for name, part in corpus.manifest["splits"].items()}}
 
 
 def _curve(trained: Trained) -> list[dict[str, Any]]:
@@ -141,7 +182,7 @@ def _curves(page: Page, records: list[dict[str, Any]], out: Path) -> None:
 
 
 def _loss(page: Page, found: dict[str, Any], place: Path) -> None:
-    page.heading(f"Loss by position: {found['corpus']}, windows of {found['length']} tokens")
+    page.heading(f"Loss by position: {found['corpus']} ({found['split']}), windows of {found['length']} tokens")
     rows = [
         [model["name"], f"{model['loss']:.4f}", f"{model['perplexity']:,.2f}", f"{model['bits_per_byte']:.4f}"]
         for model in found["models"]
@@ -167,9 +208,9 @@ def _attention(page: Page, found: dict[str, Any], place: Path) -> None:
     page.table(["model", "length", "pairs retrieved in effect", "tokens back"], rows)
 
 
-def _prompts(page: Page, found: dict[str, Any]) -> None:
+def _prompts(page: Page, found: dict[str, Any], place: Path) -> None:
     page.heading("How they go on")
-    page.text("The same prompts for all, by beam search. prompts/prompts.html has a place for verdicts.")
+    page.text(f"The same prompts for all, by beam search. {place.name}/prompts.html has a place for verdicts.")
     page.text("By rule is a first look at the words with which a text begins, where a rule can tell; it is no verdict.")
     page.table(["model", "by rule"], [[name, score(model["by_rule"])] for name, model in found["models"].items()])
     for number, prompt in enumerate(found["prompts"]):
