@@ -10,7 +10,7 @@ import torch
 from memory_mosaics import LanguageModel, LanguageModelConfig, memory_mosaic, transformer
 from memory_mosaics.generation import GREEDY, Draw, generate
 from memory_mosaics.serving.batches import Batch, Busy, Engine, Row, Stopped
-from memory_mosaics.studies.generate import OwnDraw
+from memory_mosaics.studies.writer import OwnDraw
 from mixers_under_contract import MIXERS
 
 VOCABULARY = 50

@@ -8,8 +8,8 @@ import torch
 from memory_mosaics import transformer
 from memory_mosaics.cli import main
 from memory_mosaics.generation import GREEDY
-from memory_mosaics.studies import generate
-from memory_mosaics.studies.generate import Wish, Writer
+from memory_mosaics.studies import writer
+from memory_mosaics.studies.writer import Wish, Writer
 from memory_mosaics.trained import Trained
 from studies.conftest import small_run
 
@@ -18,7 +18,7 @@ TEXT = "Grüße, 日本 🌍!"
 
 def says(monkeypatch, ids):
     """Let the model say just this."""
-    monkeypatch.setattr(generate, "stream", lambda *_, **__: (torch.tensor([index]) for index in ids))
+    monkeypatch.setattr(writer, "stream", lambda *_, **__: (torch.tensor([index]) for index in ids))
 
 
 def told(out, run, *flags):
@@ -55,7 +55,7 @@ def test_it_streams(mosaic, monkeypatch):
             yield torch.tensor([letter])
             seen.append(shown.getvalue())
 
-    monkeypatch.setattr(generate, "stream", slowly)
+    monkeypatch.setattr(writer, "stream", slowly)
     main(["generate", str(mosaic), "--prompt", "-> "])
     assert seen == ["-> a", "-> ab", "-> abc"]
 
@@ -87,7 +87,7 @@ def test_several_texts_of_one_prompt(mosaic, tmp_path):
 def test_temperature_zero_is_greedy(mosaic, tmp_path):
     (record,) = told(tmp_path / "a", mosaic, "--prompt", "Once", "--temperature", "0", "--length", "9")
     trained = Trained.open(mosaic)
-    (tokens,) = generate.generate(trained.model, [torch.tensor(list(b"Once"))], 9, draw=GREEDY, end=256)
+    (tokens,) = writer.generate(trained.model, [torch.tensor(list(b"Once"))], 9, draw=GREEDY, end=256)
     assert record["text"] == trained.tokenizer.decode(tokens.tolist())
 
 
@@ -96,17 +96,47 @@ def test_beams(mosaic, tmp_path):
     trained = Trained.open(mosaic)
     for record in records:
         prompt = torch.tensor(list(record["prompt"].encode()))
-        (tokens,) = generate.beam_search(trained.model, [prompt], 9, beams=2, end=256)
+        (tokens,) = writer.beam_search(trained.model, [prompt], 9, beams=2, end=256)
         assert record["text"] == trained.tokenizer.decode(tokens.tolist())
         assert record["beams"] == 2
 
 
+def pipe(data):
+    """As Python opens it: what is not UTF-8 passes as halves of characters."""
+    return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", errors="surrogateescape")
+
+
+def test_a_pipe_that_is_not_utf_8_is_named(mosaic, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", pipe(b"caf\xe9\n"))
+    assert main(["generate", str(mosaic)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("mosaics: what comes from the pipe is not UTF-8: 'utf-8' codec can't decode byte 0xe9")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("flags", [["--seed", "1"], ["--beams", "1"]])
+def test_a_text_that_ends_with_the_positions_says_so(tmp_path, monkeypatch, capsys, flags):
+    short = small_run(tmp_path / "short", transformer, context=24)
+    no_end = Trained.open(short)
+    monkeypatch.setattr(no_end.tokenizer, "end_of_text", -1)
+    monkeypatch.setattr(Trained, "open", lambda *_, **__: no_end)
+    ends = "short has learned positions for 24: {}\n"
+    main(["generate", str(short), "--prompt", "Once", "--length", "400", *flags])
+    assert capsys.readouterr().err == ends.format("1 text ends there, before its 400 tokens")
+    main(["generate", str(short), "--prompt", "Once", "Two", "--length", "22", *flags])
+    assert capsys.readouterr().err == ends.format("1 text ends there, before its 22 tokens")
+    main(["generate", str(short), "--prompt", "Once", "Two", "--length", "23", *flags])
+    assert capsys.readouterr().err == ends.format("2 texts end there, before their 23 tokens")
+    main(["generate", str(short), "--prompt", "Once", "--length", "21", *flags])
+    assert capsys.readouterr().err == ""
+
+
 def test_a_pipe_has_a_prompt_a_line(mosaic, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("Once\n\n  Two\n"))
+    monkeypatch.setattr(sys, "stdin", pipe(b"Once\n\n  Two\r\n"))
     records = told(tmp_path / "a", mosaic, "--length", "3", "--seed", "1")
     assert [record["prompt"] for record in records] == ["Once", "  Two"]
     assert capsys.readouterr().out == "\n\n".join(record["prompt"] + record["text"] for record in records) + "\n"
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    monkeypatch.setattr(sys, "stdin", pipe(b"\n"))
     assert main(["generate", str(mosaic)]) == 2
     assert capsys.readouterr().err == "mosaics: no prompt came from the pipe\n"
 
@@ -147,15 +177,15 @@ def test_a_short_prompt_does_not_pay_for_a_long_one(tmp_path):
 
 
 def test_ctrl_c_keeps_what_is_finished(mosaic, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(generate, "ROWS", 1)
-    whole = generate.generate
+    monkeypatch.setattr(writer, "ROWS", 1)
+    whole = writer.generate
 
     def stopped(model, prompts, *rest, **options):
         if len(prompts[0]) == 3:
             raise KeyboardInterrupt
         return whole(model, prompts, *rest, **options)
 
-    monkeypatch.setattr(generate, "generate", stopped)
+    monkeypatch.setattr(writer, "generate", stopped)
     out = tmp_path / "out"
     assert main(["generate", str(mosaic), "--prompt", "Once", "Two", "--out", str(out), "--length", "3"]) == 130
     assert [json.loads(line)["prompt"] for line in out.read_text().splitlines()] == ["Once"]

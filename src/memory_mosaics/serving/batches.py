@@ -19,7 +19,7 @@ from memory_mosaics.generation import Draw
 from memory_mosaics.language_model import LanguageModel, map_state
 from memory_mosaics.reader import Reader
 from memory_mosaics.shapes import Int
-from memory_mosaics.studies.generate import OwnDraw
+from memory_mosaics.studies.writer import OwnDraw
 
 READ_AT_ONCE = 16_384  # tokens of prompts, padding among them: reading more together is not faster, and needs memory
 ALIKE = 2  # rows with more than so many times the room of others do not join them: all would pay for it

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,9 +14,9 @@ import torch
 from memory_mosaics import results as files
 from memory_mosaics.files import written_whole
 from memory_mosaics.progress import progress
-from memory_mosaics.studies.generate import Wish, Writer, a_compiler
 from memory_mosaics.studies.measuring import keep
 from memory_mosaics.studies.prompts_page import BY_RULE, score, write_page
+from memory_mosaics.studies.writer import Wish, Writer, a_compiler
 from memory_mosaics.text.prompts import Prompt, ours, read
 from memory_mosaics.trained import Trained, named, one_by_one
 from memory_mosaics.training.parallel import find_device
@@ -73,11 +74,13 @@ def run(
 
 def continuations(trained: Trained, asked: Sequence[Prompt], wish: Wish) -> dict[str, Any]:
     """What one model writes, and what the rules say to it."""
-    told = []
+    writer, told = Writer(trained, wish), []
     with a_compiler(), progress(trained.name, len(asked), "text") as bar:
-        for record in Writer(trained, wish).together([each.prompt for each in asked]):
+        for record in writer.together([each.prompt for each in asked]):
             told.append(record["text"])
             bar.update(1)
+    if said := writer.ran_out():
+        print(said, file=sys.stderr)
     looks = [each.rule.judge(text) if each.rule else None for each, text in zip(asked, told, strict=True)]
     return {"checkpoint": str(trained.folder), "texts": told, "by_rule": looks}
 
