@@ -64,25 +64,32 @@ def run(
         if number < least:
             raise UserError(f"{name} must be at least {least}, not {number}")
     place, corpus, models = torch.device(find_device(device)), Corpus.open(data), named(runs)
+    texts = _texts(models, corpus, split, lengths, sequences)
+    results: dict[str, Any] = {"study": "attention", "interrupted": True, "corpus": corpus.folder.name}
+    results |= {"split": split, "lengths": lengths, "models": []} | files.surroundings(place)
+    opened = one_by_one({name: models[name] for name in texts}, device=place)
+    records = (_record(trained, text, batch) for trained in opened for text in texts[trained.name])
+    keep(records, results, out)
+    _say(results, out)
+    return results
+
+
+def _texts(
+    models: dict[str, Path], corpus: Corpus, split: str, lengths: list[int], sequences: int
+) -> dict[str, list[Sample]]:
+    """What each model reads, one sample a length, without the models that can read none."""
     read: dict[str, list[int]] = {}
     for trained in one_by_one(models):
         trained.check_reads(corpus)
         if not any(hasattr(block.sequence_mixer, "ask") for block in trained.model.blocks):
             raise UserError(f"{trained.name} has no attention to look at: its sequence mixers recall nothing")
         read[trained.name] = [long for long in lengths if _reads(trained, long)]
-    texts = {
+    samples = {
         long: evaluation.sample(corpus, split=split, length=long, count=sequences, overlap=True) for long in lengths
     }
-    plan = {name: [texts[long] for long in lengths] for name, lengths in read.items()}
-    if not any(plan.values()):
+    if not any(read.values()):
         raise UserError(f"there is nothing to measure: no model reads {lengths[0]} tokens; take a shorter --length")
-    results: dict[str, Any] = {"study": "attention", "interrupted": True, "corpus": corpus.folder.name}
-    results |= {"split": split, "lengths": lengths, "models": []} | files.surroundings(place)
-    opened = one_by_one({name: models[name] for name, asked in plan.items() if asked}, device=place)
-    records = (_record(trained, text, batch) for trained in opened for text in plan[trained.name])
-    keep(records, results, out)
-    _say(results, out)
-    return results
+    return {name: [samples[long] for long in asked] for name, asked in read.items() if asked}
 
 
 def _reads(trained: Trained, length: int) -> bool:
