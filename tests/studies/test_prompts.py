@@ -77,7 +77,7 @@ def test_one_wording_for_what_no_rule_can_tell(out, results, capsys):
     assert f"| mosaic | {said} |" in paper
     assert "| not told | ☐" in paper
     assert "by rule: not told" in page
-    assert "<th>not told</th>" in page
+    assert "<th>right of judged</th><th>not told</th>" in page
     assert "no say" not in page
 
 

@@ -40,7 +40,7 @@ def run(
 
     Args:
         runs: folders of training runs, or checkpoint folders
-        prompts: a file with one prompt a line, or JSON lines with "prompt", "group", "ability" and "rule"
+        prompts: a file with one prompt a line, or JSON lines or an array with "prompt", "group", "ability" and "rule"
         beams: beginnings that the search for the most probable text keeps in mind; 1 takes the best token each time
         length: at most so many tokens
         compile: fuse each step with torch.compile: faster on CUDA, after a wait at the beginning

@@ -120,7 +120,9 @@ class JudgePage(Page):
 
     def counts(self, models: dict[str, Any]) -> None:
         """What the rules say, and what the person has said so far."""
-        heads = "".join(f"<th>{head}</th>" for head in ("model", "right", "wrong", "of judged", "not told", *VERDICTS))
+        heads = "".join(
+            f"<th>{head}</th>" for head in ("model", "right", "wrong", "right of judged", "not told", *VERDICTS)
+        )
         rows = []
         for number, (name, found) in enumerate(models.items()):
             right, wrong, untold = (found["by_rule"].count(look) for look in BY_RULE)
