@@ -14,7 +14,7 @@ def found(folder):
     return json.loads((folder / "results.json").read_text())
 
 
-def stopping(error, *records):
+def stopping(error: BaseException, *records: dict):
     yield from records
     raise error
 

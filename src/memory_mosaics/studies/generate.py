@@ -62,18 +62,23 @@ def run(
     texts = [each.prompt for each in read(prompts)] if prompts else prompt
     _check_file(out)
     writer = Writer(Trained.open(run, device=find_device(device)), wish)
-    told: list[dict[str, Any]] = []
-    interrupted = False
-    with _replacing(sys.stdout), within_memory("fewer prompts, beams or tokens at once may fit"), a_compiler():
-        try:
-            told.extend(_told(writer, texts))
-        except KeyboardInterrupt:
-            interrupted = True
-            print(f"\nstopped; finished: {len(told)}", file=sys.stderr)
+    told, interrupted = _finished(writer, texts)
     if seed is None and beams is None and temperature > 0 and sys.stderr.isatty():
         print(f"(the same again with --seed {any_seed})", file=sys.stderr)
     _write(told, out)
     return {"texts": told, "interrupted": interrupted}
+
+
+def _finished(writer: Writer, texts: list[str] | None) -> tuple[list[dict[str, Any]], bool]:
+    """All that was written, and whether Ctrl-C ended it."""
+    told: list[dict[str, Any]] = []
+    with _replacing(sys.stdout), within_memory("fewer prompts, beams or tokens at once may fit"), a_compiler():
+        try:
+            told.extend(_told(writer, texts))
+        except KeyboardInterrupt:
+            print(f"\nstopped; finished: {len(told)}", file=sys.stderr)
+            return told, True
+    return told, False
 
 
 def _told(writer: Writer, texts: list[str] | None) -> Iterator[dict[str, Any]]:
