@@ -6,7 +6,6 @@ of the text that the predicted tokens spell, so that tokenizers can be compared.
 
 import math
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, without_state
 from memory_mosaics.memory import ContextualMemoryConfig
 from memory_mosaics.mixers.attention import Alibi, AttentionConfig, Rotary
+from memory_mosaics.progress import progress
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.trained import Trained
@@ -124,14 +124,11 @@ class Evaluation:
 
 def evaluate(trained: Trained, text: Sample, *, batch: int = 8) -> Evaluation:
     """Read every window, up to the last position that the model has where it has a table of them."""
-    from tqdm import tqdm
-
     model, length = trained.model.eval(), min(text.length, trained.model.longest or text.length)
     device, reach = model.embedding.weight.device, text.length // 100
     sums = squares = smooth_squares = np.zeros(length)
     window_squares = bytes_ = windows = 0
-    bar: Any = tqdm(total=len(text), unit="window", desc=trained.name, disable=None)
-    with closing(bar):
+    with progress(trained.name, len(text), "window") as bar:
         for rows in text.batches(batch, length=length):
             with within_memory(f"{batch} windows at once are too many; give a smaller --batch"):
                 losses = token_losses(model, rows[:, :-1].to(device), rows[:, 1:].to(device)).cpu().double().numpy()

@@ -103,7 +103,8 @@ def heads(results: dict[str, Any]) -> "Figure":
     for row, model, (colour, _) in zip(rows, models, _styles(models), strict=True):
         most = [weight for block in model["blocks"] for head in block["heads"] for weight in head["weights"]]
         floor = max(min(weight for weight in most if weight > 0), 1e-3 / model["length"])
-        decades = 10 ** math.floor(math.log10(floor)), 10 ** math.ceil(math.log10(max(most)))
+        top = math.ceil(math.log10(max(most)))
+        decades = 10 ** min(math.floor(math.log10(floor)), top - 1), 10**top
         for axes, block in zip(row, model["blocks"], strict=False):
             _block(axes, block, _centres(model), colour)
             axes.set(yscale="log", ylim=decades, xlim=(0, model["length"]))
