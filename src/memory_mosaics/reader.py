@@ -37,7 +37,7 @@ class Reader:
         self.model = model = self.desk.model
         self.device = model.embedding.weight.device
         # One row is a product of a matrix and a vector: searching for the best kernel of each pays, and only there.
-        options = {"coordinate_descent_tuning": True} if len(prompts) == 1 else None
+        options: Any = {"coordinate_descent_tuning": True} if len(prompts) == 1 else None
         self.through = torch.compile(nn.Module.__call__, dynamic=False, options=options) if compiled else None
         self.replay: Callable[[], None] | None = None
         self.leave: Callable[[], None] = lambda: None
