@@ -51,6 +51,22 @@ def test_a_held_token_is_held_on_both_sides(other):
     other.page.wait_for_selector(".pane.held", state="detached")
 
 
+def test_a_token_chosen_while_the_other_model_reads_is_chosen_there_too(other):
+    other.page.evaluate("""() => { // holds the second model's answers back
+        const read = SERVED.read.bind(SERVED);
+        SERVED.read = async (asked) => {
+            if (asked.model === 1) await new Promise((go) => setTimeout(go, 600));
+            return read(asked);
+        };
+    }""")
+    other.page.click("#tab-compare")
+    other.page.click(token(6))
+    assert other.page.evaluate("explorer.panes[1].data.count") == 0
+    other.until("explorer.panes[1].data.count > 0")
+    other.until("explorer.panes[1].letters() === explorer.panes[0].letters()")
+    assert other.at(0) == 6
+
+
 def test_a_guess_is_measured_on_both_sides(other):
     """By a model of bytes, the first byte of it."""
     other.page.click("#tab-compare")

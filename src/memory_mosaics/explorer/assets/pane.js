@@ -243,7 +243,7 @@ class Pane {
     const i = this.data.tokens.findIndex((token) => (end += letters(token)) >= count);
     const here = i >= 0 && (count > this.data.offset || this.data.page === 0);
     if (here) return this.go(this.data.first + i, { quiet: true });
-    if (this.data.pages === 1) return null;
+    if (this.data.pages === 1 && (this.data.count || RECORD)) return null; // what is still being read may hold it
     if (!RECORD) {
       this.wish = { token: count };
       this.follow = false;
