@@ -18,7 +18,7 @@ def page(tmp_path):
     page.heading("Ünïcode ✓")
     page.text('He said "<script>alert(1)</script>".', "A second paragraph.")
     page.table(["model", "loss"], [["a < b", "1.234"], ["c", "2.345"]])
-    page.beside({"one": "Once\nupon", "two": "a time"})
+    page.beside({"one": "Once\nupon", "two": "a time"}, {"two": "noted"})
     page.code("mosaics --help")
     page.figure(figure, 'A "figure"')
     return page.write(tmp_path / "report.html")
@@ -36,6 +36,10 @@ def test_text_stays_text(page):
     assert "<script" not in text
     assert "&lt;script&gt;" in text
     assert "<title>A &lt;title&gt; &amp; more</title>" in text
+
+
+def test_a_note_stands_apart_from_its_text(page):
+    assert "a time<small>noted</small></div>" in page.read_text(encoding="utf-8")
 
 
 def test_a_long_word_breaks_within_its_column(page):

@@ -29,6 +29,7 @@ th:first-child, td:first-child { text-align: left; padding-left: 0; }
 .beside > div { background: var(--soft); border-radius: 6px; padding: .8rem 1rem; white-space: pre-line;
   overflow-wrap: anywhere; }
 .beside strong { display: block; color: var(--accent); margin-bottom: .3rem; }
+.beside small { display: block; opacity: .7; margin-top: .4rem; }
 pre { background: var(--soft); border-radius: 6px; padding: .8rem 1rem; overflow-x: auto; font-size: .9rem; }
 """
 
@@ -62,9 +63,13 @@ class Page:
         body = "".join(f"<tr>{line}</tr>" for line in lines)
         self._parts.append(f'<div class="wide"><table>{body}</table></div>')
 
-    def beside(self, columns: dict[str, str]) -> None:
-        """Texts side by side, each under its name."""
-        cells = (f"<div><strong>{escape(name)}</strong>{escape(text)}</div>" for name, text in columns.items())
+    def beside(self, columns: dict[str, str], notes: dict[str, str] | None = None) -> None:
+        """Texts side by side, each under its name, and under it what is noted of it."""
+        notes = {name: f"<small>{escape(note)}</small>" for name, note in (notes or {}).items()}
+        cells = (
+            f"<div><strong>{escape(name)}</strong>{escape(text)}{notes.get(name, '')}</div>"
+            for name, text in columns.items()
+        )
         self._parts.append(f'<div class="beside">{"".join(cells)}</div>')
 
     def write(self, file: Path) -> Path:

@@ -216,8 +216,6 @@ def _prompts(page: Page, found: dict[str, Any], place: Path) -> None:
     for number, prompt in enumerate(found["prompts"]):
         page.text(f"{prompt['prompt']} ...")
         page.beside(
-            {
-                name: f"... {model['texts'][number]}\nBy rule: {BY_RULE[model['by_rule'][number]]}."
-                for name, model in found["models"].items()
-            }
+            {name: f"... {model['texts'][number]}" for name, model in found["models"].items()},
+            {name: f"By rule: {BY_RULE[model['by_rule'][number]]}" for name, model in found["models"].items()},
         )
