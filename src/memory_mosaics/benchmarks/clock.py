@@ -57,10 +57,8 @@ class Clock:
                 cache.zero_()
                 act()
 
-        def nothing() -> None:
-            pass
-
-        wiping = self.recorded(partial(row, nothing)) or partial(row, nothing)
+        wipe = partial(row, lambda: None)
+        wiping = self.recorded(wipe) or wipe
         graphs = {name: self.recorded(partial(row, act)) for name, act in acts.items()}
         rows = {name: graph for name, graph in graphs.items() if graph}
         seconds = self.laps({**rows, "": wiping}, repeats, warm_up=warm_up)

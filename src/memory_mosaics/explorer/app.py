@@ -47,12 +47,12 @@ def build(explorer: Explorer, hosts: tuple[str, ...]) -> ASGIApp:
     def home() -> HTMLResponse:
         return HTMLResponse(html, headers=headers)
 
-    _answer(app, explorer)
+    _answer(app, explorer, about)
     _tell_errors(app)
     return Gate(app, hosts=hosts, most=BODY, places=1 + WAITING, tell=_error)
 
 
-def _answer(app: FastAPI, explorer: Explorer) -> None:
+def _answer(app: FastAPI, explorer: Explorer, about: dict[str, Any]) -> None:
     @app.post("/api/read")
     def read(body: ReadBody) -> JSONResponse:
         look = body.look and body.look.look()
@@ -77,7 +77,7 @@ def _answer(app: FastAPI, explorer: Explorer) -> None:
         record: dict[str, Any] = {"panes": panes, "start": body.start.model_dump()}
         if body.sky is not None:
             record["sky"] = explorer.sky(body.sky.periods, body.sky.seed)
-        return HTMLResponse(page.build(explorer.about() | {"record": record}), headers=HEADERS)
+        return HTMLResponse(page.build(about | {"record": record}), headers=HEADERS)
 
 
 def _tell_errors(app: FastAPI) -> None:

@@ -105,7 +105,7 @@ class Tokenizer:
         for index in ids:
             if not 0 <= index < self.vocabulary:
                 raise ValueError(f"id {index} is outside the vocabulary of {self.vocabulary}")
-        if (self.layout.get("decoder") or {}).get("type") != "ByteLevel":
+        if not self._spells_bytes:
             return self._tokenizers.decode(ids, skip_special_tokens=False)
         return b"".join(self._bytes[index] for index in ids).decode(errors="replace")
 
@@ -114,7 +114,7 @@ class Tokenizer:
         if not 0 <= index < self.vocabulary:
             return f"<{index}>"
         text = self.decode([index])
-        if "\ufffd" not in text or (self.layout.get("decoder") or {}).get("type") != "ByteLevel":
+        if "\ufffd" not in text or not self._spells_bytes:
             return text
         return self._bytes[index].decode(errors="bytes in brackets")
 
@@ -125,7 +125,7 @@ class Tokenizer:
     def count_bytes(self, ids: np.ndarray) -> int:
         """How many bytes of text ids stand for, exact at a cut within a letter too; the end of a text is none."""
         ids = ids[ids != self.end_of_text]
-        if (self.layout.get("decoder") or {}).get("type") != "ByteLevel":
+        if not self._spells_bytes:
             return len(self.decode(ids).encode())
         return int(self._lengths[ids].sum())
 
@@ -166,6 +166,11 @@ class Tokenizer:
 
     def _text_of(self, index: int) -> str:
         return next(text for text, other in ids_of(self.layout).items() if other == index)
+
+    @property
+    def _spells_bytes(self) -> bool:
+        """Whether tokens are bytes, and `_bytes` says which; otherwise the library alone knows their text."""
+        return (self.layout.get("decoder") or {}).get("type") == "ByteLevel"
 
     @cached_property
     def _bytes(self) -> list[bytes]:
