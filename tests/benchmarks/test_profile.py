@@ -91,6 +91,13 @@ def test_all_kernels_of_ours_are_known():
     assert not [name for name in launched if kinds.of_kernel(name) == REST]
 
 
+def test_recall_with_a_name_of_its_own_leaves_the_rest_to_persistent_memory():
+    names = [NORM, "contextual_forward", GEMM, FORWARD, DOT, BACKWARD, CONVERT, "contextual_backward_queries"]
+    found = kinds.of_kernels([*names, "contextual_backward_pairs"], persistent=1)
+    assert found[1] == found[7] == found[8] == C
+    assert found[3:7] == [P] * 4
+
+
 def test_the_second_recall_of_a_block_is_persistent_and_the_first_going_back():
     block, back = [NORM, FORWARD, GEMM, FORWARD], [DOT, BACKWARD, CONVERT]
     names = [*block, *block, LOSSES, *back, GEMM, *back, *back, *back]

@@ -117,14 +117,9 @@ def test_processes_share_the_runs(tmp_path, finished):
 @pytest.mark.parametrize(("patience", "epochs"), [(None, 6), (2, 4), (3, 6)])
 def test_patience_ends_a_run_that_grows_worse(patience, epochs, tmp_path, monkeypatch):
     losses = iter([3.0, 2.0, 2.5, 2.1, 1.9, 2.6])
-    measure = regbench_training.measure
-
-    def measured(model, split, machine, **options):
-        found = measure(model, split, machine, **options)
-        return found | {"loss": next(losses)} if split is trainer.splits["validation"] else found
-
-    monkeypatch.setattr(regbench_training, "measure", measured)
     trainer = Trainer(replace(JOB, epochs=6, patience=patience), tmp_path, data=tmp_path, machine=Machine(device="cpu"))
+    validate = trainer.validate
+    monkeypatch.setattr(trainer, "validate", lambda: validate() | {"loss": next(losses)})
     outcome = trainer.go()
     assert outcome["trained_epochs"] == len(outcome["curve"]["valid_loss"]) == epochs
     assert outcome["tested"]["loss"]["epoch"] == (2 if epochs == 4 else 5)
@@ -177,7 +172,8 @@ def test_a_damaged_state_is_named(tmp_path):
 
 
 def test_a_run_that_diverges_is_a_fail(tmp_path, monkeypatch):
-    monkeypatch.setattr(regbench_training, "measure", lambda *_: {"loss": float("nan"), "accuracy": 0.0, "tvd": 1.0})
+    measures = {"loss": float("nan"), "accuracy": 0.0, "tvd": 1.0}
+    monkeypatch.setattr(regbench_training, "Examination", lambda *_: lambda: measures)
     results = run(tmp_path)
     assert results["runs"][0]["status"] == "fail"
     assert "the loss is" in results["runs"][0]["reason"]

@@ -22,7 +22,7 @@ from memory_mosaics.extractors import normalise
 from memory_mosaics.language_model import next_token_loss
 from memory_mosaics.ops.leaky_average import leaky_average
 from memory_mosaics.ops.recall import recall
-from memory_mosaics.ops.triton import cross_entropy, gated_average, taps
+from memory_mosaics.ops.triton import contextual_recall, cross_entropy, gated_average, taps
 from memory_mosaics.ops.triton import leaky_average as keys
 
 BACKENDS = {
@@ -165,11 +165,14 @@ def _values(clock: Clock, shape: Shape) -> Case:
 
 
 def _contextual(clock: Clock, shape: Shape) -> Case:
-    """Query t sees t pairs: causal attention on shifted tensors, to the stock kernels."""
+    """Query t sees t pairs, whose keys asked before it: causal attention on shifted tensors, to the stock kernels."""
     B, T, H, D = shape.batch, shape.time, shape.heads, shape.head_width
-    inputs = (_random(clock, B, T, H, D), _random(clock, B, T - 1, H, D), _random(clock, B, T - 1, H, D))
-    forms = {"recall": partial(recall, known=0)} | {
+    inputs = (_random(clock, B, T, H, D), _random(clock, B, T - 1, H, D))
+    asking = {"recall": partial(recall, known=0)} | {
         name: partial(_stock, BACKENDS[name], ahead=1) for name in STOCK[clock.device.type]
+    }
+    forms = {"op": contextual_recall.contextual_recall} | {
+        name: lambda keys, values, ask=ask: ask(keys, keys[:, :-1], values) for name, ask in asking.items()
     }
     work = 4 * B * H * D * T * (T - 1) // 2
     return Case("contextual recall", "TFLOP/s", forms, inputs, (work, 5 * work // 2))

@@ -28,7 +28,7 @@ KERNELS = _patterns(
     (r"^value_(forward|backward)", VALUES),
     (r"loss_and_gradient|log_?softmax|LogSoftMax|nll_loss|cross_entropy", LOSS),
     (r"persistent_?(recall|forward|backward)", PERSISTENT),
-    (r"^scan_(forward|backward)", CONTEXT),  # what Mamba has in its place
+    (r"^contextual_(forward|backward)|^scan_(forward|backward)", CONTEXT),  # and what Mamba has in its place
     (r"^triton_(?!.*softmax).*attention", POINTWISE),  # what prepares its inputs
     (r"flash|fmha|sdpa|[Aa]ttention|recall|^answer$|^merge$|dot_do_o|convert_dq|[Ss]oft_?[Mm]ax", CONTEXT),
     (r"multi_tensor_apply|lpnorm_cleanup|[Aa]dam", OPTIMISER),
@@ -91,7 +91,8 @@ def of_kernels(names: Sequence[str], *, persistent: int = 0) -> list[str]:
         for place in recall:
             kinds[place] = CONTEXT
     if persistent and PERSISTENT not in kinds:
-        for recall in _second(names, recalls, persistent):
+        unnamed = [recall for recall in recalls if not names[recall[0]].startswith("contextual_")]
+        for recall in _second(names, recalls, persistent) if len(unnamed) == len(recalls) else unnamed:
             for place in recall:
                 kinds[place] = PERSISTENT
     return kinds

@@ -113,7 +113,7 @@ def chances(seed: Int[Tensor, ""], shape: torch.Size) -> Float[Tensor, "..."]:
 
     A generator would have to be set back for that, which a recorded step cannot do.
     """
-    x = seed + GOLDEN * torch.arange(shape.numel(), device=seed.device).view(shape)
+    x = (seed + torch.arange(shape.numel(), device=seed.device).view(shape)) * GOLDEN
     for factor, shift in zip(FACTORS, (30, 27), strict=True):
         x = (x ^ (x >> shift)) * factor
     return ((x ^ (x >> 31)) & (2**24 - 1)) / 2**24

@@ -23,7 +23,7 @@ from memory_mosaics.files import written_whole
 from memory_mosaics.language_model import parameter_count
 from memory_mosaics.parameters import groups
 from memory_mosaics.results import rounded, surroundings
-from memory_mosaics.studies.regbench_measures import BATCH, Split, best_temperature, measure
+from memory_mosaics.studies.regbench_measures import BATCH, Examination, Split, best_temperature, measure
 from memory_mosaics.studies.regbench_models import Size, architecture
 from memory_mosaics.training.log import read
 from memory_mosaics.training.loop import Diverged, stopped_gently
@@ -112,6 +112,7 @@ class Trainer:
         objective = Objective(self.model, compiled=self.compiled).train()
         eager = Eager(objective, self.adamw, job, machine, micro=BATCH)
         self.take = Recorded(eager) if self.device.type == "cuda" else eager
+        self.validate = Examination(self.model, self.splits["validation"], machine)
         self.chosen = {by: [weight.detach().clone() for weight in self.model.parameters()] for by in BEST}
         self.progress: dict[str, Any] = {"step": 0, "epoch_loss": 0.0, "seconds": 0.0, "curve": []}
         self.progress["best"] = {"loss": [inf, 0], "accuracy": [-inf, 0], "tvd": [inf, 0]}  # and in which epoch
@@ -159,7 +160,7 @@ class Trainer:
             total += loss
             progress["step"] += 1
         done = progress["step"] == (epoch + 1) * job.steps_an_epoch
-        measures = measure(self.model, self.splits["validation"], self.machine) if done else None
+        measures = self.validate() if done else None
         progress["seconds"] += (seconds := time.perf_counter() - start)
         if measures is None:
             progress["epoch_loss"] = total.item()

@@ -22,6 +22,7 @@ from memory_mosaics.shapes import Float
 EPS = 1e-12
 FORWARD = dict(C=16, num_warps=2, num_stages=5)
 BACKWARD = dict(P=4, C=16, num_warps=1, STAGES=10)
+SEGMENT_BACKWARD = dict(P=8, C=16, num_warps=2, STAGES=10)  # of several
 CHUNK = 32  # of steps: a segment has a whole number of them
 SHORTEST = 256  # steps of a segment
 RESIDENT = 6  # programs that a multiprocessor should have to work on
@@ -69,6 +70,12 @@ def segments(x: Tensor, chunk: int) -> tuple[int, int]:
     return rows, -(-T // rows)
 
 
+def ahead(S: int) -> dict[str, bool]:
+    """Options of two launches, of which the second need not wait for the first, mostly idle, to end (Hopper)."""
+    early = S > 1 and torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
+    return dict(AHEAD=early, launch_pdl=early) if early else dict(AHEAD=False)
+
+
 def packed(x: Tensor) -> Tensor:
     """The kernels take any strides but that of the head's width."""
     return x if x.stride(-1) == 1 else x.contiguous()
@@ -91,10 +98,12 @@ def forward_kernels(
     sums = torch.empty(B, H, S, D, dtype=torch.float32, device=raw.device) if S > 1 else None
     strides = raw.stride()[:3]
     if sums is not None:
-        kernels.key_forward_sums[(B * H, S - 1)](raw, decay, sums, *strides, H, rows, S, D=D, C=CHUNK)
+        kernels.key_forward_sums[(B * H, S - 1)](
+            raw, decay, sums, *strides, H, rows, S, D=D, C=CHUNK, AHEAD=ahead(S)["AHEAD"]
+        )
     kernels.key_forward[(B * H, S)](
         raw, decay, scale, mean, sums, key, norm, last, *strides, T, H, rows, S, D=D, EPS=EPS,
-        HAS_SCALE=scale is not None, HAS_MEAN=mean is not None, HAS_SUMS=sums is not None, **options,
+        HAS_SCALE=scale is not None, HAS_MEAN=mean is not None, HAS_SUMS=sums is not None, **ahead(S), **options,
     )  # fmt: skip
     return key, last, norm
 
@@ -110,33 +119,29 @@ def backward_kernels(
     rows: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Gradients of raw, decay, mean and scale; those of decay and scale row by row of the batch."""
+    """Gradients of raw, decay, mean and scale; those of decay and scale segment by segment: (B*S, H)."""
     from memory_mosaics.ops.triton import leaky_average_kernels as kernels
 
     d_key, decay = packed(d_key), decay.contiguous()
     mean, scale, d_last = (None if given is None else given.contiguous() for given in (mean, scale, d_last))
     B, T, H, D = key.shape
-    options = BACKWARD | options
     rows, S = segments(key, CHUNK) if rows is None else (rows, -(-T // rows))
+    options = (BACKWARD if S == 1 else SEGMENT_BACKWARD) | options
     empty = lambda *shape: torch.empty(*shape, dtype=torch.float32, device=key.device)  # noqa: E731
     d_raw = torch.empty(B, T, H, D, dtype=key.dtype, device=key.device)
-    d_decay, d_scale = empty(B, H, S), None if scale is None else empty(B, H, S)
+    d_decay, d_scale = empty(B * S, H), None if scale is None else empty(B * S, H)
     d_mean = None if mean is None else empty(B, H, D)
     sums = empty(B, H, S, D) if S > 1 else None
     sizes = (*d_key.stride()[:3], T, H, rows, S)
     flags = dict(D=D, EPS=EPS, HAS_SCALE=scale is not None, HAS_LAST=d_last is not None)
     if sums is not None:
         there = (d_key, key, norm, decay, scale, d_last, sums)
-        kernels.key_backward_sums[(B * H, S - 1)](*there, *sizes, C=CHUNK, **flags)
+        kernels.key_backward_sums[(B * H, S - 1)](*there, *sizes, C=CHUNK, AHEAD=ahead(S)["AHEAD"], **flags)
     kernels.key_backward[(B * H, S)](
         d_key, key, norm, decay, scale, mean, d_last, sums, d_raw, d_decay, d_scale, d_mean, *sizes, **flags,
-        HAS_MEAN=mean is not None, HAS_SUMS=sums is not None, **options,
+        HAS_MEAN=mean is not None, HAS_SUMS=sums is not None, **ahead(S), **options,
     )  # fmt: skip
-    return d_raw, _of_rows(d_decay), d_mean, None if d_scale is None else _of_rows(d_scale)
-
-
-def _of_rows(found: Float[Tensor, "B H S"]) -> Float[Tensor, "B H"]:
-    return found.squeeze(2) if found.shape[2] == 1 else found.sum(2)
+    return d_raw, d_decay, d_mean, d_scale
 
 
 SCHEMA = "(Tensor raw, Tensor decay, Tensor? mean, Tensor? scale) -> (Tensor, Tensor, Tensor)"
@@ -178,8 +183,13 @@ def _backward(d_key, d_last, key, norm, decay, mean, scale):
 
 @_backward.register_fake
 def _(d_key, d_last, key, norm, decay, mean, scale):
-    like = (norm[..., 0], mean, None if scale is None else norm[..., 0])
-    return torch.empty_like(key), *(key.new_empty(0) if x is None else x.new_empty(x.shape) for x in like)
+    rows = key.shape[0] * (segments(key, CHUNK)[1] if runs_kernels(key) else 1)
+    shapes = (
+        (rows, key.shape[2]),
+        mean if mean is None else mean.shape,
+        None if scale is None else (rows, key.shape[2]),
+    )
+    return torch.empty_like(key), *(key.new_empty(0) if x is None else norm.new_empty(x) for x in shapes)
 
 
 def _backward_in_torch(d_key, d_last, key, norm, decay, mean, scale):
@@ -211,7 +221,7 @@ def _gradients(ctx, d_key, d_last, _):
     d_key = torch.zeros_like(key) if d_key is None else d_key
     found = torch.ops.memory_mosaics.leaky_key_backward(d_key, d_last, key, norm, decay, mean, scale)
     d_raw, d_decay, d_mean, d_scale = found
-    # Rows are added up here, where a compiler can put it into one kernel with what comes next.
+    # Segments are added up here, where a compiler can put it into one kernel with what comes next.
     return d_raw, d_decay.sum(0), None if mean is None else d_mean, None if scale is None else d_scale.sum(0)
 
 

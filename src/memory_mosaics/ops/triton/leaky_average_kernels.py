@@ -63,28 +63,22 @@ def norm_gradient(key, d_key, norm, scale, EPS: tl.constexpr):
 
 
 @triton.jit
-def left_behind(raw, end, first, rate, limit, st, D: tl.constexpr, C: tl.constexpr):
-    """What the steps from `first` to `end` leave at their end, the last `limit` of them at most."""
-    t, d = tl.arange(0, C), tl.arange(0, D)
-    total = tl.zeros([C, D], tl.float32)
-    for i in range(tl.cdiv(tl.minimum(reaching(rate, limit), limit), C)):
-        ago = i * C + t
-        here = end - 1 - ago
-        inside = (here >= first)[:, None]
-        x = tl.load(raw + here.to(tl.int64)[:, None] * st + d[None, :], mask=inside, other=0.0).to(tl.float32)
-        total += tl.exp2(ago * rate)[:, None] * x
-    return tl.sum(total, axis=0)
-
-
-@triton.jit
-def key_forward_sums(raw, decay, sums, sb, st, sh, H, rows, S, D: tl.constexpr, C: tl.constexpr):
+def key_forward_sums(raw, decay, sums, sb, st, sh, H, rows, S, D: tl.constexpr, C: tl.constexpr, AHEAD: tl.constexpr):
     """What each segment but the last leaves behind, had it begun empty; where it reaches farther than the next one."""
+    if AHEAD:
+        tl.extra.cuda.gdc_launch_dependents()
     row, s = tl.program_id(0).to(tl.int64), tl.program_id(1)
     h = row % H
     rate = tl.log2(tl.maximum(tl.load(decay + h), TINY))
     if reaching(rate, rows) > rows:
-        left = left_behind(raw + (row // H) * sb + h * sh, (s + 1) * rows, s * rows, rate, rows, st, D, C)
-        tl.store(sums + (row * S + s) * D + tl.arange(0, D), left)
+        raw += (row // H) * sb + h * sh
+        t, d = tl.arange(0, C), tl.arange(0, D)
+        total = tl.zeros([C, D], tl.float32)
+        for ago in range(0, rows, C):
+            here = (s + 1) * rows - 1 - ago - t
+            x = tl.load(raw + here.to(tl.int64)[:, None] * st + d[None, :]).to(tl.float32)
+            total += tl.exp2((ago + t) * rate)[:, None] * x
+        tl.store(sums + (row * S + s) * D + d, tl.sum(total, axis=0))
 
 
 @triton.jit
@@ -92,9 +86,12 @@ def key_forward(
     raw, decay, scale, mean, sums, key, norm, last,
     sb, st, sh, T, H, rows, S,
     D: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
-    HAS_SCALE: tl.constexpr, HAS_MEAN: tl.constexpr, HAS_SUMS: tl.constexpr,
+    HAS_SCALE: tl.constexpr, HAS_MEAN: tl.constexpr, HAS_SUMS: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """Keys and norms of one segment; the last segment also leaves the last average."""
+    """Keys and norms of one segment; the last segment also leaves the last average.
+
+    The walk begins before the segment, where that is all that reaches into it.
+    """
     row, s = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     b, h = row // H, row % H
     rate = tl.log2(tl.maximum(tl.load(decay + h), TINY))
@@ -103,29 +100,34 @@ def key_forward(
     weights = tl.where(gap >= 0, tl.exp2(tl.maximum(gap, 0) * rate), 0.0)
     entering = tl.exp2((t + 1) * rate)
 
+    begin = s * rows
     average = tl.zeros([D], tl.float32)
-    if HAS_MEAN:
-        average += tl.exp2(s * rows * rate) * tl.load(mean + row * D + d)
-    raw += b * sb + h * sh
     if HAS_SUMS:
-        if reaching(rate, rows) > rows:
+        reach = reaching(rate, rows)
+        if reach > rows:
+            if AHEAD:
+                tl.extra.cuda.gdc_wait()
             average += gather(sums + row * S * D, s, -1, s, rows, rate, D)
         else:
-            average += left_behind(raw, s * rows, 0, rate, rows, st, D, C)
+            begin = tl.maximum(begin - tl.cdiv(reach, C) * C, 0)
+    if HAS_MEAN:
+        average += tl.exp2(begin * rate) * tl.load(mean + row * D + d)
+    raw += b * sb + h * sh
     factor = tl.load(scale + h) if HAS_SCALE else 1.0
 
     key += (b * T * H + h) * D
     at_raw, at_key = t[:, None] * st + d[None, :], t[:, None] * (H * D) + d[None, :]
     stop = tl.minimum((s + 1) * rows, T)
-    for start in range(s * rows, stop, C):
+    for start in range(begin, stop, C):
         here = start + t
         inside = here < stop
+        own = inside & (start >= s * rows)
         x = tl.load(raw + start * st + at_raw, mask=inside[:, None], other=0.0)
         averages = mix(weights, x, entering[:, None] * average[None, :], PRECISION)
         length = tl.maximum(tl.sqrt(tl.sum(averages * averages, axis=1)), EPS)
         unit = averages * (factor / length)[:, None]
-        tl.store(key + start * (H * D) + at_key, unit.to(key.dtype.element_ty), mask=inside[:, None])
-        tl.store(norm + row * T + here, length, mask=inside)
+        tl.store(key + start * (H * D) + at_key, unit.to(key.dtype.element_ty), mask=own[:, None])
+        tl.store(norm + row * T + here, length, mask=own)
         final = here == tl.minimum(start + C, stop) - 1
         average = tl.sum(tl.where(final[:, None], averages, 0.0), axis=0)
     if s == S - 1:
@@ -170,8 +172,11 @@ def key_backward_sums(
     d_key, key, norm, decay, scale, d_last, sums,
     sb, st, sh, T, H, rows, S,
     D: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, HAS_SCALE: tl.constexpr, HAS_LAST: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):  # fmt: skip
     """What each segment but the first sends back, had none come after it; where it reaches beyond the one before."""
+    if AHEAD:
+        tl.extra.cuda.gdc_launch_dependents()
     row, s = tl.program_id(0).to(tl.int64), tl.program_id(1) + 1
     b, h = row // H, row % H
     rate = tl.log2(tl.maximum(tl.load(decay + h), TINY))
@@ -192,6 +197,7 @@ def key_backward(
     sb, st, sh, T, H, rows, S,
     D: tl.constexpr, P: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, STAGES: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_MEAN: tl.constexpr, HAS_LAST: tl.constexpr, HAS_SUMS: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):  # fmt: skip
     """The gradient g_t = e_t + decay g_{t+1} of one segment, e_t what arrives at step t through the norm.
 
@@ -214,6 +220,8 @@ def key_backward(
     gradient = tl.zeros([D], tl.float32)
     if HAS_SUMS:
         if reaching(rate, rows) > rows:
+            if AHEAD:
+                tl.extra.cuda.gdc_wait()
             gradient += gather(sums + row * S * D, s, 1, S - 1 - s, rows, rate, D)
         else:
             gradient += sent_back(
@@ -254,6 +262,6 @@ def key_backward(
             gradient = tl.sum(tl.where((stretch == 0)[:, None], gradients, 0.0), axis=0)
             found += tl.sum(gradient * tl.load(mean + row * D + d), axis=0)
             tl.store(d_mean + row * D + d, lam * gradient)
-    tl.store(d_decay + row * S + s, found)
+    tl.store(d_decay + (b * S + s) * H + h, found)
     if HAS_SCALE:
-        tl.store(d_scale + row * S + s, tl.sum(to_scale, axis=0))
+        tl.store(d_scale + (b * S + s) * H + h, tl.sum(to_scale, axis=0))

@@ -1,0 +1,95 @@
+"""Recall from what came before, against its definition: the op everywhere, its kernels on a GPU or interpreted."""
+
+import importlib.util
+
+import pytest
+import torch
+from test_triton import DEVICE, INTERPRETED, assert_same, run_alone, with_gradients
+
+from memory_mosaics.memory import ContextualMemoryConfig
+from memory_mosaics.ops.triton import contextual_recall as form
+
+pytestmark = pytest.mark.gpu if DEVICE == "cuda" else []
+H = 2
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="the kernels are tested in this process")
+def test_kernels_under_the_interpreter():
+    run_alone("TestForm", file=__file__, TRITON_INTERPRET="1")
+
+
+def problem(time: int, *, width: int = 16, dtype: torch.dtype = torch.bfloat16, rows: int = 2) -> list[torch.Tensor]:
+    torch.manual_seed(time)
+    keys, values = (torch.randn(rows, steps, H, width, device=DEVICE) for steps in (time, time - 1))
+    unit = torch.nn.functional.normalize(keys, dim=-1)
+    keys = unit * torch.tensor([1.0, 5.0], device=DEVICE)[:, None]  # a flat memory, and a sharp one
+    return [x.to(dtype).requires_grad_() for x in (keys, values)]
+
+
+def exact(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return form.reference(keys.float(), values.float()).to(keys.dtype)
+
+
+class TestForm:
+    @pytest.mark.parametrize("time", [2, 3, 63, 64, 65, 129, 192])
+    @pytest.mark.parametrize("width", [16, 64])
+    def test_it_is_the_definition(self, time, width):
+        inputs = problem(time, width=width)
+        weight = torch.randn_like(inputs[0])
+        fast, slow = (with_gradients(act, inputs, (weight,)) for act in (form.contextual_recall, exact))
+        assert_same(fast, slow, 2e-2)  # as far as PyTorch's own kernel in bfloat16 is from it
+
+    def test_the_first_answer_is_nothing(self):
+        assert (form.contextual_recall(*problem(70))[:, 0] == 0).all()
+
+    def test_a_memory_that_is_very_sharp(self):
+        """Scores far apart: nothing overflows, and the nearest key answers."""
+        keys, values = problem(80, dtype=torch.float16)
+        keys = (keys.detach() * 20).requires_grad_()
+        answers = form.contextual_recall(keys, values)
+        answers.float().square().sum().backward()
+        assert answers.isfinite().all()
+        assert keys.grad.isfinite().all()
+        assert_same((answers,), (exact(keys, values),), 2e-3)
+
+    def test_views_of_other_tensors(self):
+        keys, values = problem(70)
+        around = torch.full((3, 80, 2 * H, 40), torch.nan, device=DEVICE, dtype=keys.dtype)
+        inside = around[1:, 5:75, ::2, 8:24]
+        inside.copy_(keys)
+        strided = inside.requires_grad_()
+        weight = torch.randn(2, 70, 16, H, device=DEVICE, dtype=keys.dtype).transpose(2, 3)  # a gradient as awkward
+        fast, slow = (with_gradients(form.contextual_recall, [k, values], (weight,)) for k in (strided, keys))
+        assert_same(fast, slow, 1e-6)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="checks the registration, not the kernels")
+def test_the_op_is_well_registered():
+    checks = ("test_schema", "test_faketensor", "test_aot_dispatch_static")
+    torch.library.opcheck(torch.ops.memory_mosaics.contextual_recall.default, problem(9), test_utils=checks)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="checks what a layer chooses")
+def test_in_double_precision_the_gradient_is_right():
+    keys, values = (x.detach().cpu().double().requires_grad_() for x in problem(7))
+    assert torch.autograd.gradcheck(lambda k, v: form.contextual_recall(k, v), (keys, values))
+
+
+def test_what_the_kernels_are_for():
+    keys, values = problem(70)
+    assert form.takes(keys, values) == (DEVICE == "cuda" and importlib.util.find_spec("triton") is not None)
+    assert not form.takes(keys.float(), values.float())
+    assert not form.takes(keys, values[:, 1:])
+    assert not form.takes(keys[:, :1], values[:, :0])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(DEVICE != "cuda", reason="wants a CUDA device")
+def test_a_layer_answers_the_same_by_either_kernel(monkeypatch):
+    torch.manual_seed(0)
+    layer = ContextualMemoryConfig(heads=4).build(256).to(DEVICE, torch.bfloat16)
+    x = torch.randn(2, 100, 256, device=DEVICE, dtype=torch.bfloat16)
+    with_op = layer(x)[0]
+    monkeypatch.setattr(form, "takes", lambda *_: False)
+    torch.testing.assert_close(with_op, layer(x)[0], atol=2e-2, rtol=2e-2)
