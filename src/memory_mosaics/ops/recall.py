@@ -25,6 +25,7 @@ from memory_mosaics.ops.triton.recall import DTYPES, EMPTY, FEW, WIDEST, recall_
 from memory_mosaics.shapes import Bool, Float, Int
 
 BLOCK = 128  # queries at a time where a mask, dropout on the CPU, or the log-sum-exp is asked for
+TILE, TILES = 128, 128  # pairs, and tiles of them that occupy a large GPU; docs/LOG.md has what was measured
 FASTEST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 Sharpness = float | Float[Tensor, "..."]
@@ -69,7 +70,7 @@ def recall(
         queries = _sharpen(queries, sharpness)
     fused = real is None and (dropout == 0.0 or queries.is_cuda)
     if fused and known is None:
-        return _attend(queries, keys, values, dropout=dropout)
+        return _attend_in_rows(queries, keys, values, dropout=dropout)
     if fused and known is not None and known <= 1:
         ahead = 1 - known
         if time <= ahead:
@@ -201,6 +202,22 @@ def _attend(
             queries, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=1.0
         )
     return answers.transpose(1, 2)[..., :width]
+
+
+def _attend_in_rows(queries: Tensor, keys: Tensor, values: Tensor, *, dropout: float) -> Tensor:
+    """The same from pairs that every query sees.
+
+    Going back, a program of the kernels has one tile of pairs: where these are few the queries are taken for several
+    rows, so that no multiprocessor is idle.
+    """
+    (B, T, H, _), rows = queries.shape, 1
+    while queries.is_cuda and B * H * -(-keys.shape[1] // TILE) * rows < TILES and T % (2 * rows) == 0:
+        rows *= 2
+    if rows == 1 or not torch.is_grad_enabled():
+        return _attend(queries, keys, values, dropout=dropout)
+    keys, values = (x[:, None].expand(-1, rows, -1, -1, -1).flatten(0, 1) for x in (keys, values))
+    queries = queries.unflatten(1, (rows, -1)).flatten(0, 1)
+    return _attend(queries, keys, values, dropout=dropout).unflatten(0, (B, rows)).flatten(1, 2)
 
 
 def _attend_with_lse(queries: Tensor, keys: Tensor, values: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:

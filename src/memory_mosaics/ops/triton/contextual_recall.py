@@ -19,8 +19,7 @@ from memory_mosaics.ops.triton.leaky_average import packed, runs_kernels
 from memory_mosaics.shapes import Float
 
 DTYPES = (torch.bfloat16, torch.float16)
-WIDTHS = (16, 32, 64)  # of a head
-LONGEST = 2048  # tokens; cuDNN is faster with more of them
+LONGEST = {16: 2**20, 32: 2**20, 64: 4096}  # tokens by the width of a head; cuDNN is faster with more of them
 TILE = 64
 FORWARD = dict(M=TILE, N=64, num_warps=4, num_stages=2)
 QUERIES = dict(M=TILE, N=32, num_warps=4, num_stages=3)
@@ -29,11 +28,11 @@ PAIRS = dict(M=TILE, N=TILE, num_warps=4, num_stages=3)
 
 def takes(keys: Tensor, values: Tensor) -> bool:
     """Whether the kernels are for such keys (B T H D) and values (B T-1 H D), and faster than any other."""
-    return keys.is_cuda and TRITON and 1 < keys.shape[1] <= LONGEST and _fit(keys, values)
+    return keys.is_cuda and TRITON and _fit(keys, values) and 1 < keys.shape[1] <= LONGEST[keys.shape[-1]]
 
 
 def _fit(keys: Tensor, values: Tensor) -> bool:
-    shapes = keys.shape[-1] in WIDTHS and keys[:, 1:].shape == values.shape
+    shapes = keys.shape[-1] in LONGEST and keys[:, 1:].shape == values.shape
     launched = keys.shape[0] * keys.shape[2] < 2**16  # no more rows in a grid
     return shapes and launched and keys.dtype in DTYPES and values.dtype == keys.dtype
 

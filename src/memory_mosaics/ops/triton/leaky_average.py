@@ -70,12 +70,6 @@ def segments(x: Tensor, chunk: int) -> tuple[int, int]:
     return rows, -(-T // rows)
 
 
-def ahead(S: int) -> dict[str, bool]:
-    """Options of two launches, of which the second need not wait for the first, mostly idle, to end (Hopper)."""
-    early = S > 1 and torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
-    return dict(AHEAD=early, launch_pdl=early) if early else dict(AHEAD=False)
-
-
 def packed(x: Tensor) -> Tensor:
     """The kernels take any strides but that of the head's width."""
     return x if x.stride(-1) == 1 else x.contiguous()
@@ -98,12 +92,10 @@ def forward_kernels(
     sums = torch.empty(B, H, S, D, dtype=torch.float32, device=raw.device) if S > 1 else None
     strides = raw.stride()[:3]
     if sums is not None:
-        kernels.key_forward_sums[(B * H, S - 1)](
-            raw, decay, sums, *strides, H, rows, S, D=D, C=CHUNK, AHEAD=ahead(S)["AHEAD"]
-        )
+        kernels.key_forward_sums[(B * H, S - 1)](raw, decay, sums, *strides, H, rows, S, D=D, C=CHUNK)
     kernels.key_forward[(B * H, S)](
         raw, decay, scale, mean, sums, key, norm, last, *strides, T, H, rows, S, D=D, EPS=EPS,
-        HAS_SCALE=scale is not None, HAS_MEAN=mean is not None, HAS_SUMS=sums is not None, **ahead(S), **options,
+        HAS_SCALE=scale is not None, HAS_MEAN=mean is not None, HAS_SUMS=sums is not None, **options,
     )  # fmt: skip
     return key, last, norm
 
@@ -136,10 +128,10 @@ def backward_kernels(
     flags = dict(D=D, EPS=EPS, HAS_SCALE=scale is not None, HAS_LAST=d_last is not None)
     if sums is not None:
         there = (d_key, key, norm, decay, scale, d_last, sums)
-        kernels.key_backward_sums[(B * H, S - 1)](*there, *sizes, C=CHUNK, AHEAD=ahead(S)["AHEAD"], **flags)
+        kernels.key_backward_sums[(B * H, S - 1)](*there, *sizes, C=CHUNK, **flags)
     kernels.key_backward[(B * H, S)](
         d_key, key, norm, decay, scale, mean, d_last, sums, d_raw, d_decay, d_scale, d_mean, *sizes, **flags,
-        HAS_MEAN=mean is not None, HAS_SUMS=sums is not None, **ahead(S), **options,
+        HAS_MEAN=mean is not None, HAS_SUMS=sums is not None, **options,
     )  # fmt: skip
     return d_raw, d_decay, d_mean, d_scale
 

@@ -63,10 +63,8 @@ def norm_gradient(key, d_key, norm, scale, EPS: tl.constexpr):
 
 
 @triton.jit
-def key_forward_sums(raw, decay, sums, sb, st, sh, H, rows, S, D: tl.constexpr, C: tl.constexpr, AHEAD: tl.constexpr):
+def key_forward_sums(raw, decay, sums, sb, st, sh, H, rows, S, D: tl.constexpr, C: tl.constexpr):
     """What each segment but the last leaves behind, had it begun empty; where it reaches farther than the next one."""
-    if AHEAD:
-        tl.extra.cuda.gdc_launch_dependents()
     row, s = tl.program_id(0).to(tl.int64), tl.program_id(1)
     h = row % H
     rate = tl.log2(tl.maximum(tl.load(decay + h), TINY))
@@ -86,7 +84,7 @@ def key_forward(
     raw, decay, scale, mean, sums, key, norm, last,
     sb, st, sh, T, H, rows, S,
     D: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
-    HAS_SCALE: tl.constexpr, HAS_MEAN: tl.constexpr, HAS_SUMS: tl.constexpr, AHEAD: tl.constexpr,
+    HAS_SCALE: tl.constexpr, HAS_MEAN: tl.constexpr, HAS_SUMS: tl.constexpr,
 ):  # fmt: skip
     """Keys and norms of one segment; the last segment also leaves the last average.
 
@@ -105,8 +103,6 @@ def key_forward(
     if HAS_SUMS:
         reach = reaching(rate, rows)
         if reach > rows:
-            if AHEAD:
-                tl.extra.cuda.gdc_wait()
             average += gather(sums + row * S * D, s, -1, s, rows, rate, D)
         else:
             begin = tl.maximum(begin - tl.cdiv(reach, C) * C, 0)
@@ -172,11 +168,8 @@ def key_backward_sums(
     d_key, key, norm, decay, scale, d_last, sums,
     sb, st, sh, T, H, rows, S,
     D: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, HAS_SCALE: tl.constexpr, HAS_LAST: tl.constexpr,
-    AHEAD: tl.constexpr,
 ):  # fmt: skip
     """What each segment but the first sends back, had none come after it; where it reaches beyond the one before."""
-    if AHEAD:
-        tl.extra.cuda.gdc_launch_dependents()
     row, s = tl.program_id(0).to(tl.int64), tl.program_id(1) + 1
     b, h = row // H, row % H
     rate = tl.log2(tl.maximum(tl.load(decay + h), TINY))
@@ -197,7 +190,6 @@ def key_backward(
     sb, st, sh, T, H, rows, S,
     D: tl.constexpr, P: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, STAGES: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_MEAN: tl.constexpr, HAS_LAST: tl.constexpr, HAS_SUMS: tl.constexpr,
-    AHEAD: tl.constexpr,
 ):  # fmt: skip
     """The gradient g_t = e_t + decay g_{t+1} of one segment, e_t what arrives at step t through the norm.
 
@@ -220,8 +212,6 @@ def key_backward(
     gradient = tl.zeros([D], tl.float32)
     if HAS_SUMS:
         if reaching(rate, rows) > rows:
-            if AHEAD:
-                tl.extra.cuda.gdc_wait()
             gradient += gather(sums + row * S * D, s, 1, S - 1 - s, rows, rate, D)
         else:
             gradient += sent_back(
