@@ -14,6 +14,7 @@ import torch
 from memory_mosaics.benchmarks.clock import Clock, short
 from memory_mosaics.benchmarks.train import GPT2_SMALL, LAPTOP, PAIR, Size, measure_size
 from memory_mosaics.ops.recall import recall
+from memory_mosaics.ops.triton import contextual_recall
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,14 @@ def recall_once(clock: Clock, size: Size, model: str) -> Callable[[], object]:
     shape = (size.batch, size.time, size.heads, size.width // size.heads)
     queries, keys, values = (torch.randn(shape, device=clock.device, dtype=dtype).requires_grad_() for _ in range(3))
     gradient = torch.randn(shape, device=clock.device, dtype=dtype)
-    ahead = 1 if model == "memory-mosaic" else 0
-    pairs = size.time - ahead
 
-    def act() -> None:
-        answers = recall(queries, keys[:, :pairs], values[:, :pairs], known=1 - ahead)
-        torch.autograd.grad(answers, (queries, keys, values), gradient)
+    def attention() -> None:
+        torch.autograd.grad(recall(queries, keys, values, known=1), (queries, keys, values), gradient)
 
-    return act
+    def memory() -> None:  # keys are what is asked with, and the last has no value yet
+        pairs = keys, values[:, :-1]
+        takes = contextual_recall.takes(*pairs)
+        ask = contextual_recall.contextual_recall if takes else lambda k, v: recall(k, k[:, :-1], v, known=0)
+        torch.autograd.grad(ask(*pairs), (keys, values), gradient)
+
+    return memory if model == "memory-mosaic" else attention

@@ -23,6 +23,7 @@ EPS = 1e-12
 FORWARD = dict(C=16, num_warps=2, num_stages=5)
 BACKWARD = dict(P=4, C=16, num_warps=1, STAGES=10)
 SEGMENT_BACKWARD = dict(P=8, C=16, num_warps=2, STAGES=10)  # of several
+SUMS = dict(C=32, num_warps=1)  # most of whose programs have nothing to do
 CHUNK = 32  # of steps: a segment has a whole number of them
 SHORTEST = 256  # steps of a segment
 RESIDENT = 6  # programs that a multiprocessor should have to work on
@@ -92,7 +93,7 @@ def forward_kernels(
     sums = torch.empty(B, H, S, D, dtype=torch.float32, device=raw.device) if S > 1 else None
     strides = raw.stride()[:3]
     if sums is not None:
-        kernels.key_forward_sums[(B * H, S - 1)](raw, decay, sums, *strides, H, rows, S, D=D, C=CHUNK)
+        kernels.key_forward_sums[(B * H, S - 1)](raw, decay, sums, *strides, H, rows, S, D=D, **SUMS)
     kernels.key_forward[(B * H, S)](
         raw, decay, scale, mean, sums, key, norm, last, *strides, T, H, rows, S, D=D, EPS=EPS,
         HAS_SCALE=scale is not None, HAS_MEAN=mean is not None, HAS_SUMS=sums is not None, **options,
@@ -128,7 +129,7 @@ def backward_kernels(
     flags = dict(D=D, EPS=EPS, HAS_SCALE=scale is not None, HAS_LAST=d_last is not None)
     if sums is not None:
         there = (d_key, key, norm, decay, scale, d_last, sums)
-        kernels.key_backward_sums[(B * H, S - 1)](*there, *sizes, C=CHUNK, **flags)
+        kernels.key_backward_sums[(B * H, S - 1)](*there, *sizes, **flags, **SUMS)
     kernels.key_backward[(B * H, S)](
         d_key, key, norm, decay, scale, mean, d_last, sums, d_raw, d_decay, d_scale, d_mean, *sizes, **flags,
         HAS_MEAN=mean is not None, HAS_SUMS=sums is not None, **options,
