@@ -82,7 +82,7 @@ def measure(
 ) -> list[dict[str, Any]]:
     """A row for every operation, shape and form. Layers that see all tokens at once are measured at the first shape."""
     shapes = SHAPES[clock.device.type] if shapes is None else shapes
-    repeats = repeats or (30 if clock.cuda else 10)
+    repeats = repeats or (12 if clock.cuda else 10)
     jobs = [(shape, build) for shape in shapes for build in (_keys, _gated_keys, _values, _contextual)]
     jobs += [(shapes[0], build) for build in (_persistent, _loss, _loss_in_chunks)]
     rows = []

@@ -62,7 +62,8 @@ def measure(
         for row in measure_size(clock, ceilings, size, models, repeats=repeats, beside=beside):
             alone = row.pop("beside_seconds", None)
             if row["tokens_per_second"]:
-                alone = clock.seconds(recall_once(clock, size, row["model"]), repeats) if alone is None else alone
+                if alone is None:
+                    alone = clock.seconds(recall_once(clock, size, row["model"]), repeats, cold=True)
                 whole = 1e6 / row["tokens_per_second"]
                 part = 1e6 * size.blocks * alone / lengths.tokens
                 row |= {"microseconds": short(whole), "recall_microseconds": short(part)}

@@ -71,6 +71,11 @@ def segments(x: Tensor, chunk: int) -> tuple[int, int]:
     return rows, -(-T // rows)
 
 
+def bits(x: Tensor) -> float:
+    """Halvings after which a step is nothing beside one that has just come, in the precision of x and more."""
+    return 24.0 if x.dtype == torch.float32 else 16.0
+
+
 def packed(x: Tensor) -> Tensor:
     """The kernels take any strides but that of the head's width."""
     return x if x.stride(-1) == 1 else x.contiguous()
@@ -93,10 +98,11 @@ def forward_kernels(
     sums = torch.empty(B, H, S, D, dtype=torch.float32, device=raw.device) if S > 1 else None
     strides = raw.stride()[:3]
     if sums is not None:
-        kernels.key_forward_sums[(B * H, S - 1)](raw, decay, sums, *strides, H, rows, S, D=D, **SUMS)
+        kernels.key_forward_sums[(B * H, S - 1)](raw, decay, sums, *strides, H, rows, S, D=D, BITS=bits(raw), **SUMS)
     kernels.key_forward[(B * H, S)](
         raw, decay, scale, mean, sums, key, norm, last, *strides, T, H, rows, S, D=D, EPS=EPS,
-        HAS_SCALE=scale is not None, HAS_MEAN=mean is not None, HAS_SUMS=sums is not None, **options,
+        HAS_SCALE=scale is not None, HAS_MEAN=mean is not None, HAS_SUMS=sums is not None, BITS=bits(raw),
+        **options,
     )  # fmt: skip
     return key, last, norm
 
@@ -126,7 +132,7 @@ def backward_kernels(
     d_mean = None if mean is None else empty(B, H, D)
     sums = empty(B, H, S, D) if S > 1 else None
     sizes = (*d_key.stride()[:3], T, H, rows, S)
-    flags = dict(D=D, EPS=EPS, HAS_SCALE=scale is not None, HAS_LAST=d_last is not None)
+    flags = dict(D=D, EPS=EPS, HAS_SCALE=scale is not None, HAS_LAST=d_last is not None, BITS=bits(key))
     if sums is not None:
         there = (d_key, key, norm, decay, scale, d_last, sums)
         kernels.key_backward_sums[(B * H, S - 1)](*there, *sizes, **flags, **SUMS)

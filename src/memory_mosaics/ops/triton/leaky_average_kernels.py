@@ -18,7 +18,6 @@ import triton
 import triton.language as tl
 
 TINY = tl.constexpr(1e-37)  # a decay of zero, in logarithms
-BITS = tl.constexpr(24.0)  # what has decayed by this many halvings is nothing, in float32
 LOOK = tl.constexpr(16)  # segments looked at together
 
 
@@ -35,17 +34,17 @@ def mix(weights, x, total, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def reaching(rate, limit):
-    """How many steps back, at most `limit`, before decay has made nothing of what was there."""
+def reaching(rate, limit, BITS: tl.constexpr):
+    """How many steps back, at most `limit`, before decay has halved BITS times, and made nothing, of what was there."""
     return tl.minimum(BITS / tl.maximum(-rate, 1e-6), limit * 1.0).to(tl.int32) + 1
 
 
 @triton.jit
-def gather(sums, s, step, count, rows, rate, D: tl.constexpr):
+def gather(sums, s, step, count, rows, rate, D: tl.constexpr, BITS: tl.constexpr):
     """Decayed sum of what the segments s + step, s + 2 step, ... leave; `count` of them exist."""
     d, j = tl.arange(0, D), tl.arange(0, LOOK)
     total = tl.zeros([D], tl.float32)
-    count = tl.minimum(count, reaching(rate * rows, count))
+    count = tl.minimum(count, reaching(rate * rows, count, BITS))
     for first in range(0, count, LOOK):
         back = first + j
         there = sums + (s + step * (1 + back))[:, None] * D + d[None, :]
@@ -63,12 +62,12 @@ def norm_gradient(key, d_key, norm, scale, EPS: tl.constexpr):
 
 
 @triton.jit
-def key_forward_sums(raw, decay, sums, sb, st, sh, H, rows, S, D: tl.constexpr, C: tl.constexpr):
+def key_forward_sums(raw, decay, sums, sb, st, sh, H, rows, S, D: tl.constexpr, C: tl.constexpr, BITS: tl.constexpr):
     """What each segment but the last leaves behind, had it begun empty; where it reaches farther than the next one."""
     row, s = tl.program_id(0).to(tl.int64), tl.program_id(1)
     h = row % H
     rate = tl.log2(tl.maximum(tl.load(decay + h), TINY))
-    if reaching(rate, rows) > rows:
+    if reaching(rate, rows, BITS) > rows:
         raw += (row // H) * sb + h * sh
         t, d = tl.arange(0, C), tl.arange(0, D)
         total = tl.zeros([C, D], tl.float32)
@@ -84,7 +83,7 @@ def key_forward(
     raw, decay, scale, mean, sums, key, norm, last,
     sb, st, sh, T, H, rows, S,
     D: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
-    HAS_SCALE: tl.constexpr, HAS_MEAN: tl.constexpr, HAS_SUMS: tl.constexpr,
+    HAS_SCALE: tl.constexpr, HAS_MEAN: tl.constexpr, HAS_SUMS: tl.constexpr, BITS: tl.constexpr,
 ):  # fmt: skip
     """Keys and norms of one segment; the last segment also leaves the last average.
 
@@ -101,9 +100,9 @@ def key_forward(
     begin = s * rows
     average = tl.zeros([D], tl.float32)
     if HAS_SUMS:
-        reach = reaching(rate, rows)
+        reach = reaching(rate, rows, BITS)
         if reach > rows:
-            average += gather(sums + row * S * D, s, -1, s, rows, rate, D)
+            average += gather(sums + row * S * D, s, -1, s, rows, rate, D, BITS)
         else:
             begin = tl.maximum(begin - tl.cdiv(reach, C) * C, 0)
     if HAS_MEAN:
@@ -146,12 +145,12 @@ def arriving(d_key, key, norm, d_last, t, stop, T, factor, EPS: tl.constexpr, HA
 @triton.jit
 def sent_back(
     d_key, key, norm, d_last, first, stop, T, factor, rate, limit, st, step,
-    D: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, HAS_LAST: tl.constexpr,
+    D: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, HAS_LAST: tl.constexpr, BITS: tl.constexpr,
 ):  # fmt: skip
     """The gradient that the steps from `first` to `stop` send to the step before, the first `limit` of them at most."""
     t, d = tl.arange(0, C), tl.arange(0, D)
     total = tl.zeros([C, D], tl.float32)
-    for i in range(tl.cdiv(tl.minimum(reaching(rate, limit), limit), C)):
+    for i in range(tl.cdiv(tl.minimum(reaching(rate, limit, BITS), limit), C)):
         ahead = i * C + t
         here = first + ahead
         far = here.to(tl.int64)[:, None]
@@ -168,18 +167,19 @@ def key_backward_sums(
     d_key, key, norm, decay, scale, d_last, sums,
     sb, st, sh, T, H, rows, S,
     D: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, HAS_SCALE: tl.constexpr, HAS_LAST: tl.constexpr,
+    BITS: tl.constexpr,
 ):  # fmt: skip
     """What each segment but the first sends back, had none come after it; where it reaches beyond the one before."""
     row, s = tl.program_id(0).to(tl.int64), tl.program_id(1) + 1
     b, h = row // H, row % H
     rate = tl.log2(tl.maximum(tl.load(decay + h), TINY))
-    if reaching(rate, rows) > rows:
+    if reaching(rate, rows, BITS) > rows:
         factor = tl.load(scale + h) if HAS_SCALE else 1.0
         d = tl.arange(0, D)
         at_last = tl.load(d_last + row * D + d) if HAS_LAST else d
         sent = sent_back(
             d_key + b * sb + h * sh, key + (b * T * H + h) * D, norm + row * T, at_last,
-            s * rows, tl.minimum((s + 1) * rows, T), T, factor, rate, rows, st, H * D, D, C, EPS, HAS_LAST,
+            s * rows, tl.minimum((s + 1) * rows, T), T, factor, rate, rows, st, H * D, D, C, EPS, HAS_LAST, BITS,
         )  # fmt: skip
         tl.store(sums + (row * S + s) * D + d, sent)
 
@@ -190,6 +190,7 @@ def key_backward(
     sb, st, sh, T, H, rows, S,
     D: tl.constexpr, P: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, STAGES: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_MEAN: tl.constexpr, HAS_LAST: tl.constexpr, HAS_SUMS: tl.constexpr,
+    BITS: tl.constexpr,
 ):  # fmt: skip
     """The gradient g_t = e_t + decay g_{t+1} of one segment, e_t what arrives at step t through the norm.
 
@@ -209,32 +210,38 @@ def key_backward(
     norm += row * T
     at_last = tl.load(d_last + row * D + d) if HAS_LAST else d
 
-    gradient = tl.zeros([D], tl.float32)
-    if HAS_SUMS:
-        if reaching(rate, rows) > rows:
-            gradient += gather(sums + row * S * D, s, 1, S - 1 - s, rows, rate, D)
-        else:
-            gradient += sent_back(
-                d_key, key, norm, at_last, (s + 1) * rows, T, T, factor, rate, rows, st, H * D, D, C, EPS, HAS_LAST
-            )
-    d_key += first[:, None] * st + d[None, :]
-    key += first[:, None] * (H * D) + d[None, :]
-    d_raw += first[:, None] * (H * D) + d[None, :]
-    norm += first
+    reach = reaching(rate, length, BITS)
+    near = reach <= length  # then all that enters a stretch comes from the one after it, in this segment or the next
+    reach, skipped, end = tl.minimum(reach, length), tl.where(near, length, 0), tl.where(near, T, stop)
     left = tl.zeros([P, D], tl.float32)
-    reach = tl.minimum(reaching(rate, length), length)
+    at_d_key, at_key = first[:, None] * st + d[None, :], first[:, None] * (H * D) + d[None, :]
     for step in tl.range(0, reach, num_stages=STAGES):
-        i = reach - 1 - step
+        i = skipped + reach - 1 - step
         e, _, _, _ = arriving(
-            d_key + i * st, key + i * (H * D), norm + i, at_last, first + i, stop, T, factor, EPS, HAS_LAST
-        )
+            d_key + i * st + at_d_key, key + i * (H * D) + at_key, norm + i + first, at_last,
+            first + i, end, T, factor, EPS, HAS_LAST,
+        )  # fmt: skip
         left = e + lam * left
-    gradients = tl.zeros([P, D], tl.float32)
-    for step in tl.static_range(P):
-        here = (stretch == P - 1 - step)[:, None]
-        gradients = tl.where(here, gradient[None, :], gradients)
-        gradient = tl.sum(tl.where(here, left, 0.0), axis=0) + tl.exp2(length * rate) * gradient
+    gradients = left
+    if not near:
+        gradient = tl.zeros([D], tl.float32)
+        if HAS_SUMS:
+            if reaching(rate, rows, BITS) > rows:
+                gradient += gather(sums + row * S * D, s, 1, S - 1 - s, rows, rate, D, BITS)
+            else:
+                gradient += sent_back(
+                    d_key, key, norm, at_last, (s + 1) * rows, T, T, factor, rate, rows, st, H * D,
+                    D, C, EPS, HAS_LAST, BITS,
+                )  # fmt: skip
+        for turn in tl.static_range(P):
+            here = (stretch == P - 1 - turn)[:, None]
+            gradients = tl.where(here, gradient[None, :], gradients)
+            gradient = tl.sum(tl.where(here, left, 0.0), axis=0) + tl.exp2(length * rate) * gradient
 
+    d_key += at_d_key
+    key += at_key
+    d_raw += at_key
+    norm += first
     to_decay, to_scale = tl.zeros([P], tl.float32), tl.zeros([P], tl.float32)
     for step in tl.range(0, length, num_stages=STAGES):
         i = length - 1 - step
