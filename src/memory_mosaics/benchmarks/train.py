@@ -145,7 +145,7 @@ def measure_size(
 
     `beside`, an act for each model, takes its turns with them; a row then has its `beside_seconds`.
     """
-    repeats = repeats or (30 if clock.cuda else 25)
+    repeats = repeats or (15 if clock.cuda else 25)
     groups = [[name] for name in models] if clock.cuda else [list(models)]
     rows = []
     for group in progress(groups, f"{size.name}, {size.batch} x {size.time}"):
