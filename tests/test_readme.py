@@ -221,6 +221,10 @@ def test_the_numbers_of_the_page_on_speed_are_those_measured():
     for row in results["decode"]["rows"]:
         cells = f"{row['tokens_per_second']:,.0f} | {row['prefill_ms']:.4g} | {row['token_ms']:.4g}"
         assert f"| {row['batch']} | {row['label']} | {cells} |" in page
+    for row in results["memory"]["rows"]:
+        speed = f"{row['tokens_per_second']:,.0f} | {row['of_twin']:.2f} | {row['peak_gib']:.2f}"
+        cells = f"{speed} | {row['recall_microseconds']:.4g} | {row['rest_microseconds']:.4g}"
+        assert f"| {row['time']:,} | {row['batch']} | {row['label']} | {cells} |" in page
     for row in results["kernels"]["rows"]:
         shares = ("" if (share := row[f"{way}_share"]) is None else f"{share:.0%}" for way in ("forward", "backward"))
         cells = f"{row['forward_ms']:.4g} | {row['backward_ms']:.4g} | {' | '.join(shares)}"
@@ -232,6 +236,12 @@ def test_decoding_is_at_least_twice_as_fast_as_that_of_transformers():
     speed = {(row["batch"], row["model"]): row["tokens_per_second"] for row in rows}
     for batch, least in ((1, 1500), (32, 40_000)):
         assert speed[batch, "memory-mosaic"] >= max(least, 2 * speed[batch, "transformers-static"])
+
+
+def test_all_but_recall_is_linear_in_the_length():
+    rows = json.loads((ROOT / "benchmarks/results.json").read_text())["memory"]["rows"]
+    rest = [row["rest_microseconds"] for row in rows if row["model"] == "memory-mosaic"]
+    assert max(rest) <= 1.05 * min(rest)
 
 
 def test_the_tables_of_the_readme_are_those_measured():
