@@ -63,6 +63,29 @@ def test_ctrl_c_keeps_what_is_finished(tiny, tmp_path, monkeypatch, capsys):
     assert "No results." in capsys.readouterr().out
 
 
+def test_ctrl_c_keeps_the_rows_of_an_unfinished_benchmark(tiny, tmp_path, monkeypatch, capsys):
+    whole = bench.decode.measure
+
+    def measure(*given):
+        yield next(whole(*given))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench.decode, "measure", measure)
+    command = ["bench", "decode", "--cpu", "--out", str(tmp_path)]
+    assert main(command) == 130
+    part = results_in(tmp_path)["decode"]
+    assert part["interrupted"]
+    assert len(part["rows"]) == 1
+    monkeypatch.setattr(bench.decode, "measure", whole)
+    assert main(command) == 0
+    complete = results_in(tmp_path)["decode"]
+    assert "interrupted" not in complete
+    assert len(complete["rows"]) > 1
+    monkeypatch.setattr(bench.decode, "measure", measure)
+    assert main(command) == 130
+    assert results_in(tmp_path)["decode"] == complete
+
+
 def test_without_matplotlib(tiny, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(bench.figures, "available", lambda: False)
     bench.run(["decode"], tmp_path, cpu=True)

@@ -39,7 +39,7 @@ def test_peak_memory(clock):
 
 
 def test_training_and_memory(clock):
-    rows = train.measure(clock, CEILINGS, sizes=[(SIZE, tuple(train.MODELS))], repeats=2)
+    rows = list(train.measure(clock, CEILINGS, sizes=[(SIZE, tuple(train.MODELS))], repeats=2))
     rows += memory.measure(clock, CEILINGS, lengths=LENGTHS, repeats=2)
     assert all(row["tokens_per_second"] > 0 and row["peak_gib"] > 0 for row in rows)
 
@@ -50,7 +50,7 @@ def test_decoding(clock, monkeypatch):
 
 
 def test_kernels(clock):
-    rows = kernels.measure(clock, CEILINGS, shapes=(kernels.Shape(2, 256, 2, 64, 128, 512),), repeats=2)
+    rows = list(kernels.measure(clock, CEILINGS, shapes=(kernels.Shape(2, 256, 2, 64, 128, 512),), repeats=2))
     assert {row["form"] for row in rows} == {"PyTorch", "op", "recall", "flash", "efficient", "cuDNN"}
     assert not [row for row in rows if row["failed"] and row["form"] != "cuDNN"]
 

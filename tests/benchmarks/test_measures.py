@@ -52,7 +52,7 @@ def test_training_rows(monkeypatch):
         Clock, "laps", lambda self, steps, *_, **__: dict(zip(steps, (0.5, 0.25, 1.0, 2.0), strict=False))
     )
     four = ("memory-mosaic", "transformer", "transformer-alibi", "mamba")
-    rows = train.measure(CPU, CEILINGS, sizes=[(SIZE, four)])
+    rows = train.beside_twin(list(train.measure(CPU, CEILINGS, sizes=[(SIZE, four)])))
     assert [row["model"] for row in rows] == list(four)
     assert [row["tokens_per_second"] for row in rows] == [48, 96, 24, 12]
     assert [row["of_twin"] for row in rows] == [0.5, 1, 0.25, 0.125]
@@ -68,13 +68,14 @@ def test_a_model_that_does_not_fit_is_said_and_the_others_go_on(monkeypatch):
         raise torch.OutOfMemoryError("no")
 
     monkeypatch.setattr(train, "training_step", full)
-    rows = train.measure(CPU, CEILINGS, sizes=[(SIZE, train.PAIR)], repeats=1)
+    rows = list(train.measure(CPU, CEILINGS, sizes=[(SIZE, train.PAIR)], repeats=1))
     assert [row["failed"] for row in rows] == ["out of memory"] * 2
-    assert memory.measure(CPU, CEILINGS, lengths=LENGTHS, repeats=1)[0]["failed"] == "out of memory"
+    assert train.beside_twin(rows) == rows
+    assert next(memory.measure(CPU, CEILINGS, lengths=LENGTHS, repeats=1))["failed"] == "out of memory"
 
 
 def test_memory_rows_take_recall_off():
-    rows = memory.measure(CPU, CEILINGS, lengths=LENGTHS, repeats=2)
+    rows = list(memory.measure(CPU, CEILINGS, lengths=LENGTHS, repeats=2))
     assert [(row["time"], row["batch"], row["model"]) for row in rows] == [
         (time, batch, name) for time, batch in ((6, 4), (12, 2)) for name in train.PAIR
     ]
@@ -92,7 +93,7 @@ def test_recall_takes_turns_with_the_steps_on_the_cpu(monkeypatch):
 
     rounds = []
     monkeypatch.setattr(Clock, "laps", laps)
-    rows = memory.measure(CPU, CEILINGS, lengths=LENGTHS)
+    rows = list(memory.measure(CPU, CEILINGS, lengths=LENGTHS))
     assert rounds == [["beside memory-mosaic", "beside transformer", "memory-mosaic", "transformer"]] * 2
     assert {row["recall_microseconds"] for row in rows} == {round(1e6 * 0.001 / 24, 2)}
     assert not [row for row in rows if "beside_seconds" in row]
@@ -114,7 +115,7 @@ def test_decoding_rows_tell_the_prompt_from_the_tokens(monkeypatch):
     cost = {1: 0.2, TASK.length: 1.6}
     monkeypatch.setattr(Clock, "seconds", lambda self, act, *_, **__: cost[act.args[1]])
     monkeypatch.setattr(decode, "CACHES", {})
-    rows = decode.measure(CPU, CEILINGS, task=TASK)
+    rows = list(decode.measure(CPU, CEILINGS, task=TASK))
     assert [(row["batch"], row["model"]) for row in rows] == [(b, name) for b in (1, 3) for name in train.PAIR]
     assert [row["tokens_per_second"] for row in rows] == [5, 5, 15, 15]
     assert {(row["prefill_ms"], row["token_ms"]) for row in rows} == {(200, 200)}
@@ -128,7 +129,7 @@ def test_transformers_writes_as_many_tokens():
 
 
 def test_kernel_rows():
-    rows = kernels.measure(CPU, CEILINGS, shapes=SHAPES, repeats=1)
+    rows = list(kernels.measure(CPU, CEILINGS, shapes=SHAPES, repeats=1))
     found = {(row["op"], row["form"], row["time"]) for row in rows}
     along = {"key": "op", "gated key": "op", "value": "op", "contextual recall": "op"}
     assert {(op, form, shape.time) for op, form in along.items() for shape in SHAPES} <= found

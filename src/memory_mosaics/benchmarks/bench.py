@@ -1,11 +1,13 @@
 """The command `mosaics bench`: tables, results.json and figures of speed and memory.
 
 results.json has one section a benchmark, each with the machine, versions, commit and ceilings of its own run: a
-benchmark that runs again replaces its section and leaves the others.
+benchmark that runs again replaces its section and leaves the others. Of one that is interrupted the rows that it came
+to are kept, unless there is a whole section already.
 """
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +54,34 @@ def run(benchmarks: list[str] | None = None, out: Path = Path("benchmarks"), *, 
             about["ceilings"] = ceilings(clock)
             for name in names:
                 began, command = time.perf_counter(), f"mosaics bench {name}{' --cpu' if cpu else ''}"
-                found = BENCHMARKS[name].measure(clock, about["ceilings"])
-                seconds = round(time.perf_counter() - began, 1)
-                results[name] = {"command": command, **about, "seconds": seconds}
-                results[name] |= found if isinstance(found, dict) else {"rows": found}
+                found, interrupted = _collected(BENCHMARKS[name].measure(clock, about["ceilings"]))
+                whole = name in results and not results[name].get("interrupted")
+                if interrupted and (whole or not found):
+                    break  # part of it does not replace all of it
+                section = {"command": command, **about, "seconds": round(time.perf_counter() - began, 1)}
+                results[name] = section | ({"interrupted": True} if interrupted else {}) | found
                 files.write(out / "results.json", _in_order(results))
                 print(f"{table(name, results[name])}\n")
+                if interrupted:
+                    break
         except KeyboardInterrupt:
             interrupted = True
     _say(results, out, interrupted)
     return results | {"interrupted": interrupted}
+
+
+def _collected(found: dict[str, Any] | Iterator[dict[str, Any]]) -> tuple[dict[str, Any], bool]:
+    """What a benchmark measured, and whether Ctrl-C ended it: then it is the rows that it came to, if any."""
+    if isinstance(found, dict):
+        return found, False
+    rows: list[dict[str, Any]] = []
+    interrupted = False
+    try:
+        for row in found:
+            rows.append(row)
+    except KeyboardInterrupt:
+        interrupted = True
+    return {"rows": train.beside_twin(rows)} if rows else {}, interrupted
 
 
 def earlier(out: Path) -> dict[str, Any]:

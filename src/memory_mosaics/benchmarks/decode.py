@@ -52,10 +52,9 @@ def decode(model: LanguageModel, prompts: Int[Tensor, "B T"], length: int) -> In
 
 def measure(
     clock: Clock, ceilings: dict[str, Any], *, task: Task | None = None, repeats: int = 3
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """A row for every batch and model. A token's time is that of the whole without its first token, which prefills."""
     task = TASKS[clock.device.type] if task is None else task
-    rows = []
     for batch, name in progress([(batch, name) for batch in task.batches for name in contenders()], "decode"):
         clock.start_over()
         prompts = torch.randint(task.size.vocabulary, (batch, task.prompt), device=clock.device)
@@ -68,12 +67,11 @@ def measure(
                 clock.seconds(partial(decoder, prompts, length), repeats, warm_up=1) for length in (task.length, 1)
             )
         except torch.OutOfMemoryError:
-            rows.append(row | {"tokens_per_second": None, "failed": "out of memory"})
+            yield row | {"tokens_per_second": None, "failed": "out of memory"}
             continue
         row |= {"tokens_per_second": short(batch * task.length / whole), "prefill_ms": short(1e3 * first)}
         row |= {"token_ms": short(1e3 * (whole - first) / (task.length - 1)), "peak_gib": short(clock.peak())}
-        rows.append(row)
-    return rows
+        yield row
 
 
 def contenders() -> Iterator[str]:

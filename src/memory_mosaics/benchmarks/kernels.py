@@ -79,19 +79,17 @@ class Case:
 
 def measure(
     clock: Clock, ceilings: dict[str, Any], *, shapes: tuple[Shape, ...] | None = None, repeats: int | None = None
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """A row for every operation, shape and form. Layers that see all tokens at once are measured at the first shape."""
     shapes = SHAPES[clock.device.type] if shapes is None else shapes
     repeats = repeats or (12 if clock.cuda else 10)
     jobs = [(shape, build) for shape in shapes for build in (_keys, _gated_keys, _values, _contextual)]
     jobs += [(shapes[0], build) for build in (_persistent, _loss, _loss_in_chunks)]
-    rows = []
     for shape, build in progress(jobs, "kernels"):
         clock.start_over()
         case = build(clock, shape)
         about = {"op": case.op, "batch": shape.batch, "time": shape.time, "unit": case.unit}
-        rows += [about | row for row in _measure(clock, ceilings, case, repeats)]
-    return rows
+        yield from (about | row for row in _measure(clock, ceilings, case, repeats))
 
 
 def _measure(clock: Clock, ceilings: dict[str, Any], case: Case, repeats: int) -> Iterator[dict[str, Any]]:

@@ -5,7 +5,7 @@ is measured by itself, at the shapes that the model gives it, and taken off: on 
 noise hits both; on CUDA after them, since its tensors would count as theirs.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,11 +51,10 @@ def measure(
     lengths: Lengths | None = None,
     models: Iterable[str] = PAIR,
     repeats: int | None = None,
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """A row for every length and model."""
     lengths = SIZES[clock.device.type] if lengths is None else lengths
     repeats = repeats or (10 if clock.cuda else 5)
-    rows = []
     for time in lengths.times:
         size = replace(lengths.size, batch=lengths.tokens // time, time=time)
         beside = {} if clock.cuda else {name: recall_once(clock, size, name) for name in models}
@@ -68,8 +67,7 @@ def measure(
                 part = 1e6 * size.blocks * alone / lengths.tokens
                 row |= {"microseconds": short(whole), "recall_microseconds": short(part)}
                 row |= {"rest_microseconds": short(whole - part)}
-            rows.append(row)
-    return rows
+            yield row
 
 
 def recall_once(clock: Clock, size: Size, model: str) -> Callable[[], object]:

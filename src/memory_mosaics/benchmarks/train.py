@@ -1,6 +1,6 @@
 """Training: tokens a second, the share of the machine's matrix product that they are, and peak memory."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import count
@@ -124,11 +124,20 @@ def measure(
     *,
     sizes: list[tuple[Size, Iterable[str]]] | None = None,
     repeats: int | None = None,
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """A row for every size and model."""
-    rows = []
     for size, models in SIZES[clock.device.type] if sizes is None else sizes:
-        rows += measure_size(clock, ceilings, size, models, repeats=repeats)
+        yield from measure_size(clock, ceilings, size, models, repeats=repeats)
+
+
+def beside_twin(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same rows, each with its speed in units of the transformer's of its size, where both were trained."""
+    size = lambda row: (row.get("size"), row["batch"], row["time"])  # noqa: E731
+    trained = [row for row in rows if row.get("steps_per_second")]
+    twins = {size(row): row["tokens_per_second"] for row in trained if row["model"] == "transformer"}
+    for row in trained:
+        if twin := twins.get(size(row)):
+            row["of_twin"] = short(row["tokens_per_second"] / twin)
     return rows
 
 
@@ -140,21 +149,15 @@ def measure_size(
     *,
     repeats: int | None = None,
     beside: dict[str, Callable[[], object]] | None = None,
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Models of one size: alone on CUDA, where memory is counted; in turn on the CPU, where noise is large.
 
     `beside`, an act for each model, takes its turns with them; a row then has its `beside_seconds`.
     """
     repeats = repeats or (15 if clock.cuda else 25)
     groups = [[name] for name in models] if clock.cuda else [list(models)]
-    rows = []
     for group in progress(groups, f"{size.name}, {size.batch} x {size.time}"):
-        rows += _measure_group(clock, ceilings, size, group, repeats, beside or {})
-    twin = next((row["tokens_per_second"] for row in rows if row["model"] == "transformer"), None)
-    for row in rows:
-        if twin and row["tokens_per_second"]:
-            row["of_twin"] = short(row["tokens_per_second"] / twin)
-    return rows
+        yield from _measure_group(clock, ceilings, size, group, repeats, beside or {})
 
 
 def _measure_group(
