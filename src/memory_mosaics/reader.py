@@ -132,7 +132,8 @@ class Desk:
 
     @classmethod
     def of(cls, model: LanguageModel) -> "Desk":
-        stamp = tuple((parameter.data_ptr(), parameter._version) for parameter in model.parameters())
+        version = lambda x: 0 if x.is_inference() else x._version  # noqa: E731 (then it counts no changes)
+        stamp = tuple((parameter.data_ptr(), version(parameter)) for parameter in model.parameters())
         desk = cls.desks.get(model)
         if desk is None or desk.stamp != stamp:
             desk = cls.desks[model] = cls(model, stamp)

@@ -5,6 +5,8 @@ import os
 import platform
 import subprocess
 from functools import lru_cache
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,8 @@ def surroundings(device: torch.device | None = None) -> dict[str, Any]:
     }
     hardware = f"CPU ({platform.machine()}), {os.cpu_count()} cores, {torch.get_num_threads()} threads"
     if device is not None and device.type == "cuda":
+        versions |= {"cuda": torch.version.cuda, "cudnn": str(torch.backends.cudnn.version())}
+        versions |= {"triton": version("triton")} if find_spec("triton") else {}
         hardware = f"{torch.cuda.get_device_name(device)}; {hardware}"
     return {"versions": versions, "commit": commit(), "hardware": hardware}
 

@@ -114,8 +114,33 @@ def test_persistent_recall_by_a_kernel_of_its_own():
 
 
 def test_recall_in_two_launches():
-    names = ["answer", "merge", GEMV, "answer", NORM, "answer", "merge", "answer"]
-    assert kinds.of_kernels(names, persistent=2) == [C, C, PRODUCTS, P, POINTWISE, C, C, P]
+    answer, merge, ready = "recall_answer", "recall_merge", "triton_per_fused__to_copy_add_mm_mul_recall_few_view_2"
+    names = [ready, answer, merge, GEMV, answer, NORM, ready, answer, merge, answer]
+    assert kinds.of_kernels(names, persistent=2) == [C, C, C, PRODUCTS, P, POINTWISE, C, C, C, P]
+
+
+def test_products_of_one_row_are_products_whatever_is_fused_with_them():
+    products = [
+        "per_fused_mm_native_layer_norm_t_view_1",
+        "red_fused__unsafe_view_add_gelu_mm_t_view_7",
+        "per_fused_mm_t_view_7",
+    ]
+    assert {kinds.of_kernel(f"triton_{name}") for name in products} == {PRODUCTS}
+    others = [
+        "per_fused__unsafe_view_add_mm_native_layer_norm_view_8",
+        "poi_fused_add_2",
+        "per_fused_native_layer_norm_0",
+    ]
+    assert {kinds.of_kernel(f"triton_{name}") for name in others} == {POINTWISE}
+
+
+def test_states_that_are_copied_are_no_optimiser():
+    start = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
+    assert (
+        kinds.of_kernel(f"{start}TensorListMetadata<2>, at::native::(anonymous namespace)::CopyFunctor<")
+        == kinds.COPIES
+    )
+    assert kinds.of_kernel(f"{start}FusedOptimizerTensorListMetadata<4>, at::native::") == kinds.OPTIMISER
 
 
 def test_one_token_at_a_time_recall_is_what_stands_around_a_softmax():

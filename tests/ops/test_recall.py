@@ -117,6 +117,20 @@ def test_gradients_flow_through_the_log_sum_exp():
     assert_close(gradients(fast.sum(), inputs[:2]), gradients(slow.sum(), inputs[:2]), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("rows", [2, 4])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_queries_in_several_rows_find_the_same(rows, batch):
+    inputs = [torch.randn(batch, length, 3, 8, requires_grad=True) for length in (20, 7, 7)]
+    weight = torch.randn(batch, 20, 3, 8)
+
+    def found(rows):
+        answers = module._attend_in_rows(*inputs, dropout=0.0, rows=rows)
+        return answers, *torch.autograd.grad((answers * weight).sum(), inputs)
+
+    for one, several in zip(found(1), found(rows), strict=True):
+        assert_close(several, one)
+
+
 @pytest.mark.parametrize("cuts", [(0,), (13,), (0, 13, 13, 30), (30,)])
 def test_merged_memories_answer_as_one(cuts):
     queries, keys, values, sharpness = problem(9, 30)

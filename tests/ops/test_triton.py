@@ -179,6 +179,27 @@ class TestForms:
         )
         assert_same(fast, slow, 1e-4)
 
+    @pytest.mark.skipif(
+        not leaky_average.runs_kernels(torch.empty(0, device=DEVICE)), reason="segments are the kernels'"
+    )
+    @pytest.mark.parametrize("rows", [64, 96, 256])
+    @pytest.mark.parametrize("time", [70, 130, 300])
+    def test_segments_do_not_show(self, rows, time):
+        """What enters a segment or a stretch comes from nothing, a few steps, most of a segment, or all before it."""
+        (raw, decay, mean, scale), weights = key_problem(
+            time, torch.float32, decays=(0.0, 0.6, 0.8, 0.9, 0.97, 1.0), batch=1
+        )
+        d_key, d_last = (x.detach().to(DEVICE) for x in weights)
+        given = (raw.detach(), decay.detach(), mean.detach(), scale.detach())
+        whole, cut = (leaky_average.forward_kernels(*given, rows=size) for size in (512, rows))
+        assert_same(cut, whole, 1e-5)
+        key, _, norm = whole
+        back = (d_key, d_last, key, norm, given[1], given[2], given[3])
+        whole, cut = (leaky_average.backward_kernels(*back, rows=size) for size in (512, rows))
+        assert_same(
+            [x.sum(0) if x.ndim == 2 else x for x in cut], [x.sum(0) if x.ndim == 2 else x for x in whole], 1e-4
+        )
+
     def test_only_the_last_average_is_used(self):
         inputs, _ = key_problem(70, torch.float32)
         fast, slow = (

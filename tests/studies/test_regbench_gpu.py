@@ -7,6 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from memory_mosaics.mixers import linear_attention as linear
+from memory_mosaics.studies.regbench_measures import measure
 from memory_mosaics.studies.regbench_models import ARCHITECTURES
 from memory_mosaics.studies.regbench_training import Job, Machine, Trainer
 
@@ -47,6 +48,20 @@ def test_recorded_steps_learn_what_the_cpu_learns(name, compiled, tmp_path):
     if not compiled:
         _, expected = losses(name, tmp_path / "cpu", device="cpu")
         assert valid == pytest.approx(expected, rel=2e-2)  # other units drop out
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_recorded_validation_sees_the_weights_of_today(precision, tmp_path):
+    machine = Machine(device="cuda", precision=precision)
+    job = replace(JOB, architecture="memory-mosaic")
+    trainer = Trainer(job, tmp_path, data=tmp_path, machine=machine)
+    for _ in range(4):
+        found, expected = trainer.validate(), measure(trainer.model, trainer.splits["validation"], machine)
+        assert found == pytest.approx(expected, rel=1e-5)
+        assert trainer.model.training
+        with torch.no_grad():
+            for weight in trainer.model.parameters():
+                weight += 0.1 * torch.randn_like(weight)
 
 
 @pytest.mark.skipif(linear._flash() is None, reason="flash-linear-attention is not installed")

@@ -30,7 +30,7 @@ class Clock:
     ) -> dict[str, float]:
         """Median seconds of each act. They take turns, A B A B, so that noise hits all alike.
 
-        `cold` is for acts of microseconds: the caches hold none of their inputs, and on CUDA what is measured is the
+        `cold`, on CUDA, is for acts of microseconds: the caches hold none of their inputs, and what is measured is the
         device alone, however long the host takes to launch an act. An act that cannot be recorded is timed as it is.
         """
         if cold and self.cuda:
@@ -87,6 +87,8 @@ class Clock:
                 act()
             graph.replay()
             self.wait()
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError:
             self.wait()
             return None

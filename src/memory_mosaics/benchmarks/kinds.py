@@ -27,11 +27,12 @@ KERNELS = _patterns(
     (r"^(gated_)?key_(forward|backward)", KEYS),
     (r"^value_(forward|backward)", VALUES),
     (r"loss_and_gradient|log_?softmax|LogSoftMax|nll_loss|cross_entropy", LOSS),
-    (r"persistent_?(recall|forward|backward)", PERSISTENT),
     (r"^contextual_(forward|backward)|^scan_(forward|backward)", CONTEXT),  # and what Mamba has in its place
     (r"^triton_(?!.*softmax).*attention", POINTWISE),  # what prepares its inputs
-    (r"flash|fmha|sdpa|[Aa]ttention|recall|^answer$|^merge$|dot_do_o|convert_dq|[Ss]oft_?[Mm]ax", CONTEXT),
+    (r"flash|fmha|sdpa|[Aa]ttention|recall|dot_do_o|convert_dq|[Ss]oft_?[Mm]ax", CONTEXT),
+    (r"multi_tensor_apply.*Copy", COPIES),
     (r"multi_tensor_apply|lpnorm_cleanup|[Aa]dam", OPTIMISER),
+    (r"^triton_(per|red)_fused_(\w+_)?(mm|addmm|bmm)_(\w+_)?t_", PRODUCTS),  # of one row: a sum over a matrix
     (r"gemm|nvjet|gemv|cutlass|cublas|xmma|splitK|^triton_(tem_fused_)?_?(mm|bmm|addmm|baddbmm)_", PRODUCTS),
     (r"^triton_\w+?_fused_((_to_copy|_unsafe_view|clone|copy_?|cat|t|transpose|view|slice|zeros)_)+\d+$", COPIES),
     (r"^triton_", POINTWISE),
@@ -40,7 +41,8 @@ KERNELS = _patterns(
     (r"elementwise_kernel|reduce_kernel|layer_?norm|LayerNorm|GammaBeta", POINTWISE),
 )
 BACKWARD = re.compile(r"bwd|bprop|backward|cutlassB")
-BEFORE, AFTER = re.compile(r"dot_do_o|preprocess"), re.compile(r"convert_dq|combine|^merge$|postprocess")
+BEFORE = re.compile(r"dot_do_o|preprocess|^triton_\w+_recall_few")
+AFTER = re.compile(r"convert_dq|combine|^recall_merge$|postprocess")
 SOFTMAX = re.compile(r"[Ss]oft_?[Mm]ax")
 NOT_KERNELS = re.compile(  # what the profiler says of itself and of waiting, on the line of the device
     r"^(Activity Buffer|Command Buffer|Buffer Flush|Lazy |Runtime |Resource|Instrumentation"
@@ -90,7 +92,7 @@ def of_kernels(names: Sequence[str], *, persistent: int = 0) -> list[str]:
     for recall in recalls:
         for place in recall:
             kinds[place] = CONTEXT
-    if persistent and PERSISTENT not in kinds:
+    if persistent:
         unnamed = [recall for recall in recalls if not names[recall[0]].startswith("contextual_")]
         for recall in _second(names, recalls, persistent) if len(unnamed) == len(recalls) else unnamed:
             for place in recall:

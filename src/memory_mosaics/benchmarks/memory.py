@@ -7,6 +7,7 @@ noise hits both; on CUDA after them, since its tensors would count as theirs.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -74,16 +75,13 @@ def recall_once(clock: Clock, size: Size, model: str) -> Callable[[], object]:
     """Recall from the context, forward and backward, as in one block of a model of that size."""
     dtype = torch.bfloat16 if clock.cuda else torch.float32
     shape = (size.batch, size.time, size.heads, size.width // size.heads)
-    queries, keys, values = (torch.randn(shape, device=clock.device, dtype=dtype).requires_grad_() for _ in range(3))
-    gradient = torch.randn(shape, device=clock.device, dtype=dtype)
-
-    def attention() -> None:
-        torch.autograd.grad(recall(queries, keys, values, known=1), (queries, keys, values), gradient)
-
-    def memory() -> None:  # keys are what is asked with, and the last has no value yet
-        pairs = keys, values[:, :-1]
-        takes = contextual_recall.takes(*pairs)
+    queries, keys, values, gradient = (torch.randn(shape, device=clock.device, dtype=dtype) for _ in range(4))
+    if model == "memory-mosaic":  # keys are what is asked with, and the last has no value yet
+        inputs = keys.requires_grad_(), values[:, 1:].contiguous().requires_grad_()
+        takes = contextual_recall.takes(*inputs)
         ask = contextual_recall.contextual_recall if takes else lambda k, v: recall(k, k[:, :-1], v, known=0)
-        torch.autograd.grad(ask(*pairs), (keys, values), gradient)
-
-    return memory if model == "memory-mosaic" else attention
+    else:
+        inputs = tuple(x.requires_grad_() for x in (queries, keys, values))
+        ask = partial(recall, known=1)
+    answer = torch.compile(ask, dynamic=False) if clock.cuda else ask
+    return lambda: torch.autograd.grad(answer(*inputs), inputs, gradient)

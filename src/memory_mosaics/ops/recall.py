@@ -204,20 +204,29 @@ def _attend(
     return answers.transpose(1, 2)[..., :width]
 
 
-def _attend_in_rows(queries: Tensor, keys: Tensor, values: Tensor, *, dropout: float) -> Tensor:
+def _attend_in_rows(
+    queries: Tensor, keys: Tensor, values: Tensor, *, dropout: float, rows: int | None = None
+) -> Tensor:
     """The same from pairs that every query sees.
 
     Going back, a program of the kernels has one tile of pairs: where these are few the queries are taken for several
     rows, so that no multiprocessor is idle.
     """
-    (B, T, H, _), rows = queries.shape, 1
-    while queries.is_cuda and B * H * -(-keys.shape[1] // TILE) * rows < TILES and T % (2 * rows) == 0:
-        rows *= 2
-    if rows == 1 or not torch.is_grad_enabled():
+    rows = _rows(queries, keys) if rows is None else rows
+    if rows == 1:
         return _attend(queries, keys, values, dropout=dropout)
     keys, values = (x[:, None].expand(-1, rows, -1, -1, -1).flatten(0, 1) for x in (keys, values))
-    queries = queries.unflatten(1, (rows, -1)).flatten(0, 1)
-    return _attend(queries, keys, values, dropout=dropout).unflatten(0, (B, rows)).flatten(1, 2)
+    answers = _attend(queries.unflatten(1, (rows, -1)).flatten(0, 1), keys, values, dropout=dropout)
+    return answers.unflatten(0, (-1, rows)).flatten(1, 2)
+
+
+def _rows(queries: Tensor, keys: Tensor) -> int:
+    """As few as make enough tiles for a GPU, in training."""
+    (B, T, H, _), rows = queries.shape, 1
+    if queries.is_cuda and torch.is_grad_enabled():
+        while B * H * -(-keys.shape[1] // TILE) * rows < TILES and T % (2 * rows) == 0:
+            rows *= 2
+    return rows
 
 
 def _attend_with_lse(queries: Tensor, keys: Tensor, values: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:

@@ -34,7 +34,13 @@ def takes(keys: Tensor, values: Tensor) -> bool:
 def _fit(keys: Tensor, values: Tensor) -> bool:
     shapes = keys.shape[-1] in LONGEST and keys[:, 1:].shape == values.shape
     launched = keys.shape[0] * keys.shape[2] < 2**16  # no more rows in a grid
+    launched = launched and max(map(_span, (keys, values))) < 2**31  # steps of a head are counted in 32 bits
     return shapes and launched and keys.dtype in DTYPES and values.dtype == keys.dtype
+
+
+def _span(x: Tensor) -> int:
+    """Numbers that lie between the first and the last step of a head, here and in a copy without gaps."""
+    return x.shape[1] * max(x.stride(1), x.shape[2] * x.shape[3])
 
 
 def contextual_recall(keys: Float[Tensor, "B T H D"], values: Float[Tensor, "B M H D"]) -> Float[Tensor, "B T H D"]:
@@ -68,6 +74,7 @@ def backward_kernels(
     from memory_mosaics.ops.triton import contextual_recall_kernels as kernels
 
     d_answers, keys, values = packed(d_answers), packed(keys), packed(values)
+    d_answers = d_answers if _span(d_answers) < 2**31 else d_answers.contiguous()
     B, T, H, D = keys.shape
     empty = lambda *shape: torch.empty(*shape, dtype=keys.dtype, device=keys.device)  # noqa: E731
     d_queries, d_keys, d_values = empty(B, T, H, D), empty(B, T, H, D), empty(B, T - 1, H, D)

@@ -72,7 +72,10 @@ def segments(x: Tensor, chunk: int) -> tuple[int, int]:
 
 
 def bits(x: Tensor) -> float:
-    """Halvings after which a step is nothing beside one that has just come, in the precision of x and more."""
+    """Halvings after which a step is nothing beside those that came since, in the precision of x and more.
+
+    Where nothing came since, as in padding, the direction of what is left is lost at the border of a segment.
+    """
     return 24.0 if x.dtype == torch.float32 else 16.0
 
 
