@@ -13,20 +13,19 @@ PUBLISHED = {"1-gram": (0.480, 0.623), "2-gram": (0.827, 0.326), "3-gram": (0.93
 
 @pytest.fixture(scope="module")
 def measured():
-    """Of three tests of 500 new sequences each."""
-    return [anchors(RegBenchTask(seed=seed).sequences("test")) for seed in range(3)]
+    """Of ten tests of 500 new sequences each."""
+    return [anchors(RegBenchTask(seed=seed).sequences("test")) for seed in range(10)]
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_anchors_are_where_others_measured_them(measured, name):
     """500 sequences have a standard deviation of about .005, so one set in a few is further than .01 off."""
-    accuracy, distance = PUBLISHED[name]
+    published = torch.tensor(PUBLISHED[name])
     total = sum((found[name] for found in measured), Scores())
-    assert total.accuracy == pytest.approx(accuracy, abs=0.01)
-    assert total.tvd == pytest.approx(distance, abs=0.01)
-    for found, tolerance in zip(measured, (0.015, 0.01, 0.015), strict=True):
-        assert found[name].accuracy == pytest.approx(accuracy, abs=tolerance)
-        assert found[name].tvd == pytest.approx(distance, abs=tolerance)
+    assert_close(torch.tensor([total.accuracy, total.tvd]), published, rtol=0, atol=0.0075)
+    off = [(torch.tensor([found[name].accuracy, found[name].tvd]) - published).abs().max() for found in measured]
+    assert sum(worst < 0.01 for worst in off) >= 7
+    assert max(off) < 0.02
 
 
 def test_the_uniform_predictor_and_longer_contexts(measured):

@@ -12,10 +12,11 @@ import torch
 from memory_mosaics.cli import main
 from memory_mosaics.data.regbench import RegBenchTask
 from memory_mosaics.errors import UserError
-from memory_mosaics.studies import regbench, regbench_tables, regbench_training
+from memory_mosaics.studies import regbench, regbench_models, regbench_plan, regbench_tables, regbench_training
 from memory_mosaics.studies.regbench_models import ARCHITECTURES, ELEVEN
 from memory_mosaics.studies.regbench_plan import Choices, make
 from memory_mosaics.studies.regbench_training import Job, Machine, Trainer
+from memory_mosaics.studies.trials import work
 
 TINY = Choices(blocks=[1], width=[16])
 SIZES = {"choices": TINY, "epochs": 2, "held_out": 6, "device": "cpu"}
@@ -174,10 +175,12 @@ def test_a_damaged_state_is_named(tmp_path):
 def test_a_run_that_diverges_is_a_fail(tmp_path, monkeypatch):
     measures = {"loss": float("nan"), "accuracy": 0.0, "tvd": 1.0}
     monkeypatch.setattr(regbench_training, "Examination", lambda *_: lambda: measures)
-    results = run(tmp_path)
+    with pytest.raises(UserError, match="none of 1 runs finished; the loss is"):
+        run(tmp_path)
+    results = json.loads((tmp_path / "results.json").read_text())
     assert results["runs"][0]["status"] == "fail"
-    assert "the loss is" in results["runs"][0]["reason"]
     assert results["best"] == []
+    assert "| lstm-8-l1-d16-" in (tmp_path / "tables.md").read_text()
 
 
 def test_ctrl_c_keeps_everything(tmp_path, monkeypatch):
@@ -209,12 +212,11 @@ def test_the_recipe_of_the_paper():
 
 
 def test_the_papers_search():
-    common = {"in_distribution": False, "epochs": 200, "held_out": 500}
+    common = {"in_distribution": False, "epochs": 200, "held_out": 500, "distinct": False, "data_seed": 0}
     options = {"sweep": True, "trials": None}
     cases = [("memory-mosaic", 100), ("s4d", 100), ("lstm-as-published", 100)]
     plans = make(Path("nowhere"), Machine(), common, cases, Choices(), **options)
     assert [plan.count for plan in plans] == [54, 18, 6]
-    assert all(plan.identity["method"] == "grid" for plan in plans)
     names = [plan.name_of(settings) for plan in plans for settings in plan.listed]
     assert len(set(names)) == 78
     assert "memory-mosaic-100-l2-h8-d64-decay0.01-lr0.0005-seed0" in names
@@ -228,8 +230,9 @@ def test_a_sweep_is_kept_in_a_journal_and_goes_on(tmp_path):
     assert (tmp_path / "journal.log").exists()
     again = run(tmp_path, sweep=True, trials=2, choices=choices)
     assert again["runs"] == first["runs"]
-    with pytest.raises(UserError, match=r"holds sweep\.method tpe, not grid; name another folder"):
-        run(tmp_path, sweep=True, choices=choices)
+    whole = run(tmp_path, sweep=True, choices=choices)
+    assert len(whole["runs"]) == 4
+    assert all(one in whole["runs"] for one in first["runs"])
     other = tmp_path / "grid"
     results = run(other, sweep=True, choices=choices, environments=[8, 9], processes=2)
     assert [best["configurations"] for best in results["best"]] == [4, 4]
@@ -260,7 +263,10 @@ def test_a_mixer_of_your_own(tmp_path, monkeypatch):
             "architecture nothing.Here cannot be imported: No module named 'nothing'",
         ),
         ({"architectures": ["math.pi"]}, "architecture math.pi is no MixerConfig, but 3.14"),
+        ({"architectures": [".."]}, "architecture .. cannot be imported"),
+        ({"cluster": "ray"}, "--cluster ray needs Ray"),
         ({"environments": [0]}, "environments must be at least 1, not 0"),
+        ({"environments": [10**13]}, "environments must be at most 10,000,000, not 10,000,000,000,000"),
         ({"held_out": 0}, "held_out must be at least 1, not 0"),
         ({"epochs": 0}, "epochs must be at least 1, not 0"),
         ({"processes": 0}, "processes must be at least 1, not 0"),
@@ -282,12 +288,101 @@ def test_values_that_make_no_sense_are_named():
         Choices(learning_rate=[0.0])
 
 
+OWN = """
+from dataclasses import dataclass
+import torch
+from torch import nn
+from memory_mosaics import MixerConfig
+
+class Own(nn.Module):
+    def __init__(self, width, **_):
+        super().__init__()
+        self.map, self.scale = nn.Linear(width, width), float(torch.rand(1))
+    def forward(self, x, state=None, mask=None):
+        {forward}
+
+class OwnConfig(MixerConfig):
+    build = lambda self, width, **_: Own(width)
+"""
+
+
+@pytest.mark.parametrize(
+    ("forward", "message"),
+    [
+        ("return self.map(x), ()", None),
+        ("return self.map(x.flip(1)), ()", "own_{n}.OwnConfig looks ahead"),
+        ("return self.map(x)", "own_{n}.OwnConfig: "),
+        ("return x[..., :3], ()", "own_{n}.OwnConfig: "),
+        ("raise RuntimeError('no way')", "own_{n}.OwnConfig: no way; docs/adding_a_mixer.md says what a mixer is"),
+    ],
+)
+def test_a_mixer_of_your_own_is_tried_first(forward, message, tmp_path, monkeypatch):
+    n = abs(hash(forward))
+    (tmp_path / f"own_{n}.py").write_text(OWN.format(forward=forward))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    name, size = f"own_{n}.OwnConfig", regbench_models.Size(blocks=2, heads=1, width=16)
+    if message is None:
+        regbench_models.check(name, size)
+    else:
+        with pytest.raises(UserError, match=re.escape(message.format(n=n))):
+            regbench_models.check(name, size)
+
+
+def test_damaged_files_are_named(tmp_path, capsys):
+    run(tmp_path)
+    (outcome,) = tmp_path.glob("trials/*/outcome.json")
+    for text in ("{", "{}", "[]"):
+        outcome.write_text(text)
+        with pytest.raises(UserError, match=r"outcome\.json is damaged: .*remove it to train that anew"):
+            run(tmp_path)
+    outcome.unlink()
+    (tmp_path / "anchors.json").write_text("{")
+    run(tmp_path)
+    (tmp_path / "setup.json").write_text("[1]")
+    with pytest.raises(UserError, match=r"setup\.json is damaged"):
+        run(tmp_path)
+
+
+def test_other_languages(tmp_path):
+    plain, other = (run(tmp_path / str(seed), data_seed=seed)["runs"][0] for seed in (0, 1))
+    assert plain["data_seed"] == 0
+    assert plain["valid_loss"] != other["valid_loss"]
+    with pytest.raises(UserError, match="holds runs with distinct False, not True"):
+        run(tmp_path / "0", distinct=True)
+
+
+def test_patience_is_part_of_a_folder(tmp_path):
+    run(tmp_path)
+    with pytest.raises(UserError, match="holds runs with patience None, not 3"):
+        run(tmp_path, patience=3)
+
+
+def test_a_sweep_draws_as_many_as_were_asked_for(tmp_path, monkeypatch):
+    """Also where TPE would draw the same again and again, and where the space ends."""
+    pytest.importorskip("optuna")
+
+    def attempt(plan, settings):
+        size = settings["blocks"] + settings["width"] / 64 + settings["heads"] / 8
+        return {"status": "finished", "train_loss": size, "valid_loss": size + 10 * settings["weight_decay"]}
+
+    monkeypatch.setattr(regbench_plan.Plan, "attempt", attempt)
+    common = {"in_distribution": False, "epochs": 2, "held_out": 6, "patience": None, "distinct": False, "data_seed": 0}
+    for trials in (10, 30, 54):
+        options = {"sweep": True, "trials": trials}
+        plans = regbench_plan.make(tmp_path, Machine(), common, [("memory-mosaic", 8)], Choices(), **options)
+        queue = plans[0].queue()
+        assert work(plans[0], queue)
+        ended = [trial for trial in queue.study.get_trials() if trial.state.name == "COMPLETE"]
+        assert len({str(trial.params) for trial in ended}) == len(ended) == trials
+
+
 def test_another_setup_in_the_folder_is_refused(finished):
     with pytest.raises(UserError, match="holds runs with epochs 2, not 3; name another with --out"):
         run(finished[0], epochs=3)
 
 
-def test_a_model_that_sees_more_languages_is_told_so_by_its_data():
+def test_the_languages_of_a_small_set_are_the_first_of_a_larger():
     small, large = (RegBenchTask(environments=number, held_out=2).sequences("train") for number in (3, 5))
     length = small.tokens.shape[1]
     assert (large.tokens[:3, :length] == small.tokens).all()

@@ -12,6 +12,7 @@ from memory_mosaics.studies.regbench_models import ARCHITECTURES, STD, Size, arc
 
 SMALL = Size(blocks=2, heads=2, width=32)
 PARAMETERS = {  # of the published modules, at width 128 and 2 blocks, and at 8
+    "memory-mosaic": (396_528 - 7 * 2 * 6 + 2 * 2, None),  # 2 heads, not 8: 7 numbers a block each; and both taps
     "transformer": (923_904, 2_113_536),
     "linear-transformer": (923_904, 2_113_536),
     "retnet": (531_200, 2_116_352),

@@ -46,6 +46,7 @@ IGNORED = -100  # as a target: neither trained on nor part of a loss
 STRINGS = (10, 19)  # in a sequence
 LENGTHS = (1, 49)  # letters in a string
 BLOCK = 256  # sequences drawn at a time: part of what a seed means
+MOST = 10_000_000  # sequences of a split: about a kilobyte each
 FORMAT = 1  # of stored sequences: raise it whenever the same settings come to mean others
 
 Split = Literal["test", "validation", "train"]
@@ -75,6 +76,9 @@ class RegBenchTask:
         for name, least in {"environments": 1, "held_out": 1, "seed": 0}.items():
             if getattr(self, name) < least:
                 raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        for name in ("environments", "held_out"):
+            if getattr(self, name) > MOST:
+                raise UserError(f"{name} must be at most {MOST:,}, not {getattr(self, name):,}")
 
     def sequences(self, split: Split, *, folder: Path | None = None) -> "Sequences":
         """All sequences of a split, kept in a file in `folder` where one is given. A damaged file is made again."""

@@ -25,18 +25,25 @@ def regbench(results: dict[str, Any]) -> "Figure | None":
     title = "RegBench: learning a new language in context"
     figure, [panels] = canvas(1, 2, 12.5, 5.4, title)
     numbers = sorted({best["environments"] for row in lines.values() for best in row})
-    for axes, (measure, name) in zip(panels, MEASURES.items(), strict=True):
+    for place, (axes, (measure, name)) in enumerate(zip(panels, MEASURES.items(), strict=True)):
         _anchors(axes, {name: scores[measure] for name, scores in results["anchors"].items() if name != "uniform"})
         for architecture, row in lines.items():
             look = _look(architecture, list(lines))
             points = [(best["environments"], best[measure]) for best in row]
             axes.plot(*zip(*points, strict=True), **look, label=results["labels"][architecture])
+            published = results["published"].get(architecture, {})
+            there = [(number, published[str(number)][place]) for number in numbers if str(number) in published]
+            if there:
+                ring = {"marker": look["marker"], "color": look["color"], "markersize": 5, "markerfacecolor": "none"}
+                axes.plot(*zip(*there, strict=True), **ring, linestyle="none", alpha=0.45, zorder=1)
         axes.set_title(name, loc="left", fontsize=10.5)
         axes.set(xscale="log", xlabel="training languages", xlim=(numbers[0] / 1.6, numbers[-1] * 1.25))
         axes.set_xticks(numbers, labels=[f"{number:,}" for number in numbers])
         axes.set_xticks([], minor=True)
         axes.grid(axis="y", color="#EEEEEE", linewidth=0.8)
         axes.set_axisbelow(True)
+    if any(name in results["published"] for name in lines):
+        panels[0].plot([], [], "o", markersize=5, markerfacecolor="none", color=GREY, label="published")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9.5)
     return figure
@@ -83,6 +90,7 @@ def _anchors(axes: "Axes", levels: dict[str, float]) -> None:
         axes.axhline(level, color="#AAAAAA", linewidth=0.9, linestyle=(0, (4, 3)), zorder=0)
         x = 0.005 + 0.09 * sum(abs(level - other) < 0.03 for other in taken)
         style = {"color": "#777777", "fontsize": 8, "va": "bottom", "ha": "left"}
+        style["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.3, "alpha": 0.85}  # lines end before it
         axes.text(x, level, name, transform=axes.get_yaxis_transform(), **style)
         taken.append(level)
 

@@ -3,14 +3,19 @@
 A trial that the journal calls running and that is not locked was left behind, and is the next to be claimed.
 """
 
+from collections.abc import Iterator
+from itertools import product
+from math import prod
 from pathlib import Path
+from random import Random
 from typing import Any, Protocol, runtime_checkable
 
 from memory_mosaics.errors import UserError
 from memory_mosaics.studies.trials import Claim, Outcome, Settings, held_at_once, lock
 from memory_mosaics.training.folder import difference
 
-REDRAWS = 1000  # of values that were drawn before, until a space counts as exhausted
+REDRAWS = 20  # of values that were drawn before, until one that was not is looked for
+LARGEST = 100_000  # combinations that are looked through
 Values = list[Any] | tuple[Any, Any]  # choices, or the ends of a range
 
 
@@ -28,7 +33,12 @@ class Search(Protocol):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a search that goes on must have in common; its "method" is table, grid, random or tpe."""
+        """What a search that goes on must have in common."""
+        ...
+
+    @property
+    def method(self) -> str:
+        """How trials are drawn: random, or else tpe."""
         ...
 
     @property
@@ -105,12 +115,28 @@ class Journal:
             for trial in trials:
                 if trial.state == State.RUNNING and (claimed := self._take(trial, taken)):
                     return claimed
-            waiting = any(trial.state == State.WAITING for trial in trials)
-            if waiting or (not self.plan.listed and len(taken) < self.plan.trials):
+            for _ in [trial for trial in trials if trial.state == State.WAITING]:
+                if claimed := self._take(self.study.ask(), taken):
+                    return claimed
+            if not self.plan.listed and len(taken) < self.plan.trials:
                 for _ in range(REDRAWS):
                     if claimed := self._take(self.study.ask(), taken):
                         return claimed
+                for point in self._untried(taken):
+                    self.study.enqueue_trial(point)
+                    return self._take(self.study.ask(), taken)
         return None
+
+    def _untried(self, taken: set[str]) -> Iterator[Settings]:
+        """In a small space, combinations that nobody drew, in an order of the seed's."""
+        values = {name: _values(choices) for name, choices in self.plan.space.items()}
+        if prod(len(choices or range(LARGEST + 1)) for choices in values.values()) > LARGEST:
+            return
+        points = [
+            dict(zip(values, row, strict=True)) for row in product(*(choices or () for choices in values.values()))
+        ]
+        Random(self.plan.seed).shuffle(points)
+        yield from (point for point in points if self.plan.name_of(self.plan.settings(point)) not in taken)
 
     def _take(self, found: Any, taken: set[str]) -> Claim | None:
         """The claim on a trial, unless someone trains it or its values are `taken` already."""
@@ -118,7 +144,7 @@ class Journal:
         if not held_at_once(mine):
             taken.add(self.plan.name_of(self._settings_of(found)))
             return None
-        kind = "TPESampler" if self.plan.identity["method"] == "tpe" else "RandomSampler"
+        kind = "RandomSampler" if self.plan.method == "random" else "TPESampler"
         seed = (self.plan.seed * 1_000_003 + found.number) % 2**32  # whichever process draws
         self.study.sampler = getattr(optuna().samplers, kind)(seed=seed)
         trial = optuna().trial.Trial(self.study, found._trial_id)
@@ -141,6 +167,14 @@ class Journal:
 
     def busy(self) -> bool:
         return bool(self._all(self.State.RUNNING))
+
+
+def _values(choices: Values) -> list[Any] | None:
+    """All of them; None where there is no end of them."""
+    if isinstance(choices, list):
+        return choices
+    low, high = choices
+    return list(range(low, high + 1)) if isinstance(low, int) and high - low <= LARGEST else None
 
 
 def draw(trial: Any, name: str, values: Values) -> Any:

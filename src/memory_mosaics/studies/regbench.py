@@ -24,7 +24,7 @@ from memory_mosaics.studies import regbench_tables as tables
 from memory_mosaics.studies.journal import optuna
 from memory_mosaics.studies.regbench_models import ELEVEN
 from memory_mosaics.studies.regbench_plan import Choices, Plan, make, task_of
-from memory_mosaics.studies.sweep_ray import on_ray
+from memory_mosaics.studies.sweep_ray import need_ray, on_ray
 from memory_mosaics.studies.trials import News, Outcome, Settings, carry_out, outcome_of, watched
 from memory_mosaics.training.log import read
 from memory_mosaics.training.parallel import find_device
@@ -32,6 +32,7 @@ from memory_mosaics.training.recipe import Machine
 
 ENVIRONMENTS = [100, 500, 1000, 2500, 40_000]
 CHOICES = Choices()
+NOT_SAID = {"distinct": False, "data_seed": 0, "patience": None}  # by a folder that is older than the option
 
 
 def run(
@@ -46,6 +47,8 @@ def run(
     epochs: int = 200,
     patience: int | None = None,
     held_out: int = 500,
+    distinct: bool = False,
+    data_seed: int = 0,
     processes: int = 1,
     cluster: Literal["ray"] | None = None,
     device: str = "auto",
@@ -54,7 +57,7 @@ def run(
 ) -> dict[str, Any]:
     """Train architectures to learn new languages in context, test them, and draw accuracy and distance to the truth.
 
-    Ctrl-C, or a kill, loses nothing: the same command goes on. Started several times, it shares the runs.
+    After Ctrl-C, or a kill, the same command goes on. Started several times, it shares the runs.
 
     Args:
         out: the folder: trials/, results.json, tables.md, the figures; and journal.log of a sweep
@@ -69,6 +72,8 @@ def run(
         epochs: of training; the best one is tested
         patience: end a run when its validation loss has not fallen for so many epochs; null trains them all
         held_out: sequences of the validation, and of the test
+        distinct: use no language twice, neither in one split nor in two
+        data_seed: of the languages and sequences; another one is another benchmark
         processes: runs at once, dealt out to the GPUs there are
         cluster: ray trains on the Ray cluster of this machine or of RAY_ADDRESS, whose machines share the folder
         device: cuda, mps or cpu; auto takes the first that is there
@@ -82,16 +87,19 @@ def run(
             raise UserError(f"{name} must be at least 1, not {value}")
     if trials is not None and not sweep:
         raise UserError(f"--trials {trials} draws from a sweep; give --sweep too, or leave it out")
-    common = {"in_distribution": in_distribution, "epochs": epochs, "held_out": held_out, "patience": patience}
+    same = {"epochs": epochs, "held_out": held_out, "distinct": distinct, "data_seed": data_seed, "patience": patience}
+    common = same | {"in_distribution": in_distribution}
     cases = [(name, number) for number in dict.fromkeys(numbers) for name in dict.fromkeys(architectures or ELEVEN)]
     machine = Machine(device=device, precision=precision, compile=compile)
     plans = make(out, machine, common, cases, choices, sweep=sweep, trials=trials)
     if sweep:
         optuna()
-    if cluster is None:
+    if cluster == "ray":
+        need_ray()
+    else:
         find_device(device)
     files.prepare(out)
-    same_setup(out, {"epochs": epochs, "held_out": held_out})
+    same_setup(out, same)
     for number in dict.fromkeys(numbers):  # once, and not by every process
         for split in ("train", "validation", "test"):
             task_of(number, common).sequences(split, folder=out / "data")
@@ -100,7 +108,7 @@ def run(
             done = on_ray(plans, processes) if cluster == "ray" else carry_out(plans, processes)
     except KeyboardInterrupt:
         done = False
-    results = collect(out, held_out) | {"interrupted": not done}
+    results: dict[str, Any] = collect(out, held_out) | {"interrupted": not done}
     text = keep(results, out)
     where = f"Results: {out / 'results.json'}. Tables: {out / 'tables.md'}."
     if not figures.available():
@@ -108,6 +116,9 @@ def run(
     elif results["best"]:
         where += f" Figures: {', '.join(map(str, figures.draw(results, out)))}."
     print(f"{text}\n\n{'' if done else 'Stopped; the same command goes on. '}{where}")
+    runs: list[Outcome] = results["runs"]
+    if done and not results["best"]:
+        raise UserError(f"none of {len(runs)} runs finished; {runs[-1]['reason']}")
     return results
 
 
@@ -115,8 +126,8 @@ def same_setup(out: Path, setup: Settings) -> None:
     """All runs of a folder are measured alike."""
     file = out / "setup.json"
     try:
-        theirs = json.loads(file.read_text(encoding="utf-8")) if file.exists() else setup
-    except ValueError as error:
+        theirs = NOT_SAID | dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else setup
+    except (ValueError, TypeError) as error:
         raise UserError(f"{file} is damaged: {one_line(error)}; name another folder with --out") from error
     for name, value in setup.items():
         if theirs.get(name) != value:
@@ -150,7 +161,7 @@ class Watch:
         done = sum(map(self.is_asked, ended)) + sum(line["step"] / line["steps"] for line in going)
         losses = " ".join(f"{line['loss']:.3f}" for line in going)
         speed = sum(line["tokens_per_second"] for line in going)
-        beside = f", valid loss {losses}, {speed:,.0f} tokens/s" if going else ""
+        beside = f"valid loss {losses}, {speed:,.0f} tokens/s" if going else ""
         return News(done, {name: tables.line(name, outcome, best) for name, outcome in ended.items()}, beside)
 
 
@@ -191,14 +202,16 @@ def collect(out: Path, held_out: int) -> dict[str, Any]:
 def _anchors(out: Path, held_out: int) -> dict[str, dict[str, float]]:
     """What predictors reach that need no training, on the test that all sizes share; measured once."""
     file = out / "anchors.json"
-    if not file.exists():
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
         found = anchors(RegBenchTask(held_out=held_out).sequences("test", folder=out / "data"))
         measured = {
             name: {"accuracy": files.rounded(scores.accuracy, 4), "tvd": files.rounded(scores.tvd, 4)}
             for name, scores in found.items()
         }
         files.write(file, measured)
-    return json.loads(file.read_text(encoding="utf-8"))
+        return measured
 
 
 def keep(results: dict[str, Any], out: Path) -> str:

@@ -73,6 +73,7 @@ class Architecture:
     clip: float = inf  # largest norm of the gradient
     stacks: bool = True  # of any depth; otherwise it is one mixer, whatever is asked for
     compiles: bool = True  # what the compiler makes of it is faster
+    own: bool = False  # it is somebody's own
 
 
 class Divided(nn.Module):
@@ -243,7 +244,7 @@ def _own(path: str) -> Architecture:
         sys.path.append(os.getcwd())  # as for a script that lies here
     try:
         found: Any = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, SyntaxError, ValueError) as error:
+    except Exception as error:  # it may do anything
         raise UserError(f"architecture {path} cannot be imported: {one_line(error)}") from error
     if not (isinstance(found, MixerConfig) or (isinstance(found, type) and issubclass(found, MixerConfig))):
         raise UserError(f"architecture {path} is no MixerConfig, but {found!r}; docs/adding_a_mixer.md says how")
@@ -253,16 +254,33 @@ def _own(path: str) -> Architecture:
         given = {"heads": size.heads} if headed else {}
         return found(**given) if isinstance(found, type) else replace(found, **given)  # type: ignore[type-var]
 
-    return Architecture(
-        label=name.removesuffix("Config"), build=partial(backbone, mixer=mixer), heads=2 if headed else None
-    )
+    label = name.removesuffix("Config")
+    return Architecture(label=label, build=partial(backbone, mixer=mixer), heads=2 if headed else None, own=True)
 
 
 def check(name: str, size: Size) -> None:
-    """Refuse parts that do not fit together, before anything is trained."""
-    build = architecture(name).build
+    """Refuse parts that do not fit together, before anything is trained; and a mixer of your own that is none."""
+    kind = architecture(name)
+    if kind.own:
+        return _check_own(name, kind.build, replace(size, blocks=1))
     try:
         with torch.device("meta"):
-            build(size)
+            kind.build(size)
     except (TypeError, ValueError) as error:
         raise UserError(f"{name}: {one_line(error)}") from error
+
+
+@torch.no_grad()
+def _check_own(name: str, build: Build, size: Size, *, time: int = 24, seen: int = 15) -> None:
+    """What a model of one block says of some tokens: as many logits as there should be, and nothing of what follows."""
+    tokens = torch.randint(1, len(VOCABULARY), (3, time), generator=torch.Generator().manual_seed(0))
+    others = torch.cat([tokens[:, :seen], tokens[:, seen:].flip(1)], dim=1)
+    try:
+        model = build(size).eval()
+        logits, changed = (model(text)[0] for text in (tokens, others))
+    except Exception as error:  # it may do anything
+        raise UserError(f"{name}: {one_line(error)}; docs/adding_a_mixer.md says what a mixer is") from error
+    if logits.shape != (3, time, len(VOCABULARY)):
+        raise UserError(f"{name} gives answers of shape {tuple(logits.shape)}; docs/adding_a_mixer.md says of which")
+    if logits.isfinite().all() and not torch.allclose(logits[:, :seen], changed[:, :seen], rtol=1e-3, atol=1e-4):
+        raise UserError(f"{name} looks ahead: what it says of a token changes with the tokens that follow")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from memory_mosaics.data.regbench import RegBenchTask
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.errors import UserError, one_line, within_memory
 from memory_mosaics.studies.journal import Journal, Values
 from memory_mosaics.studies.regbench_models import Size, architecture, check
 from memory_mosaics.studies.regbench_training import STATE, Job, Trainer
@@ -48,6 +48,9 @@ class Choices:
             for value in getattr(self, name) or ():
                 if value < least:
                     raise UserError(f"{name} must be at least {least}, not {value}")
+        for value in self.seed or ():
+            if value >= 2**63:
+                raise UserError(f"seed must be below 2^63, not {value}")
         for value in self.learning_rate or ():
             if not 0 < value < inf:
                 raise UserError(f"learning_rate must be more than 0, not {value}")
@@ -79,9 +82,11 @@ class Plan:
     trials: int = 0  # how many to draw, if none are listed
     seed: int = 0
 
+    method = "tpe"
+
     @property
     def identity(self) -> dict[str, Any]:
-        return self.fixed | {"method": "grid" if self.listed else "tpe", "space": self.space}
+        return self.fixed | {"space": self.space}
 
     @property
     def count(self) -> int:
@@ -103,7 +108,8 @@ class Plan:
 
         def train() -> Outcome | None:
             try:
-                return Trainer(job, folder, data=self.out / "data", machine=self.machine).go()
+                with within_memory(f"a model of width {job.width} does not fit; choose a smaller"):
+                    return Trainer(job, folder, data=self.out / "data", machine=self.machine).go()
             except Diverged as error:
                 label = architecture(job.architecture).label
                 return {"status": "fail", "reason": one_line(error), **asdict(job), "label": label}
@@ -152,5 +158,6 @@ def make(
 
 
 def task_of(environments: int, common: Settings) -> RegBenchTask:
-    sizes = {"held_out": common["held_out"], "in_distribution": common["in_distribution"]}
-    return RegBenchTask(environments=environments, **sizes)
+    """The languages of a number of environments."""
+    same = {name: common[name] for name in ("held_out", "in_distribution", "distinct")}
+    return RegBenchTask(environments=environments, seed=common["data_seed"], **same)

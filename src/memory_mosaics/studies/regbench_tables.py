@@ -52,7 +52,7 @@ def place(outcome: dict[str, Any]) -> tuple[Any, ...]:
 
 def row(best: dict[str, Any], runs: list[dict[str, Any]]) -> dict[str, Any]:
     """What is said of the chosen run of a case, and among how many it was chosen."""
-    same = [one for one in runs if place(one) == place(best)]
+    same = [one for one in runs if place(one) == place(best) and one["status"] == "finished"]
     return {name: best[name] for name in KEPT} | {"configurations": len(same)}
 
 
@@ -68,7 +68,7 @@ def line(name: str, outcome: dict[str, Any], best: dict[tuple[Any, ...], float])
 
 def markdown(results: dict[str, Any]) -> str:
     """All tables that there are numbers for."""
-    parts = [_out_of_distribution(results), _in_distribution(results), _chosen(results)]
+    parts = [_out_of_distribution(results), _in_distribution(results), _chosen(results), _failed(results)]
     return "\n\n".join(part for part in parts if part) or "No run is finished."
 
 
@@ -116,11 +116,18 @@ def _chosen(results: dict[str, Any]) -> str:
     lines = _head("chosen on validation loss", heads)
     for best in results["best"]:
         epoch, where = best["tested"]["loss"]["epoch"], ", in distribution" * best["in_distribution"]
-        size = best["name"].partition(f"{best['environments']}{'-in' * best['in_distribution']}-")[2]
+        case = f"{best['architecture']}-{best['environments']}{'-in' * best['in_distribution']}-"
+        size = best["name"].removeprefix(case)
         cells = [f"{best['environments']:,}{where}", size, f"{best['configurations']}", f"{epoch}"]
         cells += [f"{best['valid_loss']:.4f}", f"{best['parameters']:,}", f"{best['seconds'] / 60:.1f}"]
         lines.append(_line(results["labels"][best["architecture"]], cells))
     return "\n".join(lines)
+
+
+def _failed(results: dict[str, Any]) -> str:
+    failed = [one for one in results.get("runs", ()) if one["status"] != "finished"]
+    lines = [_line(one["name"], [one["reason"]]) for one in failed]
+    return "\n".join(["| failed | why |", "|---|---|", *lines]) if lines else ""
 
 
 def _pair(accuracy: float, tvd: float) -> str:

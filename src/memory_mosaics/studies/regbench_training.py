@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from memory_mosaics.data.regbench import RegBenchTask
-from memory_mosaics.errors import UserError, one_line, within_memory
+from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import written_whole
 from memory_mosaics.language_model import parameter_count
 from memory_mosaics.parameters import groups
@@ -28,7 +28,7 @@ from memory_mosaics.studies.regbench_models import Size, architecture
 from memory_mosaics.training.log import read
 from memory_mosaics.training.loop import Diverged, stopped_gently
 from memory_mosaics.training.objective import Objective, adamw_of, moments, set_steps
-from memory_mosaics.training.parallel import find_device
+from memory_mosaics.training.parallel import find_device, in_bfloat16
 from memory_mosaics.training.recipe import Machine
 from memory_mosaics.training.step import Eager, Recorded
 
@@ -58,6 +58,8 @@ class Job:
     seed: int
     epochs: int = 200
     held_out: int = 500
+    distinct: bool = False  # no language twice
+    data_seed: int = 0  # another one is another benchmark
     patience: int | None = None  # epochs without a lower validation loss after which a run ends
 
     @property
@@ -66,9 +68,8 @@ class Job:
 
     @property
     def task(self) -> RegBenchTask:
-        return RegBenchTask(
-            environments=self.environments, held_out=self.held_out, in_distribution=self.in_distribution
-        )
+        same = {"held_out": self.held_out, "in_distribution": self.in_distribution, "distinct": self.distinct}
+        return RegBenchTask(environments=self.environments, seed=self.data_seed, **same)
 
     @property
     def steps_an_epoch(self) -> int:
@@ -121,14 +122,11 @@ class Trainer:
     def go(self) -> dict[str, Any] | None:
         """What the job came to; nothing if it was told to stop."""
         self._restore()
-        job, file = self.job, self.folder / "log.jsonl"
+        file = self.folder / "log.jsonl"
         kept = [line for line in read(file) if line["step"] <= self.progress["step"]]
         with written_whole(file) as aside:
             aside.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
-        with (
-            stopped_gently(self),
-            within_memory(f"{BATCH} sequences of width {job.width} do not fit; choose a smaller"),
-        ):
+        with stopped_gently(self):
             saved = time.perf_counter()
             while not (self.finished or self.stopping):
                 line = self._advance()
@@ -206,6 +204,7 @@ class Trainer:
             "seconds": round(progress["seconds"], 1),
             "tokens_per_second": round(trained * self.splits["train"].tokens / progress["seconds"]),
             "compiled": self.compiled,
+            "precision": "bfloat16" if in_bfloat16(self.machine, self.device) else "float32",
             **surroundings(self.device),
         }
 

@@ -21,7 +21,7 @@ from memory_mosaics import figures
 from memory_mosaics import results as files
 from memory_mosaics.errors import UserError
 from memory_mosaics.studies.journal import Values, optuna
-from memory_mosaics.studies.sweep_ray import on_ray
+from memory_mosaics.studies.sweep_ray import need_ray, on_ray
 from memory_mosaics.studies.sweep_trials import SHORT, Plan, name_of, tidy
 from memory_mosaics.studies.trials import News, Settings, carry_out, outcome_of, watched
 from memory_mosaics.text.corpus import Corpus
@@ -111,7 +111,9 @@ def run(
     plan = make(Run(data=data, out=out, model=model, training=training, machine=machine), method, space, trials)
     figures.check()
     optuna()
-    if cluster is None:
+    if cluster == "ray":
+        need_ray()
+    else:
         find_device(machine.device)
     files.prepare(out)
     journal = plan.queue()

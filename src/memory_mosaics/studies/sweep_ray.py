@@ -9,14 +9,20 @@ from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.studies.trials import Claim, Plan, Settings
 
 
-def on_ray(plans: Sequence[Plan], jobs: int) -> bool:
-    """Train on a Ray cluster, `jobs` at once; false if stopped. Its machines see all folders alike."""
+def need_ray() -> None:
+    """Say so before anything is written."""
     try:
-        import ray  # type: ignore[import-not-found]
-        from ray import tune  # type: ignore[import-not-found]
-        from ray.tune.search import Searcher  # type: ignore[import-not-found]
+        import ray.tune  # noqa: F401  # type: ignore[import-not-found]
     except ImportError:
         raise UserError("--cluster ray needs Ray: pip install 'memory-mosaics[ray]'") from None
+
+
+def on_ray(plans: Sequence[Plan], jobs: int) -> bool:
+    """Train on a Ray cluster, `jobs` at once; false if stopped. Its machines see all folders alike."""
+    need_ray()
+    import ray  # type: ignore[import-not-found]
+    from ray import tune  # type: ignore[import-not-found]
+    from ray.tune.search import Searcher  # type: ignore[import-not-found]
 
     queues = [plan.queue() for plan in plans]
 

@@ -40,6 +40,10 @@ class Plan:
     def seed(self) -> int:
         return self.run.training.seed
 
+    @property
+    def method(self) -> str:
+        return self.identity["method"]
+
     def name_of(self, settings: Settings) -> str:
         return name_of(settings)
 

@@ -76,7 +76,14 @@ class Plan(Protocol):
 def outcome_of(folder: Path) -> Outcome | None:
     """What a finished trial came to."""
     file = folder / "outcome.json"
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    try:
+        outcome = json.loads(file.read_text(encoding="utf-8"))
+        outcome["status"]
+    except FileNotFoundError:
+        return None
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{file} is damaged: {one_line(error)}; remove it to train that anew") from error
+    return outcome
 
 
 def attempted(folder: Path, train: Callable[[], Outcome | None]) -> Outcome | None:

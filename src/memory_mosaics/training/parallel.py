@@ -102,10 +102,12 @@ def find_device(name: str) -> str:
 
 def precision(machine: Machine, device: torch.device) -> Any:
     """The context in which losses are computed: bfloat16 products where that is asked for."""
-    wanted = machine.precision
-    if wanted == "auto":
-        wanted = "bfloat16" if device.type == "cuda" else "float32"
-    return torch.autocast(device.type, dtype=torch.bfloat16) if wanted == "bfloat16" else nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16) if in_bfloat16(machine, device) else nullcontext()
+
+
+def in_bfloat16(machine: Machine, device: torch.device) -> bool:
+    """Whether products are; if nothing was asked for, on CUDA."""
+    return machine.precision == "bfloat16" or (machine.precision == "auto" and device.type == "cuda")
 
 
 def compiles(machine: Machine, world: World) -> bool:
