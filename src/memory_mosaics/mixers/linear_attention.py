@@ -178,9 +178,11 @@ class RetNet(nn.Module):
         # Not a buffer: 1 - 2^-12 is 1 in bfloat16.
         leak = 2.0 ** (-5 - torch.arange(self.heads, device=x.device, dtype=exact))  # 1 - gamma
         log_decay = torch.log1p(-leak)
-        found, memory = linear_attention(
-            q, k, F.pad(v, (0, 1), value=1.0), log_decay[None, None, :, None].expand(1, T, -1, -1), memory
-        )
+        log_decays = log_decay[None, None, :, None].expand(1, T, -1, -1)
+        width, room = v.shape[-1] + 1, (0, 7)  # products of GPUs want widths that are multiples of eight
+        ones = F.pad(F.pad(v, (0, 1), value=1.0), room)
+        found, memory = linear_attention(q, k, ones, log_decays, None if memory is None else F.pad(memory, room))
+        found, memory = found[..., :width], memory[..., :width].clone()
         total = -torch.expm1((position[..., None] + 1) * log_decay) / leak  # sum_s gamma^(t-s), (B, T, H)
         found = found / total.sqrt()[..., None]
         answers = found[..., :-1] / found[..., -1:].detach().abs().clamp(min=1.0)
