@@ -48,7 +48,7 @@ def retrieval_weights(question: Question, times: Sequence[int]) -> Float[Tensor,
     They add up to one over the pairs that a query sees and are zero elsewhere, everywhere for an empty memory. The
     question of a persistent memory is one row of all B*T queries for each of its memories: time t of row b is b*T + t.
     """
-    queries, pairs, sharpness = question
+    queries, pairs, sharpness, _ = question
     chosen = [range(queries.shape[1])[time] for time in times]
     dtype = torch.promote_types(queries.dtype, torch.float32)
     queries, keys = queries[:, chosen].to(dtype), pairs.keys.to(dtype)

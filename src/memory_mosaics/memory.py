@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from memory_mosaics.config import ExtractorConfig, MixerConfig, at_least, part
 from memory_mosaics.extractors import Extractor, LeakyAverageConfig, TapsConfig, no_peeking
 from memory_mosaics.ops.recall import gaussian, recall
-from memory_mosaics.ops.triton import contextual_recall
 from memory_mosaics.scales import Fixed, Scale, with_parts_worked_out
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import Pairs, Question, State, remember, with_room
@@ -138,13 +137,8 @@ class ContextualMemory(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], State]:
-        question, after = self.ask(x, state, mask)
-        dropout, values = self.dropout if self.training else 0.0, question.pairs.values
-        if state is None and mask is None and not dropout and contextual_recall.takes(question.queries, values):
-            answers = contextual_recall.contextual_recall(question.queries, values)
-        else:
-            answers = question.answer(dropout)
-        return self.combine(answers), after
+        question, state = self.ask(x, state, mask)
+        return self.combine(question.answer(self.dropout if self.training else 0.0)), state
 
     def ask(self, x: Tensor, state: State | None = None, mask: Tensor | None = None) -> tuple[Question, State]:
         """What is asked at every time of x, and the state after it. Keys of length sqrt(beta) have the products
@@ -155,7 +149,8 @@ class ContextualMemory(nn.Module):
         queries, key_state = self.key(for_keys, key_state, mask, self.sharpness() ** 0.5)
         values, value_state = self.value(for_values, value_state, mask)
         pairs, stored = remember(state[2:] if state else None, queries, values, mask, peek=self.value.peek)
-        return Question(queries, pairs, sharpness=1.0), (key_state, value_state, *stored)
+        fresh = state is None and mask is None
+        return Question(queries, pairs, sharpness=1.0, own=fresh), (key_state, value_state, *stored)
 
     def with_room(self, state: State, capacity: int) -> State:
         """The same state with room for `capacity` pairs, to be read on one token at a time."""

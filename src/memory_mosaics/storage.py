@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from memory_mosaics.ops.recall import Sharpness, recall
+from memory_mosaics.ops.triton import contextual_recall
 from memory_mosaics.shapes import Bool, Float, Int
 
 State = tuple[Tensor, ...]
@@ -30,15 +31,21 @@ class Pairs(NamedTuple):
 
 
 class Question(NamedTuple):
-    """What a layer asks of its memories: queries, one a head and time, the pairs to answer from, and beta."""
+    """What a layer asks of its memories: queries, one a head and time, the pairs to answer from, and beta.
+
+    They are its `own` if the keys of the pairs are the queries, from the first on, and beta is 1.
+    """
 
     queries: Float[Tensor, "B T H D"]
     pairs: Pairs
     sharpness: Sharpness
+    own: bool = False
 
     def answer(self, dropout: float = 0.0) -> Float[Tensor, "B T H V"]:
         """What the memories say. `dropout` forgets that share of the retrieval weights."""
         keys, values, known, real, held = self.pairs
+        if self.own and not dropout and contextual_recall.takes(self.queries, values):
+            return contextual_recall.contextual_recall(self.queries, values)
         return recall(self.queries, keys, values, self.sharpness, known=known, real=real, held=held, dropout=dropout)
 
 

@@ -41,7 +41,7 @@ class Changes:
 
 def by_head(question: Question, changes: Changes | None = None) -> Question:
     """The same question with every head of every memory a row of its own, so that each may see other pairs."""
-    queries, (keys, values, known, _, _), sharpness = question
+    queries, (keys, values, known, _, _), sharpness, _ = question
     memories, time, heads, _ = queries.shape
     if changes and changes.written:
         values = values.clone()
@@ -69,7 +69,7 @@ class Edited:
         self.question, self.changes = question, changes
 
     def answer(self, dropout: float = 0.0) -> Float[Tensor, "B T H V"]:
-        queries, (keys, values, known, real, _), sharpness = by_head(self.question, self.changes)
+        queries, (keys, values, known, real, _), sharpness, _ = by_head(self.question, self.changes)
         answers = recall(queries, keys, values, sharpness, known=known, real=real)
         answers = answers[:, :, 0].unflatten(0, (len(self.question.queries), -1)).transpose(1, 2).contiguous()
         answers[:, :, self.changes.off] = 0
