@@ -8,11 +8,13 @@ READY  := $(VENV)/.ready
 
 setup: $(READY)
 
-# torch comes first and alone, so that no other package's range can choose another build.
+# torch comes first and alone, so that no other package's range can choose another build. With a build for CUDA comes Triton;
+# beside any other it is for the interpreter that tests the kernels, where there is a package of it.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -c 'import triton' 2> /dev/null || $(BIN)/pip install --quiet triton==3.6.0 || true
 	touch $(READY)
 
 demo: setup
