@@ -7,7 +7,7 @@ pairs and an answer of zero before the first; and two gradients come back for wh
 is shifted, and what reaches a key as a query and as a key is added where it is found.
 """
 
-# pyright: reportIndexIssue=false
+# pyright: reportIndexIssue=false, reportCallIssue=false, reportArgumentType=false
 from math import log
 
 import torch

@@ -5,7 +5,7 @@ the dtype of the features, the loss, the gradient written over the logits, and i
 the weight. So the backward pass finds its answer waiting, and one buffer of logits serves all.
 """
 
-# pyright: reportIndexIssue=false
+# pyright: reportIndexIssue=false, reportCallIssue=false, reportArgumentType=false
 import torch
 import torch.nn.functional as F
 from torch import Tensor

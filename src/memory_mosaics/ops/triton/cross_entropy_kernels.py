@@ -1,7 +1,7 @@
 """Triton kernel of the loss over the vocabulary. `cross_entropy.py` beside this file says what it is for."""
 
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false, reportArgumentType=false
-# pyright: reportIndexIssue=false, reportCallIssue=false, reportOperatorIssue=false
+# pyright: reportIndexIssue=false, reportCallIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 import triton
 import triton.language as tl
 

@@ -4,7 +4,7 @@
 but for x, which the gradient of the gates needs and which is kept.
 """
 
-# pyright: reportIndexIssue=false
+# pyright: reportIndexIssue=false, reportCallIssue=false, reportArgumentType=false
 from typing import Any
 
 import torch

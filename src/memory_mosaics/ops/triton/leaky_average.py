@@ -5,7 +5,7 @@ it keeps the keys, which recall keeps as well, and their norms: key times norm g
 gradient of the keys is known, and W x itself need not be kept.
 """
 
-# pyright: reportIndexIssue=false
+# pyright: reportIndexIssue=false, reportCallIssue=false, reportArgumentType=false
 import os
 from functools import lru_cache
 from typing import Any
@@ -23,8 +23,8 @@ EPS = 1e-12
 FORWARD = dict(C=16, num_warps=2, num_stages=5)
 BACKWARD = dict(P=4, C=16, num_warps=1, STAGES=10)
 SEGMENT_BACKWARD = dict(P=8, C=16, num_warps=2, STAGES=10)  # of several
-SUMS = dict(C=32, num_warps=1)  # most of whose programs have nothing to do
 CHUNK = 32  # of steps: a segment has a whole number of them
+SUMS = dict(C=CHUNK, num_warps=1)  # most of whose programs have nothing to do
 SHORTEST = 256  # steps of a segment
 RESIDENT = 6  # programs that a multiprocessor should have to work on
 

@@ -5,7 +5,7 @@ program: so the pairs of a head are split among several, and a second kernel mer
 decides about a launch is a shape: a step can be recorded as a CUDA graph and goes on to be right as the memory fills.
 """
 
-# pyright: reportIndexIssue=false
+# pyright: reportIndexIssue=false, reportCallIssue=false, reportArgumentType=false
 from typing import Any
 
 import torch

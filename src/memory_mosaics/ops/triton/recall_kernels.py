@@ -8,7 +8,7 @@ ever -inf minus -inf, and what saw no pair has no weight beside what saw one.
 """
 
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false, reportArgumentType=false
-# pyright: reportIndexIssue=false, reportCallIssue=false, reportOperatorIssue=false
+# pyright: reportIndexIssue=false, reportCallIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 import triton
 import triton.language as tl
 

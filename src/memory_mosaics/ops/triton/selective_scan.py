@@ -4,7 +4,7 @@
 but once in EVERY steps: going back they are computed again from there.
 """
 
-# pyright: reportIndexIssue=false
+# pyright: reportIndexIssue=false, reportCallIssue=false, reportArgumentType=false
 from typing import Any
 
 import torch

@@ -4,7 +4,7 @@
 reaches a tap is a dot with it), so it is x that is kept, and the norms are found again.
 """
 
-# pyright: reportIndexIssue=false
+# pyright: reportIndexIssue=false, reportCallIssue=false, reportArgumentType=false
 from typing import Any
 
 import torch

@@ -4,7 +4,7 @@ Forward a program owns R steps of one head. Steps next to each other are read tw
 """
 
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false, reportArgumentType=false
-# pyright: reportIndexIssue=false, reportCallIssue=false, reportOperatorIssue=false
+# pyright: reportIndexIssue=false, reportCallIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 import triton
 import triton.language as tl
 
