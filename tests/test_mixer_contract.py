@@ -185,7 +185,7 @@ def test_dropout_is_for_training_only(config):
     assert first.isfinite().all()
 
 
-CODE_IS_MADE_FOR = ["contextual memory"]  # and for a language model; others are traced and run, which is quicker
+CODE_IS_MADE_FOR = ["contextual memory", "persistent memory"]  # the other mixers are traced and run, which is quicker
 
 
 @pytest.mark.slow

@@ -345,9 +345,11 @@ def test_damaged_files_are_named(tmp_path, capsys):
 
 
 def test_other_languages(tmp_path):
-    plain, other = (run(tmp_path / str(seed), data_seed=seed)["runs"][0] for seed in (0, 1))
+    first, second = (run(tmp_path / str(seed), data_seed=seed) for seed in (0, 1))
+    plain, other = first["runs"][0], second["runs"][0]
     assert plain["data_seed"] == 0
     assert plain["valid_loss"] != other["valid_loss"]
+    assert first["anchors"]["2-gram"] != second["anchors"]["2-gram"]  # of the same test
     with pytest.raises(UserError, match="holds runs with distinct False, not True"):
         run(tmp_path / "0", distinct=True)
 

@@ -7,15 +7,13 @@ noise hits both; on CUDA after them, since its tensors would count as theirs.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
 
 from memory_mosaics.benchmarks.clock import Clock, short
 from memory_mosaics.benchmarks.train import GPT2_SMALL, LAPTOP, PAIR, Size, measure_size
-from memory_mosaics.ops.recall import recall
-from memory_mosaics.ops.triton import contextual_recall
+from memory_mosaics.storage import Pairs, Question
 
 
 @dataclass(frozen=True)
@@ -75,13 +73,13 @@ def recall_once(clock: Clock, size: Size, model: str) -> Callable[[], object]:
     """Recall from the context, forward and backward, as in one block of a model of that size."""
     dtype = torch.bfloat16 if clock.cuda else torch.float32
     shape = (size.batch, size.time, size.heads, size.width // size.heads)
-    queries, keys, values, gradient = (torch.randn(shape, device=clock.device, dtype=dtype) for _ in range(4))
+    keys, gradient = (torch.randn(shape, device=clock.device, dtype=dtype) for _ in range(2))
     if model == "memory-mosaic":  # keys are what is asked with, and the last has no value yet
-        inputs = keys.requires_grad_(), values[:, 1:].contiguous().requires_grad_()
-        takes = contextual_recall.takes(*inputs)
-        ask = contextual_recall.contextual_recall if takes else lambda k, v: recall(k, k[:, :-1], v, known=0)
+        others = [torch.randn_like(keys[:, 1:])]
+        ask = lambda keys, values: Question(keys, Pairs(keys[:, :-1], values, 0), 1.0, own=True).answer()  # noqa: E731
     else:
-        inputs = tuple(x.requires_grad_() for x in (queries, keys, values))
-        ask = partial(recall, known=1)
+        others = [torch.randn_like(keys) for _ in range(2)]
+        ask = lambda keys, values, queries: Question(queries, Pairs(keys, values, 1), 1.0).answer()  # noqa: E731
+    inputs = [x.requires_grad_() for x in (keys, *others)]
     answer = torch.compile(ask, dynamic=False) if clock.cuda else ask
     return lambda: torch.autograd.grad(answer(*inputs), inputs, gradient)

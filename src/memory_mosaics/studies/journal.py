@@ -3,7 +3,6 @@
 A trial that the journal calls running and that is not locked was left behind, and is the next to be claimed.
 """
 
-from collections.abc import Iterator
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -14,8 +13,9 @@ from memory_mosaics.errors import UserError
 from memory_mosaics.studies.trials import Claim, Outcome, Settings, held_at_once, lock
 from memory_mosaics.training.folder import difference
 
-REDRAWS = 20  # of values that were drawn before, until one that was not is looked for
-LARGEST = 100_000  # combinations that are looked through
+REDRAWS = 1000  # of values that were drawn before, until a space counts as exhausted
+FEW = 20  # of them, until one that was not drawn is looked for, in a space of so many combinations at most
+LARGEST = 100_000
 Values = list[Any] | tuple[Any, Any]  # choices, or the ends of a range
 
 
@@ -119,24 +119,26 @@ class Journal:
                 if claimed := self._take(self.study.ask(), taken):
                     return claimed
             if not self.plan.listed and len(taken) < self.plan.trials:
-                for _ in range(REDRAWS):
+                points = self._points()
+                for _ in range(FEW if points else REDRAWS):
                     if claimed := self._take(self.study.ask(), taken):
                         return claimed
-                for point in self._untried(taken):
-                    self.study.enqueue_trial(point)
-                    return self._take(self.study.ask(), taken)
+                for point in points:
+                    if self.plan.name_of(self.plan.settings(point)) not in taken:
+                        self.study.enqueue_trial(point)
+                        return self._take(self.study.ask(), taken)
         return None
 
-    def _untried(self, taken: set[str]) -> Iterator[Settings]:
-        """In a small space, combinations that nobody drew, in an order of the seed's."""
+    def _points(self) -> list[Settings]:
+        """All combinations of a small space, in an order of the seed's; none of a large one."""
         values = {name: _values(choices) for name, choices in self.plan.space.items()}
         if prod(len(choices or range(LARGEST + 1)) for choices in values.values()) > LARGEST:
-            return
+            return []
         points = [
             dict(zip(values, row, strict=True)) for row in product(*(choices or () for choices in values.values()))
         ]
         Random(self.plan.seed).shuffle(points)
-        yield from (point for point in points if self.plan.name_of(self.plan.settings(point)) not in taken)
+        return points
 
     def _take(self, found: Any, taken: set[str]) -> Claim | None:
         """The claim on a trial, unless someone trains it or its values are `taken` already."""

@@ -23,7 +23,8 @@ from memory_mosaics.files import written_whole
 from memory_mosaics.studies import regbench_tables as tables
 from memory_mosaics.studies.journal import optuna
 from memory_mosaics.studies.regbench_models import ELEVEN
-from memory_mosaics.studies.regbench_plan import Choices, Plan, make, task_of
+from memory_mosaics.studies.regbench_plan import Choices, Plan, make
+from memory_mosaics.studies.regbench_training import task_of
 from memory_mosaics.studies.sweep_ray import need_ray, on_ray
 from memory_mosaics.studies.trials import News, Outcome, Settings, carry_out, outcome_of, watched
 from memory_mosaics.training.log import read
@@ -124,15 +125,22 @@ def run(
 
 def same_setup(out: Path, setup: Settings) -> None:
     """All runs of a folder are measured alike."""
-    file = out / "setup.json"
-    try:
-        theirs = NOT_SAID | dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else setup
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{file} is damaged: {one_line(error)}; name another folder with --out") from error
+    theirs = setup_of(out) or setup
     for name, value in setup.items():
         if theirs.get(name) != value:
             raise UserError(f"{out} holds runs with {name} {theirs.get(name)}, not {value}; name another with --out")
-    files.write(file, setup)
+    files.write(out / "setup.json", setup)
+
+
+def setup_of(out: Path) -> Settings:
+    """What all runs of a folder have in common; nothing of a new one."""
+    file = out / "setup.json"
+    try:
+        return NOT_SAID | dict(json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{file} is damaged: {one_line(error)}; name another folder with --out") from error
 
 
 class Watch:
@@ -205,7 +213,8 @@ def _anchors(out: Path, held_out: int) -> dict[str, dict[str, float]]:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
-        found = anchors(RegBenchTask(held_out=held_out).sequences("test", folder=out / "data"))
+        task = RegBenchTask(held_out=held_out, seed=setup_of(out).get("data_seed", 0))
+        found = anchors(task.sequences("test", folder=out / "data"))
         measured = {
             name: {"accuracy": files.rounded(scores.accuracy, 4), "tvd": files.rounded(scores.tvd, 4)}
             for name, scores in found.items()

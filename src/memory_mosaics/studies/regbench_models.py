@@ -73,7 +73,6 @@ class Architecture:
     clip: float = inf  # largest norm of the gradient
     stacks: bool = True  # of any depth; otherwise it is one mixer, whatever is asked for
     compiles: bool = True  # what the compiler makes of it is faster
-    own: bool = False  # it is somebody's own
 
 
 class Divided(nn.Module):
@@ -255,13 +254,13 @@ def _own(path: str) -> Architecture:
         return found(**given) if isinstance(found, type) else replace(found, **given)  # type: ignore[type-var]
 
     label = name.removesuffix("Config")
-    return Architecture(label=label, build=partial(backbone, mixer=mixer), heads=2 if headed else None, own=True)
+    return Architecture(label=label, build=partial(backbone, mixer=mixer), heads=2 if headed else None)
 
 
 def check(name: str, size: Size) -> None:
     """Refuse parts that do not fit together, before anything is trained; and a mixer of your own that is none."""
     kind = architecture(name)
-    if kind.own:
+    if name not in ARCHITECTURES:
         return _check_own(name, kind.build, replace(size, blocks=1))
     try:
         with torch.device("meta"):

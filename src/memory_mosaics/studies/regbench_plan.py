@@ -6,11 +6,10 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from memory_mosaics.data.regbench import RegBenchTask
 from memory_mosaics.errors import UserError, one_line, within_memory
 from memory_mosaics.studies.journal import Journal, Values
 from memory_mosaics.studies.regbench_models import Size, architecture, check
-from memory_mosaics.studies.regbench_training import STATE, Job, Trainer
+from memory_mosaics.studies.regbench_training import STATE, Job, Trainer, task_of
 from memory_mosaics.studies.trials import Listed, Outcome, Settings, attempted
 from memory_mosaics.training.loop import Diverged
 from memory_mosaics.training.recipe import Machine
@@ -155,9 +154,3 @@ def make(
         options = {"listed": [] if drawn else rows, "trials": trials if drawn else 0, "seed": space["seed"][0]}
         searches.append(Plan(out=out, machine=machine, fixed=common | case, study=study, space={**space}, **options))
     return searches if sweep else [Plan(out=out, machine=machine, fixed=common, listed=listed)]
-
-
-def task_of(environments: int, common: Settings) -> RegBenchTask:
-    """The languages of a number of environments."""
-    same = {name: common[name] for name in ("held_out", "in_distribution", "distinct")}
-    return RegBenchTask(environments=environments, seed=common["data_seed"], **same)

@@ -127,7 +127,7 @@ def _chosen(results: dict[str, Any]) -> str:
 def _failed(results: dict[str, Any]) -> str:
     failed = [one for one in results.get("runs", ()) if one["status"] != "finished"]
     lines = [_line(one["name"], [one["reason"]]) for one in failed]
-    return "\n".join(["| failed | why |", "|---|---|", *lines]) if lines else ""
+    return "\n".join([*_head("failed", ["why"]), *lines]) if lines else ""
 
 
 def _pair(accuracy: float, tvd: float) -> str:

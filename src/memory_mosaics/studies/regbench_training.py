@@ -43,6 +43,12 @@ BEST: dict[str, Callable[[float, float], bool]] = {  # by what an epoch is chose
 }
 
 
+def task_of(environments: int, common: dict[str, Any]) -> RegBenchTask:
+    """The languages of a number of environments."""
+    same = {name: common[name] for name in ("held_out", "in_distribution", "distinct")}
+    return RegBenchTask(environments=environments, seed=common["data_seed"], **same)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """One model to train, on one set of languages."""
@@ -68,8 +74,7 @@ class Job:
 
     @property
     def task(self) -> RegBenchTask:
-        same = {"held_out": self.held_out, "in_distribution": self.in_distribution, "distinct": self.distinct}
-        return RegBenchTask(environments=self.environments, seed=self.data_seed, **same)
+        return task_of(self.environments, asdict(self))
 
     @property
     def steps_an_epoch(self) -> int:

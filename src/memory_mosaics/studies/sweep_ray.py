@@ -19,7 +19,6 @@ def need_ray() -> None:
 
 def on_ray(plans: Sequence[Plan], jobs: int) -> bool:
     """Train on a Ray cluster, `jobs` at once; false if stopped. Its machines see all folders alike."""
-    need_ray()
     import ray  # type: ignore[import-not-found]
     from ray import tune  # type: ignore[import-not-found]
     from ray.tune.search import Searcher  # type: ignore[import-not-found]
