@@ -31,7 +31,7 @@ class Clock:
         """Median seconds of each act. They take turns, A B A B, so that noise hits all alike.
 
         `cold`, on CUDA, is for acts of microseconds: the caches hold none of their inputs, and what is measured is the
-        device alone, however long the host takes to launch an act. An act that cannot be recorded is timed as it is.
+        device alone, however long the host takes to launch an act. Such an act is recorded: it may not wait for it.
         """
         if cold and self.cuda:
             return self._cold(acts, repeats, warm_up)
@@ -57,14 +57,9 @@ class Clock:
                 cache.zero_()
                 act()
 
-        wipe = partial(row, lambda: None)
-        wiping = self.recorded(wipe) or wipe
-        graphs = {name: self.recorded(partial(row, act)) for name, act in acts.items()}
-        rows = {name: graph for name, graph in graphs.items() if graph}
-        seconds = self.laps({**rows, "": wiping}, repeats, warm_up=warm_up)
-        found = {name: (seconds[name] - seconds[""]) / ROW for name in rows}
-        found |= self.laps({name: act for name, act in acts.items() if name not in rows}, repeats, warm_up=warm_up)
-        return {name: found[name] for name in acts}
+        rows = {name: self.recorded(partial(row, act)) for name, act in {**acts, "": lambda: None}.items()}
+        seconds = self.laps(rows, repeats, warm_up=warm_up)
+        return {name: (seconds[name] - seconds[""]) / ROW for name in acts}
 
     def seconds(self, act: Callable[[], object], repeats: int, *, warm_up: int = 3, cold: bool = False) -> float:
         """Median seconds of one act."""
@@ -74,24 +69,18 @@ class Clock:
         """Where an answer must be computed for its backward pass, which runs where the forward ran, to be recorded."""
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
-    def recorded(self, act: Callable[[], object]) -> Callable[[], None] | None:
-        """The act as a CUDA graph to replay; None where it cannot be one, since it waits for the device, say."""
+    def recorded(self, act: Callable[[], object]) -> Callable[[], None]:
+        """The act as a CUDA graph to replay."""
         graph = torch.cuda.CUDAGraph()
         self.wait()
-        try:
-            with self.aside():
-                for _ in range(2):
-                    act()
-            self.wait()
-            with torch.cuda.graph(graph, stream=self._stream):
+        with self.aside():
+            for _ in range(2):
                 act()
-            graph.replay()
-            self.wait()
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:
-            self.wait()
-            return None
+        self.wait()
+        with torch.cuda.graph(graph, stream=self._stream):
+            act()
+        graph.replay()
+        self.wait()
         return graph.replay
 
     def wait(self) -> None:
