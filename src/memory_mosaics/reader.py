@@ -8,6 +8,7 @@ recorded is kept with the model, for the next that reads as many rows with as mu
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary, finalize
 
@@ -36,14 +37,11 @@ class Reader:
         self.desk = Desk.of(model)
         self.model = model = self.desk.model
         self.device = model.embedding.weight.device
-        # One row is a product of a matrix and a vector: searching for the best kernel of each pays, and only there.
-        options: Any = {"coordinate_descent_tuning": True} if len(prompts) == 1 else None
-        self.through = torch.compile(nn.Module.__call__, dynamic=False, options=options) if compiled else None
+        self.through = _compiled(one_row=len(prompts) == 1) if compiled else None
         self.replay: Callable[[], None] | None = None
         self.leave: Callable[[], None] = lambda: None
         tokens, mask = left_padded([prompt.to(self.device) for prompt in prompts])
         self.count, self.room = tokens.shape[1], 0
-        self.peek = max(getattr(module, "peek", 0) for module in model.modules())  # shapes change before so many tokens
         with torch.no_grad():
             features, self.state = model.features(model.embedding(tokens), None, mask)
             self.logits = model.logits(features[:, -1])
@@ -84,7 +82,7 @@ class Reader:
         self.logits.copy_(self.logits.index_select(0, rows))
 
     def _make_room(self, tokens: int) -> None:
-        if self.count >= self.peek and tokens > self.room:
+        if self.count >= self.desk.peek and tokens > self.room:
             self.room = -(-max(tokens, 2 * self.room) // GRAIN) * GRAIN
             self.state = self.model.with_room(self.state, self.room)
             self.replay = None  # was of other tensors
@@ -128,6 +126,7 @@ class Desk:
 
     def __init__(self, model: LanguageModel, stamp: tuple):
         self.model, self.stamp = worked_out(model).eval(), stamp
+        self.peek = max(getattr(module, "peek", 0) for module in model.modules())  # shapes change before so many tokens
         self.free: deque[Place] = deque(maxlen=KEPT)
 
     @classmethod
@@ -168,6 +167,15 @@ def left_padded(prompts: Sequence[Int[Tensor, " _"]]) -> tuple[Int[Tensor, "B T"
         return tokens, None
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=tokens.device)
     return tokens, torch.arange(longest, device=tokens.device) >= longest - lengths[:, None]
+
+
+@cache
+def _compiled(*, one_row: bool) -> Callable[..., Any]:
+    """How a block is called. One row makes products of a matrix and a vector: searching for the best kernel of each
+    pays there, and only there.
+    """
+    options: Any = {"coordinate_descent_tuning": True} if one_row else None
+    return torch.compile(nn.Module.__call__, dynamic=False, options=options)
 
 
 def _overwrite(old: Any, new: Any) -> None:
