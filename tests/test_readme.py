@@ -208,9 +208,10 @@ def test_a_hundred_languages_are_enough_for_memories_and_not_for_a_transformer()
     assert best["memory-mosaic", 1000]["accuracy"] >= 0.93
     assert best["memory-mosaic", 1000]["tvd"] <= 0.22
     assert best["transformer", 100]["accuracy"] < 0.55
-    published = results["published"]["transformer"]["2500"]  # one of the firm numbers of the literature
-    for measure, number in zip(("accuracy", "tvd"), published, strict=True):
-        assert abs(best["transformer", 2500][measure] - number) <= 0.03
+    for environments in (1000, 2500):  # the firm numbers of the literature: between them it begins to learn
+        published = results["published"]["transformer"][str(environments)]
+        for measure, number in zip(("accuracy", "tvd"), published, strict=True):
+            assert abs(best["transformer", environments][measure] - number) <= 0.03
 
 
 def test_the_numbers_of_the_page_on_speed_are_those_measured():
