@@ -354,6 +354,17 @@ def test_other_languages(tmp_path):
         run(tmp_path / "0", distinct=True)
 
 
+@pytest.mark.parametrize(
+    ("environments", "steps"),
+    [(100, 40), (2500, 790), (40_000, 1250)],
+    ids=["few", "fewer epochs", "one epoch at least"],
+)
+def test_many_languages_are_seen_in_fewer_epochs(environments, steps):
+    job = replace(JOB, environments=environments, epochs=10, most_steps=800)
+    assert job.steps == steps
+    assert job.rate(steps // 10) > job.rate(steps - 1) >= 0.1 * job.learning_rate  # the schedule is that of its steps
+
+
 def test_patience_is_part_of_a_folder(tmp_path):
     run(tmp_path)
     with pytest.raises(UserError, match="holds runs with patience None, not 3"):

@@ -33,7 +33,12 @@ from memory_mosaics.training.recipe import Machine
 
 ENVIRONMENTS = [100, 500, 1000, 2500, 40_000]
 CHOICES = Choices()
-NOT_SAID = {"distinct": False, "data_seed": 0, "patience": None}  # by a folder that is older than the option
+NOT_SAID = {
+    "distinct": False,
+    "data_seed": 0,
+    "patience": None,
+    "most_steps": None,
+}  # by a folder that is older than the option
 
 
 def run(
@@ -46,6 +51,7 @@ def run(
     trials: int | None = None,
     choices: Choices = CHOICES,
     epochs: int = 200,
+    most_steps: int | None = None,
     patience: int | None = None,
     held_out: int = 500,
     distinct: bool = False,
@@ -71,6 +77,7 @@ def run(
         trials: draw so many of a sweep for each architecture and number of environments; all of them if not given
         choices: the values to try
         epochs: of training; the best one is tested
+        most_steps: train for fewer epochs where there are so many languages that they would take more steps than this
         patience: end a run when its validation loss has not fallen for so many epochs; null trains them all
         held_out: sequences of the validation, and of the test
         distinct: use no language twice, neither in one split nor in two
@@ -82,13 +89,13 @@ def run(
         compile: with torch.compile; null compiles on CUDA where a run is long enough
     """
     numbers = environments or ([100] if in_distribution else ENVIRONMENTS)
-    least = {"epochs": epochs, "processes": processes, "trials": trials, "patience": patience}
-    for name, value in least.items():
+    lasting = {"epochs": epochs, "most_steps": most_steps, "patience": patience}
+    for name, value in {**lasting, "processes": processes, "trials": trials}.items():
         if value is not None and value < 1:
             raise UserError(f"{name} must be at least 1, not {value}")
     if trials is not None and not sweep:
         raise UserError(f"--trials {trials} draws from a sweep; give --sweep too, or leave it out")
-    same = {"epochs": epochs, "held_out": held_out, "distinct": distinct, "data_seed": data_seed, "patience": patience}
+    same = lasting | {"held_out": held_out, "distinct": distinct, "data_seed": data_seed}
     common = same | {"in_distribution": in_distribution}
     cases = [(name, number) for number in dict.fromkeys(numbers) for name in dict.fromkeys(architectures or ELEVEN)]
     machine = Machine(device=device, precision=precision, compile=compile)

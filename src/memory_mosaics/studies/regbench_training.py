@@ -67,6 +67,7 @@ class Job:
     distinct: bool = False  # no language twice
     data_seed: int = 0  # another one is another benchmark
     patience: int | None = None  # epochs without a lower validation loss after which a run ends
+    most_steps: int | None = None  # fewer epochs where they would be more
 
     @property
     def size(self) -> Size:
@@ -82,7 +83,8 @@ class Job:
 
     @property
     def steps(self) -> int:
-        return self.epochs * self.steps_an_epoch
+        allowed = self.epochs if self.most_steps is None else max(1, self.most_steps // self.steps_an_epoch)
+        return min(self.epochs, allowed) * self.steps_an_epoch
 
     @property
     def clip(self) -> float:
