@@ -3,7 +3,7 @@
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from statistics import median
@@ -26,7 +26,7 @@ class Clock:
         self._stream = torch.cuda.Stream(device) if self.cuda else None
 
     def laps(
-        self, acts: dict[str, Callable[[], object]], repeats: int, *, warm_up: int = 3, cold: bool = False
+        self, acts: Mapping[str, Callable[[], object]], repeats: int, *, warm_up: int = 3, cold: bool = False
     ) -> dict[str, float]:
         """Median seconds of each act. They take turns, A B A B, so that noise hits all alike.
 
@@ -48,7 +48,7 @@ class Clock:
         self.wait()
         return {name: median(_between(*pair) for pair in pairs) for name, pairs in marks.items()}
 
-    def _cold(self, acts: dict[str, Callable[[], object]], repeats: int, warm_up: int) -> dict[str, float]:
+    def _cold(self, acts: Mapping[str, Callable[[], object]], repeats: int, warm_up: int) -> dict[str, float]:
         """A graph of several acts, the caches wiped before each, less one that wipes them alone."""
         cache = torch.empty(COLD, dtype=torch.uint8, device=self.device)
 
