@@ -8,7 +8,6 @@ recorded is kept with the model, for the next that reads as many rows with as mu
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary, finalize
 
@@ -37,7 +36,7 @@ class Reader:
         self.desk = Desk.of(model)
         self.model = model = self.desk.model
         self.device = model.embedding.weight.device
-        self.through = _compiled(one_row=len(prompts) == 1) if compiled else None
+        self.through = self.desk.compiled(one_row=len(prompts) == 1) if compiled else None
         self.replay: Callable[[], None] | None = None
         self.leave: Callable[[], None] = lambda: None
         tokens, mask = left_padded([prompt.to(self.device) for prompt in prompts])
@@ -128,6 +127,7 @@ class Desk:
         self.model, self.stamp = worked_out(model).eval(), stamp
         self.peek = max(getattr(module, "peek", 0) for module in model.modules())  # shapes change before so many tokens
         self.free: deque[Place] = deque(maxlen=KEPT)
+        self.steps: dict[bool, Callable[..., Any]] = {}  # compiled, for one row and for more
 
     @classmethod
     def of(cls, model: LanguageModel) -> "Desk":
@@ -137,6 +137,15 @@ class Desk:
         if desk is None or desk.stamp != stamp:
             desk = cls.desks[model] = cls(model, stamp)
         return desk
+
+    def compiled(self, *, one_row: bool) -> Callable[..., Any]:
+        """How a block is called. One row makes products of a matrix and a vector: searching for the best kernel of each
+        pays there, and only there.
+        """
+        if one_row not in self.steps:
+            options: Any = {"coordinate_descent_tuning": True} if one_row else None
+            self.steps[one_row] = torch.compile(nn.Module.__call__, dynamic=False, options=options)
+        return self.steps[one_row]
 
     def take(self, kind: str) -> Place | None:
         for i, place in enumerate(self.free):
@@ -162,20 +171,11 @@ def reading(model: LanguageModel) -> Iterator[None]:
 def left_padded(prompts: Sequence[Int[Tensor, " _"]]) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"] | None]:
     """Prompts as one batch, ending together, and which tokens are real; None where all are."""
     longest = max(map(len, prompts))
-    tokens = torch.stack([F.pad(prompt, (longest - len(prompt), 0)) for prompt in prompts])
     if all(len(prompt) == longest for prompt in prompts):
-        return tokens, None
+        return torch.stack(list(prompts)), None
+    tokens = torch.stack([F.pad(prompt, (longest - len(prompt), 0)) for prompt in prompts])
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=tokens.device)
     return tokens, torch.arange(longest, device=tokens.device) >= longest - lengths[:, None]
-
-
-@cache
-def _compiled(*, one_row: bool) -> Callable[..., Any]:
-    """How a block is called. One row makes products of a matrix and a vector: searching for the best kernel of each
-    pays there, and only there.
-    """
-    options: Any = {"coordinate_descent_tuning": True} if one_row else None
-    return torch.compile(nn.Module.__call__, dynamic=False, options=options)
 
 
 def _overwrite(old: Any, new: Any) -> None:
