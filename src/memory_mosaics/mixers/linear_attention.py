@@ -31,7 +31,7 @@ from memory_mosaics.ops.scan import Elements, rounded, scan
 from memory_mosaics.shapes import Bool, Float, Int
 from memory_mosaics.storage import State
 
-CHUNK = 16  # e^(3 * 16), the most that a gate of GLA can do in a chunk, is well within float32
+CHUNK, GATED_CHUNK = 64, 16  # e^(3 * 16), the most that a gate of GLA can do in a chunk, is well within float32
 BLOCK = 128  # queries at a time where scores are dropped
 GOLDEN, FACTORS = -0x61C8864680B583EB, (-0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)  # of splitmix64, as signed numbers
 GATE_RANK, GATE_TEMPERATURE, FASTEST_GATE = 16, 16.0, -3.0  # of GLA
@@ -43,10 +43,13 @@ def linear_attention(
     values: Float[Tensor, "B T H V"],
     log_decay: Float[Tensor, "_ T H _"],
     memory: Float[Tensor, "B H D V"] | None = None,
+    *,
+    chunk: int = GATED_CHUNK,
 ) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "B H D V"]]:
     """What every query finds, and the last S, to continue from. `log_decay` may be one for all rows or channels.
 
     In a chunk, with G_t the sum of its log decays so far, query t sees pair s with weight (q_t e^G_t) . (k_s e^-G_s).
+    Each chunk has an S: the longer, the fewer; but e^-G must stay a number.
     """
     B, T, H, D = queries.shape
     memory = queries.new_zeros(B, H, D, values.shape[-1]) if memory is None else memory.to(queries.dtype)
@@ -56,7 +59,7 @@ def linear_attention(
     if taken and (kernel := _flash()) is not None:
         decay = log_decay.expand(B, T, H, D)
         return kernel(queries, keys, values, decay, scale=1.0, initial_state=memory, output_final_state=True)
-    size = min(CHUNK, T)
+    size = min(chunk, T)
     missing = rounded(-(-T // size)) * size - T
     inputs = (F.pad(x, (0, 0, 0, 0, 0, missing)) for x in (queries, keys, values, log_decay))
     q, k, v, g = (x.unflatten(1, (-1, size)) for x in inputs)  # (B, N, C, H, _)
@@ -139,7 +142,8 @@ class LinearTransformer(nn.Module):
         exact = torch.promote_types(x.dtype, torch.float32)
         q, v = (heads_of(map(x), self.heads, None).to(exact) for map in (self.query, self.value))
         k = heads_of(self.key(x), self.heads, mask).to(exact) * q.shape[-1] ** -0.5
-        answers, memory = linear_attention(q, k, v, q.new_zeros(1, x.shape[1], self.heads, 1), *(state or ()))
+        no_decay = q.new_zeros(1, x.shape[1], self.heads, 1)
+        answers, memory = linear_attention(q, k, v, no_decay, *(state or ()), chunk=CHUNK)
         if self.training and self.dropout:
             answers = _dropped(q, k, v, self.dropout)
             if state:
@@ -181,7 +185,8 @@ class RetNet(nn.Module):
         log_decays = log_decay[None, None, :, None].expand(1, T, -1, -1)
         width, room = v.shape[-1] + 1, (0, 7)  # products of GPUs want widths that are multiples of eight
         ones = F.pad(F.pad(v, (0, 1), value=1.0), room)
-        found, memory = linear_attention(q, k, ones, log_decays, None if memory is None else F.pad(memory, room))
+        memory = None if memory is None else F.pad(memory, room)
+        found, memory = linear_attention(q, k, ones, log_decays, memory, chunk=CHUNK)
         found, memory = found[..., :width], memory[..., :width].clone()
         total = -torch.expm1((position[..., None] + 1) * log_decay) / leak  # sum_s gamma^(t-s), (B, T, H)
         found = found / total.sqrt()[..., None]
