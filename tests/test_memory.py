@@ -204,6 +204,14 @@ def test_a_persistent_memory_is_an_associative_memory_of_trained_pairs():
     assert_close(layer(x)[0], layer.combine(answers), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("config", [ContextualMemoryConfig(heads=2), PersistentMemoryConfig(heads=2, slots=7)])
+def test_the_sharpest_memory_answers_in_half_precision(config):
+    layer = config.build(8).eval()
+    layer.sharpness.set(torch.full((2,), 4e9))
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert layer(torch.randn(1, 5, 8))[0].isfinite().all()
+
+
 def test_a_unit_takes_any_parts():
     """As in the three moons: linear keys and values, a fixed sharpness."""
     layer = ContextualMemory(

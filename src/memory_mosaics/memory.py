@@ -207,11 +207,13 @@ class PersistentMemory(nn.Module):
         return self.combine(answers.unflatten(0, x.shape[:2])), state
 
     def ask(self, x: Tensor, state: State | None = None, mask: Tensor | None = None) -> tuple[Question, State]:
-        """What is asked at every time of every row of x, as if it were one row: (memories, B*T, H, D)."""
-        keys, key_state = self.key(x, *(state or ()), mask=mask)
+        """What is asked at every time of every row of x, as if it were one row: (memories, B*T, H, D). Queries have
+        the length beta: the stored keys are as they are.
+        """
+        keys, key_state = self.key(x, state[0] if state else None, mask, self.sharpness())
         queries = keys.flatten(0, 1)[None].expand(len(self.keys), -1, -1, -1)
         pairs = Pairs(self.keys.to(queries.dtype), self.values.to(queries.dtype))
-        return Question(queries, pairs, self.sharpness()), (key_state,)
+        return Question(queries, pairs, sharpness=1.0), (key_state,)
 
 
 def head_width(width: int, heads: int) -> int:

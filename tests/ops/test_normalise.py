@@ -20,3 +20,20 @@ def test_nothing_stays_nothing():
     y = normalise(x)
     assert y.eq(0).all()
     assert torch.autograd.grad(y.sum(), x)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("length", [torch.tensor([0.5, 3.0, 200.0]), 7.0])
+def test_with_a_length(length):
+    x = torch.randn(2, 5, 3, 8, requires_grad=True)
+    trained = isinstance(length, torch.Tensor)
+    length = length.requires_grad_() if trained else length
+    inputs, weights = (x, length) if trained else (x,), torch.randn(2, 5, 3, 8)
+    plain = (length[:, None] if trained else length) * F.normalize(x, dim=-1)
+    found = normalise(x, length)
+    assert_close(found, plain)
+    assert_close(*(torch.autograd.grad((y * weights).sum(), inputs) for y in (found, plain)), rtol=1e-4, atol=1e-5)
+
+
+def test_a_length_is_rounded_once():
+    x, length = torch.randn(4, 3, 64).bfloat16(), torch.full((3,), 1.7)
+    assert_close(normalise(x, length), (1.7 * F.normalize(x.double(), dim=-1)).bfloat16(), rtol=0, atol=0)

@@ -1,4 +1,4 @@
-"""Norm(x) = x / |x|: what keys and values of equation 6 go through."""
+"""Norm(x) = x / |x|: what keys and values of equation 6 go through. A sharp memory has longer keys than one."""
 
 from typing import Any, cast
 
@@ -7,23 +7,34 @@ from torch import Tensor
 
 from memory_mosaics.shapes import Float
 
+Length = float | Float[Tensor, " H"] | None  # of what is normalised, one for all or one a head; none is 1
+EPS = 1e-12
 
-def normalise(x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-    """Norm(x) = x / |x|, computed in float32."""
-    return cast(Tensor, _Normalise.apply(x.float())).to(x.dtype)
+
+def normalise(x: Float[Tensor, "*B D"], length: Length = None) -> Float[Tensor, "*B D"]:
+    """Norm(x) times `length`, in float32 and rounded once. With a length for each head x is (..., H, D)."""
+    wanted = length[:, None] if isinstance(length, Tensor) else length
+    return cast(Tensor, _Normalise.apply(x.float(), wanted)).to(x.dtype)
 
 
 class _Normalise(torch.autograd.Function):
-    """x / |x|. Its gradient in three passes; from what PyTorch records of F.normalize it takes a dozen."""
+    """Its gradient in three passes, that of the length included; from what PyTorch records of F.normalize it takes a
+    dozen. With y = l u and |u| = 1:  dx = l / |x| (dy - u u.dy),  dl = u.dy.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp(min=1e-12)
-        unit = x / length
-        ctx.save_for_backward(unit, length)
-        return unit
+    def forward(ctx: Any, x: Tensor, length: Tensor | float | None) -> Tensor:
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp(min=EPS)
+        y = x / norm if length is None else x * (length / norm)
+        trained = length if isinstance(length, Tensor) else None
+        ctx.save_for_backward(y, norm, trained)
+        ctx.length = 1.0 if length is None or trained is not None else length
+        return y
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        (gradient,), (unit, length) = gradients, ctx.saved_tensors
-        return torch.addcmul(gradient, unit, torch.linalg.vecdot(unit, gradient)[..., None], value=-1) / length
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None]:
+        (gradient,), (y, norm, trained) = gradients, ctx.saved_tensors
+        length = ctx.length if trained is None else trained
+        along = torch.linalg.vecdot(y, gradient)[..., None] / length
+        d_x = torch.addcmul(gradient, y, along / length, value=-1).mul_(length / norm)
+        return d_x, None if trained is None else along.sum_to_size(trained.shape)
