@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from memory_mosaics.config import ExtractorConfig, at_least, part
 from memory_mosaics.ops.leaky_average import leaky_average
 from memory_mosaics.ops.normalise import Length, normalise
+from memory_mosaics.ops.recall import sharpened
 from memory_mosaics.ops.taps import tapped
 from memory_mosaics.ops.triton import kernels_take
 from memory_mosaics.ops.triton.leaky_average import leaky_key
@@ -58,18 +59,9 @@ def heads_of(x: Float[Tensor, "B T W"], heads: int, mask: Bool[Tensor, "B T"] | 
     return x.unflatten(-1, (heads, -1))
 
 
-def bounded(length: Length, dtype: torch.dtype) -> Length:
-    """Half precision ends at 65,504: no feature of unit norm can be longer there."""
-    return length.clamp(max=65504.0) if dtype == torch.float16 and isinstance(length, Tensor) else length
-
-
 def lengthened(features: Float[Tensor, "B N H D"], length: Length) -> Float[Tensor, "B N H D"]:
-    """Times `length`, rounded once: the product is taken in float32 whatever the features are in."""
-    length = bounded(length, features.dtype)
-    if not isinstance(length, Tensor):
-        return features if length is None else features * length
-    exact = features.to(torch.promote_types(features.dtype, torch.float32))
-    return (exact * length[:, None]).to(features.dtype)
+    """Times `length`, if any is wanted."""
+    return features if length is None else sharpened(features, length)
 
 
 class ComplexMap(nn.Module):
@@ -136,7 +128,8 @@ class LeakyAverage(nn.Module):
         length: Length = None,
     ) -> tuple[Float[Tensor, "B T H D"], Float[Tensor, "B H D"]]:
         raw = heads_of(self.map(x), self.heads, mask)
-        length = bounded(length, raw.dtype)
+        if raw.dtype == torch.float16 and isinstance(length, Tensor):
+            length = length.clamp(max=torch.finfo(torch.float16).max)  # a sharp memory may leave its narrow range
         if kernels_take(raw):
             if length is not None and not isinstance(length, Tensor):
                 length = torch.full((self.heads,), length, device=raw.device)

@@ -3,11 +3,9 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from memory_mosaics.cli import main
 from memory_mosaics.data.regbench import RegBenchTask
@@ -15,24 +13,11 @@ from memory_mosaics.errors import UserError
 from memory_mosaics.studies import regbench, regbench_models, regbench_plan, regbench_tables, regbench_training
 from memory_mosaics.studies.regbench_models import ARCHITECTURES, ELEVEN
 from memory_mosaics.studies.regbench_plan import Choices, make
-from memory_mosaics.studies.regbench_training import Job, Machine, Trainer
+from memory_mosaics.studies.regbench_training import Machine, Trainer
 from memory_mosaics.studies.trials import work
 
 TINY = Choices(blocks=[1], width=[16])
 SIZES = {"choices": TINY, "epochs": 2, "held_out": 6, "device": "cpu"}
-JOB = Job(
-    architecture="gla",
-    environments=40,
-    in_distribution=False,
-    blocks=1,
-    heads=2,
-    width=16,
-    weight_decay=0.1,
-    learning_rate=1e-2,
-    seed=0,
-    epochs=3,
-    held_out=6,
-)
 
 
 def run(out, **changes):
@@ -115,41 +100,6 @@ def test_processes_share_the_runs(tmp_path, finished):
     assert len(results["runs"]) == 2
 
 
-@pytest.mark.parametrize(("patience", "epochs"), [(None, 6), (2, 4), (3, 6)])
-def test_patience_ends_a_run_that_grows_worse(patience, epochs, tmp_path, monkeypatch):
-    losses = iter([3.0, 2.0, 2.5, 2.1, 1.9, 2.6])
-    trainer = Trainer(replace(JOB, epochs=6, patience=patience), tmp_path, data=tmp_path, machine=Machine(device="cpu"))
-    validate = trainer.validate
-    monkeypatch.setattr(trainer, "validate", lambda: validate() | {"loss": next(losses)})
-    outcome = trainer.go()
-    assert outcome["trained_epochs"] == len(outcome["curve"]["valid_loss"]) == epochs
-    assert outcome["tested"]["loss"]["epoch"] == (2 if epochs == 4 else 5)
-
-
-def test_stopped_in_the_middle_it_ends_the_same(tmp_path):
-    machine = Machine(device="cpu")
-    places = [tmp_path / "whole", tmp_path / "stopped"]
-    for place in places:
-        place.mkdir()
-    whole = Trainer(JOB, places[0], data=tmp_path, machine=machine).go()
-    trainer = Trainer(JOB, places[1], data=tmp_path, machine=machine)
-    take = trainer.take
-
-    def stopped(step, *batch):
-        trainer.stopping = step == 3  # the second of the second epoch
-        return take(step, *batch)
-
-    trainer.take = stopped
-    assert trainer.go() is None
-    again = Trainer(JOB, places[1], data=tmp_path, machine=machine).go()
-    assert whole is not None
-    assert again is not None
-    for name in ("curve", "tested", "valid_loss"):
-        assert again[name] == whole[name]
-    lines = (places[1] / "log.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [2, 4, 6]
-
-
 def test_killed_and_started_again_it_goes_on(tmp_path):
     words = ["regbench", "--out", str(tmp_path), "--architectures", "lstm", "--environments", "8", "40"]
     words += ["--choices.width", "16", "--choices.blocks", "1", "--epochs", "3", "--held-out", "6", "--device", "cpu"]
@@ -164,12 +114,6 @@ def test_killed_and_started_again_it_goes_on(tmp_path):
     assert before.items() <= {file: file.stat().st_mtime_ns for file in tmp_path.glob("trials/*/outcome.json")}.items()
     assert len(json.loads((tmp_path / "results.json").read_text())["best"]) == 2
     assert not list(tmp_path.glob("trials/*/state.safetensors"))
-
-
-def test_a_damaged_state_is_named(tmp_path):
-    (tmp_path / "state.safetensors").write_bytes(b"nonsense")
-    with pytest.raises(UserError, match=r"cannot go on from .*state\.safetensors: .*; remove it to begin anew"):
-        Trainer(JOB, tmp_path, data=tmp_path, machine=Machine(device="cpu")).go()
 
 
 def test_a_run_that_diverges_is_a_fail(tmp_path, monkeypatch):
@@ -198,17 +142,6 @@ def test_ctrl_c_keeps_everything(tmp_path, monkeypatch):
     assert [one["environments"] for one in results["runs"]] == [8]
     assert not run(tmp_path, environments=[8, 9])["interrupted"]
     assert calls == [8, 9, 9]
-
-
-def test_the_recipe_of_the_paper():
-    job = replace(JOB, environments=1000, epochs=200, learning_rate=1e-3)
-    assert (job.steps, job.steps_an_epoch) == (6400, 32)
-    assert job.rate(0) == pytest.approx(1e-6)
-    assert job.rate(320) == pytest.approx(1e-6 + 0.5 * (1e-3 - 1e-6))
-    assert job.rate(640) == pytest.approx(1e-3 * (0.1 + 0.45 * (1 + torch.tensor(0.1 * torch.pi).cos().item())))
-    assert job.rate(6399) == pytest.approx(1e-4, rel=1e-3)
-    steps = {100: 800, 500: 3200, 2500: 15_800, 40_000: 250_000}
-    assert {number: replace(job, environments=number).steps for number in steps} == steps
 
 
 def test_the_papers_search():
@@ -352,17 +285,6 @@ def test_other_languages(tmp_path):
     assert first["anchors"]["2-gram"] != second["anchors"]["2-gram"]  # of the same test
     with pytest.raises(UserError, match="holds runs with distinct False, not True"):
         run(tmp_path / "0", distinct=True)
-
-
-@pytest.mark.parametrize(
-    ("environments", "steps"),
-    [(100, 40), (2500, 790), (40_000, 1250)],
-    ids=["few", "fewer epochs", "one epoch at least"],
-)
-def test_many_languages_are_seen_in_fewer_epochs(environments, steps):
-    job = replace(JOB, environments=environments, epochs=10, most_steps=800)
-    assert job.steps == steps
-    assert job.rate(steps // 10) > job.rate(steps - 1) >= 0.1 * job.learning_rate  # the schedule is that of its steps
 
 
 def test_patience_is_part_of_a_folder(tmp_path):

@@ -59,15 +59,12 @@ def recall(
     wide = max(queries.shape[-1], values.shape[-1]) > WIDEST
     if few and queries.is_cuda and TRITON and queries.dtype in DTYPES and not wide:
         beta = sharpness if isinstance(sharpness, Tensor) and sharpness.ndim == 1 else None
-        queries = _sharpen(queries, sharpness) if beta is None else queries
+        queries = sharpened(queries, sharpness) if beta is None else queries
         return recall_few(queries, keys, values, beta, real, held)
     if held is not None:
         there = torch.arange(keys.shape[1], device=keys.device) < held[:, None]
         real = there if real is None else real & there
-    if keys.shape[:2].numel() < queries.shape[:2].numel() and _same_at_all_times(sharpness):
-        keys = _sharpen(keys, sharpness)  # beta q.k = q.(beta k), and there are fewer of them
-    else:
-        queries = _sharpen(queries, sharpness)
+    queries = sharpened(queries, sharpness)
     fused = real is None and (dropout == 0.0 or queries.is_cuda)
     if fused and known is None:
         return _attend_in_rows(queries, keys, values, dropout=dropout)
@@ -93,7 +90,7 @@ def recall_with_lse(
     real: Bool[Tensor, "B N"] | None = None,
 ) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "B T H"]]:
     """The answers and the logarithm of the total weight behind each (-inf where nothing was seen), for `merge`."""
-    queries = _sharpen(queries, sharpness)
+    queries = sharpened(queries, sharpness)
     if 0 in (queries.shape[1], keys.shape[1]):
         return _zeros(queries, values), queries.new_full(queries.shape[:3], -torch.inf, dtype=torch.float32)
     ahead = 0 if known is None else 1 - known
@@ -130,7 +127,7 @@ def reference(
 ) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "B T H"]]:
     """The definition, query by query in float32. The empty sum is zero: a memory that holds nothing says nothing."""
     dtype = torch.promote_types(queries.dtype, torch.float32)
-    queries, keys, values = _sharpen(queries.to(dtype), sharpness), keys.to(dtype), values.to(dtype)
+    queries, keys, values = sharpened(queries.to(dtype), sharpness), keys.to(dtype), values.to(dtype)
     B, T = queries.shape[:2]
     i = torch.arange(keys.shape[1], device=keys.device)
     answers, lse = _zeros(queries, values), queries.new_zeros(queries.shape[:3])
@@ -166,12 +163,8 @@ def gaussian(
     return torch.cat([2 * sharpness * queries, -sharpness * ones], dim=-1), torch.cat([keys, squares], dim=-1)
 
 
-def _same_at_all_times(sharpness: Sharpness) -> bool:
-    return not isinstance(sharpness, Tensor) or sharpness.ndim <= 1
-
-
-def _sharpen(queries: Tensor, sharpness: Sharpness) -> Tensor:
-    """Beta times the queries, rounded once: the product is taken in float32 whatever the keys are kept in."""
+def sharpened(queries: Tensor, sharpness: Sharpness) -> Tensor:
+    """Beta times the queries, rounded once: the product is taken in float32 whatever they are kept in."""
     if isinstance(sharpness, float | int):
         return queries if sharpness == 1.0 else queries * sharpness
     product = queries.to(torch.promote_types(queries.dtype, torch.float32)) * sharpness[..., None]

@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from memory_mosaics.ops.normalise import EPS
 from memory_mosaics.ops.scan import recurrence
 from memory_mosaics.ops.triton import WIDTHS
-from memory_mosaics.ops.triton.leaky_average import EPS, packed, runs_kernels, segments
+from memory_mosaics.ops.triton.leaky_average import packed, runs_kernels, segments
 from memory_mosaics.shapes import Float
 
 FORWARD = dict(C=32, num_warps=4, num_stages=2)

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from memory_mosaics.ops.leaky_average import leaky_average
 from memory_mosaics.ops.leaky_average import reference as average_reference
+from memory_mosaics.ops.normalise import EPS
 from memory_mosaics.ops.triton import WIDTHS
 from memory_mosaics.shapes import Float
 
-EPS = 1e-12
 FORWARD = dict(C=16, num_warps=2, num_stages=5)
 BACKWARD = dict(P=4, C=16, num_warps=1, STAGES=10)
 SEGMENT_BACKWARD = dict(P=8, C=16, num_warps=2, STAGES=10)  # of several

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from memory_mosaics.ops.normalise import EPS
 from memory_mosaics.ops.triton import WIDTHS
-from memory_mosaics.ops.triton.leaky_average import EPS, packed, runs_kernels
+from memory_mosaics.ops.triton.leaky_average import packed, runs_kernels
 from memory_mosaics.shapes import Float
 
 FORWARD = dict(R=128, num_warps=8)
