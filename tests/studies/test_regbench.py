@@ -293,6 +293,16 @@ def test_patience_is_part_of_a_folder(tmp_path):
         run(tmp_path, patience=3)
 
 
+def test_precision_is_part_of_a_folder(tmp_path):
+    run(tmp_path)
+    with pytest.raises(UserError, match="holds runs with precision float32, not bfloat16"):
+        run(tmp_path, precision="bfloat16")
+    before = json.loads((tmp_path / "setup.json").read_text())
+    del before["precision"]  # a folder that is older than the rule
+    (tmp_path / "setup.json").write_text(json.dumps(before))
+    run(tmp_path, precision="bfloat16")
+
+
 def test_a_sweep_draws_as_many_as_were_asked_for(tmp_path, monkeypatch):
     """Also where TPE would draw the same again and again, and where the space ends."""
     pytest.importorskip("optuna")

@@ -109,6 +109,12 @@ def test_as_published_old_tokens_gain_weight_in_rwkv():
     assert shares[0] < 1e-6 < 1e-4 < shares[1]
 
 
+def test_later_layers_of_rwkv_begin_with_longer_memories():
+    first, *_, last = build("rwkv", Size(blocks=4, heads=1, width=64)).blocks
+    rates = [block.sequence_mixer.time_decay.exp().median() for block in (first, last)]
+    assert rates[1] < 0.3 * rates[0]
+
+
 def test_dropout_is_where_it_was_published():
     for name, share in {"transformer": 0.1, "linear-transformer": 0.1}.items():
         model = build(name)
@@ -127,6 +133,8 @@ UNDECAYED = {
     "hyena": {f"filter.{part}" for part in ("out", "frequency")}
     | {f"filter.{kind}.{i}" for kind in ("weights", "offsets") for i in range(3)},
     "mamba": {"A_log", "D"},
+    "rwkv": {"time_decay", "time_first", "mix_key", "mix_value", "mix_receptance"},
+    "rwkv-as-published": set(),
     "transformer": set(),
     "gla": set(),
 }

@@ -4,35 +4,36 @@
     a_t = e^w a_{t-1} + e^k_t v_t,    b_t = e^w b_{t-1} + e^k_t
     y_t = W_o (sigmoid(r_t) wkv_t),    k, v, r = maps of mu x_t + (1 - mu) x_{t-1}
 
-In the paper w = -exp(time_decay). The RegBench baseline (Akyürek et al. 2024) has w = +exp(time_decay), so that old
-tokens gain weight with every step and the first ones decide; `as_published` is that. Initial values are its own too.
+In the paper w = -exp(time_decay), and channels begin apart: half-lives from less than a token to a hundred, inputs from
+the token before to the token itself. The RegBench baseline (Akyürek et al. 2024) has w = +exp(time_decay), so that old
+tokens gain weight with every step and the first ones decide, and all begin at random; `as_published` is that.
 
 a and b leave the range of floats. What is kept is the average a / b and log b, which both forms can carry.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from math import log
 
 import torch
 from torch import Tensor, nn
 
 from memory_mosaics.config import MixerConfig, part
 from memory_mosaics.ops.scan import Elements, scan
-from memory_mosaics.parameters import Rule
+from memory_mosaics.parameters import SENSITIVE, Rule
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import State
 
 EMPTY = -1e30  # log b of nothing: infinity would make its gradients undefined
+CHANNELS = ("time_decay", "time_first", "mix_key", "mix_value", "mix_receptance")  # a number for each channel
 
 
 class RWKV(nn.Module):
     """Time mixing; no map has a bias. State: the last input, then a / b and log b of every channel."""
 
-    rules: ClassVar = {"time_decay": Rule(exact=True)}
-
     def __init__(self, width: int, *, as_published: bool = False):
         super().__init__()
         self.as_published = as_published
+        self.rules = {"time_decay": Rule(exact=True)} if as_published else dict.fromkeys(CHANNELS, SENSITIVE)
         self.time_decay = nn.Parameter(torch.empty(width))
         self.time_first = nn.Parameter(torch.empty(width))  # u: the present token counts e^u times
         self.mix_key = nn.Parameter(torch.empty(width))
@@ -44,9 +45,21 @@ class RWKV(nn.Module):
         self.combine = nn.Linear(width, width, bias=False)
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        for parameter in (self.time_decay, self.time_first, self.mix_key, self.mix_value, self.mix_receptance):
-            nn.init.normal_(parameter)
+    @torch.no_grad()
+    def reset_parameters(self, layer: int = 0, layers: int = 1) -> None:
+        """Later layers of a model begin with longer memories, and with more of the token before."""
+        if self.as_published:
+            for name in CHANNELS:
+                nn.init.normal_(getattr(self, name))
+            return
+        channel = torch.arange(len(self.time_decay), device=self.time_decay.device)
+        depth, fresh = layer / max(1, layers - 1), 1 - layer / layers
+        share = channel / len(channel)
+        self.time_decay.copy_(8 * (channel / max(1, len(channel) - 1)) ** (0.7 + 1.3 * depth) - 5)
+        self.time_first.copy_(log(0.3) + 0.5 * ((channel + 1) % 3 - 1))
+        self.mix_key.copy_(share**fresh)
+        self.mix_value.copy_(share**fresh + 0.3 * depth)
+        self.mix_receptance.copy_(share ** (0.5 * fresh))
 
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None

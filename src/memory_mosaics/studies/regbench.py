@@ -28,7 +28,7 @@ from memory_mosaics.studies.regbench_training import task_of
 from memory_mosaics.studies.sweep_ray import need_ray, on_ray
 from memory_mosaics.studies.trials import News, Outcome, Settings, carry_out, outcome_of, watched
 from memory_mosaics.training.log import read
-from memory_mosaics.training.parallel import find_device
+from memory_mosaics.training.parallel import find_device, precision_of
 from memory_mosaics.training.recipe import Machine
 
 ENVIRONMENTS = [100, 500, 1000, 2500, 40_000]
@@ -105,7 +105,7 @@ def run(
     if cluster == "ray":
         need_ray()
     else:
-        find_device(device)
+        same["precision"] = precision_of(machine, find_device(device))
     files.prepare(out)
     same_setup(out, same)
     for number in dict.fromkeys(numbers):  # once, and not by every process
@@ -132,11 +132,11 @@ def run(
 
 def same_setup(out: Path, setup: Settings) -> None:
     """All runs of a folder are measured alike."""
-    theirs = setup_of(out) or setup
+    theirs = setup | setup_of(out)
     for name, value in setup.items():
         if theirs.get(name) != value:
             raise UserError(f"{out} holds runs with {name} {theirs.get(name)}, not {value}; name another with --out")
-    files.write(out / "setup.json", setup)
+    files.write(out / "setup.json", theirs)
 
 
 def setup_of(out: Path) -> Settings:

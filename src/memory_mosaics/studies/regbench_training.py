@@ -28,7 +28,7 @@ from memory_mosaics.studies.regbench_models import Size, architecture
 from memory_mosaics.training.log import read
 from memory_mosaics.training.loop import Diverged, stopped_gently
 from memory_mosaics.training.objective import Objective, adamw_of, moments, set_steps
-from memory_mosaics.training.parallel import find_device, in_bfloat16
+from memory_mosaics.training.parallel import find_device, precision_of
 from memory_mosaics.training.recipe import Machine
 from memory_mosaics.training.step import Eager, Recorded
 
@@ -211,7 +211,7 @@ class Trainer:
             "seconds": round(progress["seconds"], 1),
             "tokens_per_second": round(trained * self.splits["train"].tokens / progress["seconds"]),
             "compiled": self.compiled,
-            "precision": "bfloat16" if in_bfloat16(self.machine, self.device) else "float32",
+            "precision": precision_of(self.machine, self.device.type),
             **surroundings(self.device),
         }
 

@@ -102,12 +102,13 @@ def find_device(name: str) -> str:
 
 def precision(machine: Machine, device: torch.device) -> Any:
     """The context in which losses are computed: bfloat16 products where that is asked for."""
-    return torch.autocast(device.type, dtype=torch.bfloat16) if in_bfloat16(machine, device) else nullcontext()
+    halved = precision_of(machine, device.type) == "bfloat16"
+    return torch.autocast(device.type, dtype=torch.bfloat16) if halved else nullcontext()
 
 
-def in_bfloat16(machine: Machine, device: torch.device) -> bool:
-    """Whether products are; if nothing was asked for, on CUDA."""
-    return machine.precision == "bfloat16" or (machine.precision == "auto" and device.type == "cuda")
+def precision_of(machine: Machine, device: str) -> str:
+    """What products are computed in; if nothing was asked for, bfloat16 on CUDA."""
+    return machine.precision if machine.precision != "auto" else "bfloat16" if device == "cuda" else "float32"
 
 
 def compiles(machine: Machine, world: World) -> bool:
