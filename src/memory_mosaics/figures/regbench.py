@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 # Memories in the one warm colour; architectures after it in hues that stay apart, each with a mark of its own.
 HUES = ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#8C6D1F", "#6A51A3", "#E69F00", "#41AB5D", "#A50F15", "#4D4D4D")
 MARKS = "osD^vP<>Xph"
+DASH = {"marker": "_", "markersize": 13, "markeredgewidth": 1.8, "linestyle": "none", "zorder": 6}  # of the paper
 MEASURES = {
     "accuracy": "accuracy: the most likely token is a legal one",
     "tvd": "TVD: distance to the true distribution",
@@ -28,22 +29,21 @@ def regbench(results: dict[str, Any]) -> "Figure | None":
     for place, (axes, (measure, name)) in enumerate(zip(panels, MEASURES.items(), strict=True)):
         _anchors(axes, {name: scores[measure] for name, scores in results["anchors"].items() if name != "uniform"})
         for architecture, row in lines.items():
-            look = _look(architecture, list(lines))
+            look = _look(architecture, [*results["published"], *lines])
             points = [(best["environments"], best[measure]) for best in row]
             axes.plot(*zip(*points, strict=True), **look, label=results["labels"][architecture])
             published = results["published"].get(architecture, {})
             there = [(number, published[str(number)][place]) for number in numbers if str(number) in published]
             if there:
-                ring = {"marker": look["marker"], "color": look["color"], "markersize": 5, "markerfacecolor": "none"}
-                axes.plot(*zip(*there, strict=True), **ring, linestyle="none", alpha=0.45, zorder=1)
+                axes.plot(*zip(*there, strict=True), **DASH, color=look["color"])
         axes.set_title(name, loc="left", fontsize=10.5)
-        axes.set(xscale="log", xlabel="training languages", xlim=(numbers[0] / 1.6, numbers[-1] * 1.25))
+        axes.set(xscale="log", xlabel="training languages", xlim=(numbers[0] / 1.3, numbers[-1] * 1.3))
         axes.set_xticks(numbers, labels=[f"{number:,}" for number in numbers])
         axes.set_xticks([], minor=True)
         axes.grid(axis="y", color="#EEEEEE", linewidth=0.8)
         axes.set_axisbelow(True)
     if any(name in results["published"] for name in lines):
-        panels[0].plot([], [], "o", markersize=5, markerfacecolor="none", color=GREY, label="published")
+        panels[0].plot([], [], **DASH, color=GREY, label="the paper's figure 9")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9.5)
     return figure
@@ -68,9 +68,8 @@ def in_distribution(results: dict[str, Any]) -> "Figure | None":
         axes.set_axisbelow(True)
     panels[1].set_yticklabels([])
     panels[1].plot([], [], "o", color=INK, label="chosen on validation loss")
-    panels[1].plot([], [], "|", color=INK, markersize=11, label="at the best temperature of the validation")
-    panels[1].plot([], [], "o", markerfacecolor="none", color=GREY, label="published")
-    figure.legend(loc="outside lower right", frameon=False, fontsize=9, ncols=3)
+    panels[1].plot([], [], "o", markerfacecolor="none", color=GREY, label="the paper's table 2")
+    figure.legend(loc="outside lower right", frameon=False, fontsize=9, ncols=2)
     return figure
 
 
@@ -78,21 +77,16 @@ def _row(axes: "Axes", row: int, best: dict[str, Any], measure: str, published: 
     colour = ORANGE if best["architecture"].startswith("memory-mosaic") else HUES[0]
     if published:
         axes.plot(published[place], row, "o", markersize=8, markerfacecolor="none", color=GREY)
-    if measure == "tvd":
-        axes.plot(best["tested"]["loss"]["tvd_at_temperature"], row, "|", markersize=11, color=colour)
     axes.plot(best[measure], row, "o", markersize=7, color=colour)
 
 
 def _anchors(axes: "Axes", levels: dict[str, float]) -> None:
-    """What needs no training; a name that would stand on another moves to the right."""
-    taken: list[float] = []
-    for name, level in levels.items():
+    """What needs no training, named at the right end; names that would touch are moved apart."""
+    place = -1.0
+    for name, level in sorted(levels.items(), key=lambda item: item[1]):
         axes.axhline(level, color="#AAAAAA", linewidth=0.9, linestyle=(0, (4, 3)), zorder=0)
-        x = 0.005 + 0.09 * sum(abs(level - other) < 0.03 for other in taken)
-        style = {"color": "#777777", "fontsize": 8, "va": "bottom", "ha": "left"}
-        style["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.3, "alpha": 0.85}  # lines end before it
-        axes.text(x, level, name, transform=axes.get_yaxis_transform(), **style)
-        taken.append(level)
+        place = max(level, place + 0.025)
+        axes.text(1.01, place, name, transform=axes.get_yaxis_transform(), color="#777777", fontsize=8, va="center")
 
 
 def _lines(results: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:

@@ -97,14 +97,11 @@ def _in_distribution(results: dict[str, Any]) -> str:
     bests = [best for best in results["best"] if best["in_distribution"]]
     if not bests:
         return ""
-    heads = ["environments", "accuracy", "TVD", "TVD at the best temperature", "temperature", "published"]
-    lines = _head("new sequences of known languages", heads)
+    lines = _head("new sequences of known languages", ["environments", "accuracy / TVD", "published"])
     for best in bests:
-        tested = best["tested"]["loss"]
         known = results["published_in_distribution"].get(best["architecture"]) if best["environments"] == 100 else None
-        numbers = [f"{best['accuracy']:.3f}", f"{best['tvd']:.3f}", f"{tested['tvd_at_temperature']:.3f}"]
-        cells = [f"{best['environments']:,}", *numbers, f"{tested['temperature']:.2f}", _pair(*known) if known else ""]
-        lines.append(_line(results["labels"][best["architecture"]], cells))
+        cells = [_pair(best["accuracy"], best["tvd"]), _pair(*known) if known else ""]
+        lines.append(_line(results["labels"][best["architecture"]], [f"{best['environments']:,}", *cells]))
     return "\n".join(lines)
 
 
