@@ -2,9 +2,12 @@ import subprocess
 import sys
 
 import pytest
+from jsonargparse import auto_parser
 
 from memory_mosaics import __version__
 from memory_mosaics.cli import COMMANDS, gather_lists, main
+from memory_mosaics.errors import UserError
+from memory_mosaics.parser import Parser, wanted
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -47,6 +50,61 @@ def test_a_wrong_flag_is_one_line_and_exit_code_2(arguments, message, capsys):
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("regbench --environments abc", "--environments must be whole numbers, not abc (see mosaics regbench --help)"),
+        ("regbench --environments", "--environments must be whole numbers, and nothing follows it"),
+        ("regbench --choices.learning-rate 1e-3 nan", "--choices.learning_rate must be numbers, not nan"),
+        ("regbench --sweep perhaps", "--sweep must be true or false, not perhaps"),
+        ("sweep c --cluster slurm", "--cluster must be ray, not slurm (see mosaics sweep --help)"),
+        ("train c --training.steps 1.5", "--training.steps must be a whole number, not 1.5"),
+        ("train c --training.betas 0.9 x", "--training.betas must be 2 numbers, not x"),
+        ('train c --training {"steps":"x"}', "--training.steps must be a whole number, not x"),
+        ("train c --config {FOLDER}/nowhere.yaml", "--config: File does not exist: '{FOLDER}/nowhere.yaml'"),
+        ("train c --config {FOLDER}/text.yaml", "--training.steps must be a whole number, not text"),
+        ("regbench --config {FOLDER}/numbers.yaml", "--architectures must be texts, not 1"),
+        ("regbench --config {FOLDER}/path.yaml", "--out must be a path"),
+        ("generate tiny --top_p abc", "--top_p must be a number, not abc (see mosaics generate --help)"),
+        ("serve tiny --device", "--device must be a text, and nothing follows it"),
+        ("babistories names --stream=loud", "--stream must be true or false, not loud (see mosaics babistories names"),
+    ],
+)
+def test_a_value_of_another_type_is_told_what_is_wanted(arguments, message, tmp_path, capsys):
+    (tmp_path / "text.yaml").write_text("training:\n  steps: text\n")
+    (tmp_path / "numbers.yaml").write_text("architectures: [1, 2]\n")
+    (tmp_path / "path.yaml").write_text("out: 3\n")
+    with pytest.raises(SystemExit) as stop:
+        main(arguments.replace("{FOLDER}", str(tmp_path)).split())
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"mosaics: {message.replace('{FOLDER}', str(tmp_path))}")
+    assert said.count("\n") == 1
+    assert "class" not in said
+
+
+def test_no_type_of_any_flag_is_without_words():
+    """A type that a command takes for the first time wants a word in `wanted`."""
+    parsers, kinds = [auto_parser(COMMANDS, parser_class=Parser)], set()
+    while parsers:
+        for action in parsers.pop()._actions:
+            parsers += (action.choices or {}).values() if isinstance(action.choices, dict) else ()
+            kinds |= {action._typehint} if hasattr(action, "_typehint") else set()
+    assert len(kinds) > 10
+    assert not [kind for kind in kinds if "YAML" in wanted(kind)]
+
+
+def test_the_beginning_of_a_flag_is_enough():
+    assert gather_lists(["regbench", "--arch", "gla", "lstm"]) == ["regbench", "--architectures", '["gla", "lstm"]']
+    assert gather_lists(["regbench", "--choices.wi=8"]) == ["regbench", "--choices.width=[8]"]
+    assert gather_lists(["regbench", "--swe", "--in-d"]) == ["regbench", "--sweep", "true", "--in_distribution", "true"]
+    assert gather_lists(["inspect", "tiny", "--", "--text"]) == ["inspect", "tiny", "--", "--text"]
+    with pytest.raises(
+        UserError, match=r"--choices\.w may be --choices\.width or --choices\.weight_decay; write it in full"
+    ):
+        gather_lists(["regbench", "--choices.w", "8"])
 
 
 def test_an_unknown_model_is_one_line_and_exit_code_2(capsys):

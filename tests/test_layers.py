@@ -47,6 +47,7 @@ ORDER = [
     "benchmarks",
     "explorer",
     "__init__",
+    "parser",
     "cli",
 ]
 

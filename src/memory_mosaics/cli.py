@@ -7,20 +7,21 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from inspect import signature
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from jsonargparse import ArgumentParser, auto_cli
+from jsonargparse import auto_cli
 
 from memory_mosaics.babistories.commands import COMMANDS as BABISTORIES
 from memory_mosaics.babistories.writer import Writer
 from memory_mosaics.benchmarks import bench
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.explorer import command as explorer
+from memory_mosaics.parser import Parser, either
 from memory_mosaics.serving import server
 from memory_mosaics.studies import (
     attention,
@@ -45,6 +46,7 @@ from memory_mosaics.version import __version__
 MODEL, TRAINING = recipe("memory-mosaic-tiny")
 MACHINE = Machine()
 FLAG = re.compile(r"--?[A-Za-z]")  # among the values of a list
+PARSERS_OWN = ("help", "config", "print_config")  # flags
 
 
 def info(model: str) -> None:
@@ -156,14 +158,6 @@ COMMANDS: dict[str, Any] = {
 }
 
 
-class Parser(ArgumentParser):
-    """Says what is wrong in one line, without the usage that `--help` shows."""
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:  # type: ignore[override]
-        print(f"{self.prog.split(' [')[0]}: {one_line(ValueError(message))} (see --help)", file=sys.stderr)
-        raise SystemExit(2)
-
-
 def _is_list(value: str, kind: str) -> bool:
     """Whether it is a list as the parser has it, and not a text in brackets."""
     try:
@@ -177,21 +171,33 @@ def _as_list(values: list[str], kind: str) -> str:
     return json.dumps(values, ensure_ascii=False) if "str" in kind else f"[{','.join(values)}]"
 
 
+def _in_full(word: str, names: Collection[str]) -> str:
+    """`--architecture` as `--architectures`, if no other flag begins like that; those of a group want its name."""
+    flag, given, value = word.partition("=")
+    start = flag.removeprefix("--")
+    if start in (flag, "") or start in names:
+        return word
+    meant = [name for name in names if name.startswith(start) and "." not in name.removeprefix(start)]
+    if len(meant) > 1:
+        raise UserError(f"{flag} may be {either(f'--{name}' for name in meant)}; write it in full")
+    return f"--{meant[0]}{given}{value}" if meant else word
+
+
 def gather_lists(arguments: Sequence[str]) -> list[str]:
     """`--heads 1 3` as `--heads [1,3]`, which is how the parser wants a list; words before the first flag likewise.
 
-    `bench train` is `bench --benchmarks train`, a flag that is true or false may stand alone: `--cpu`, and
-    `--by-position` is `--by_position`.
+    `bench train` is `bench --benchmarks train`, a flag that is true or false may stand alone: `--cpu`, `--by-position`
+    is `--by_position`, and so is `--by`.
     """
-    rest = [re.sub(r"^--[\w-]+", lambda flag: "--" + flag[0][2:].replace("-", "_"), word) for word in arguments]
+    rest = [re.sub(r"^--[\w.-]+", lambda flag: "--" + flag[0][2:].replace("-", "_"), word) for word in arguments]
     gathered = [rest.pop(0)]
     command = COMMANDS.get(gathered[0])
     if isinstance(command, dict):
         gathered += rest[:1]
         command = command.get(rest.pop(0) if rest else None)
     parameters = signature(command).parameters if callable(command) else {}
-    kinds = {name: each.annotation for name, each in parameters.items()}
-    if "writer" in parameters:  # given on to it, flag by flag
+    kinds = dict.fromkeys(PARSERS_OWN) | {name: each.annotation for name, each in parameters.items()}
+    if kinds.pop("writer", None):  # given on to it, flag by flag
         kinds |= {field.name: field.type for field in fields(Writer)}
     for name, group in tuple(kinds.items()):
         kinds |= {f"{name}.{field.name}": field.type for field in (fields(group) if is_dataclass(group) else ())}
@@ -201,6 +207,7 @@ def gather_lists(arguments: Sequence[str]) -> list[str]:
     word = f"--{next(iter(parameters), '')}"  # the first parameter takes the words before any flag
     if word in lists and parameters[word[2:]].default is None and rest and not rest[0].startswith("-"):
         rest.insert(0, word)
+    takes_words = any(each.default is each.empty and each.kind is not each.VAR_KEYWORD for each in parameters.values())
     while rest:
         kind = lists.get(word, "")
         values = takewhile(lambda value: not FLAG.match(value) and not _is_list(value, kind), rest)  # noqa: B023
@@ -209,13 +216,13 @@ def gather_lists(arguments: Sequence[str]) -> list[str]:
             gathered.append(_as_list(values, kind))
             del rest[: len(values)]
         if rest:
-            word = rest.pop(0)
+            word = _in_full(rest.pop(0), kinds)
             name, given, value = word.partition("=")
             if given and (kind := lists.get(name, "")) and not _is_list(value, kind):
                 word = f"{name}={_as_list([value], kind)}"  # the way to give one that begins with a dash
             gathered.append(word)
             if kinds.get(word[2:]) is bool:
-                told = rest and rest[0].lower() in ("true", "false")
+                told = rest and (rest[0].lower() in ("true", "false") or not (takes_words or rest[0].startswith("-")))
                 gathered.append(rest.pop(0).lower() if told else "true")
     return gathered
 
