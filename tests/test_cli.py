@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ from memory_mosaics import __version__
 from memory_mosaics.cli import COMMANDS, gather_lists, main
 from memory_mosaics.errors import UserError
 from memory_mosaics.parser import Parser, wanted
+from memory_mosaics.studies.regbench_models import ARCHITECTURES
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -105,6 +107,13 @@ def test_the_beginning_of_a_flag_is_enough():
         UserError, match=r"--choices\.w may be --choices\.width or --choices\.weight_decay; write it in full"
     ):
         gather_lists(["regbench", "--choices.w", "8"])
+
+
+def test_the_help_of_regbench_names_the_architectures(capsys):
+    with pytest.raises(SystemExit):
+        main(["regbench", "--help"])
+    said = re.sub(r"-\s+", "-", capsys.readouterr().out)  # lines end at hyphens too
+    assert set(ARCHITECTURES) <= set(re.split(r"[\s,;]+", said))
 
 
 def test_an_unknown_model_is_one_line_and_exit_code_2(capsys):

@@ -68,8 +68,9 @@ def run(
 
     Args:
         out: the folder: trials/, results.json, tables.md, the figures; and journal.log of a sweep
-        architectures: by name, such as memory-mosaic mamba-as-published, or your own mixer by its dotted path, such as
-            my_package.MyMixerConfig; the eleven of the paper if none are named
+        architectures: memory-mosaic transformer mamba s4d rwkv linear-transformer h3 gla hyena lstm retnet, which are
+            taken if none are named; mamba-as-published lstm-as-published rwkv-as-published; or your own mixer by its
+            dotted path, such as my_package.MyMixerConfig
         environments: training languages, with one sequence each; 100 500 1000 2500 40000 if none are named, or 100 in
             distribution
         in_distribution: validate and test with new sequences of the training languages
