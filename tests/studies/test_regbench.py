@@ -2,6 +2,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from memory_mosaics.studies import regbench, regbench_models, regbench_plan, reg
 from memory_mosaics.studies.regbench_models import ARCHITECTURES, ELEVEN
 from memory_mosaics.studies.regbench_plan import Choices, make
 from memory_mosaics.studies.regbench_training import Machine, Trainer
-from memory_mosaics.studies.trials import work
+from memory_mosaics.studies.trials import attempted, work
 
 TINY = Choices(blocks=[1], width=[16])
 SIZES = {"choices": TINY, "epochs": 2, "held_out": 6, "device": "cpu"}
@@ -172,6 +173,70 @@ def test_a_sweep_is_kept_in_a_journal_and_goes_on(tmp_path):
     for best in results["best"]:
         losses = [one["valid_loss"] for one in results["runs"] if one["environments"] == best["environments"]]
         assert best["valid_loss"] == min(losses)
+
+
+def test_a_sweep_grows(tmp_path, monkeypatch):
+    """Another space takes what is there of it, and trains the rest; so does a list without a sweep, and a draw."""
+    pytest.importorskip("optuna", reason="Optuna is not installed")
+    go, trained = Trainer.go, []
+
+    def counted(trainer):
+        trained.append((trainer.job.blocks, trainer.job.width))
+        return go(trainer)
+
+    monkeypatch.setattr(Trainer, "go", counted)
+    first = run(tmp_path, sweep=True, choices=Choices(blocks=[1], width=[8], weight_decay=[0.1]))
+    grown = Choices(blocks=[1, 2], width=[8], weight_decay=[0.1])
+    second = run(tmp_path, sweep=True, choices=grown)
+    assert trained == [(1, 8), (2, 8)]
+    assert first["runs"][0] in second["runs"]
+    assert second["best"][0]["configurations"] == 2
+    run(tmp_path, sweep=True, choices=Choices(blocks=[1], width=[8], weight_decay=[0.1]))
+    run(tmp_path, choices=Choices(blocks=[2], width=[8, 16]))
+    run(tmp_path, sweep=True, choices=Choices(blocks=[1, 2], width=[8, 16], weight_decay=[0.1]))
+    assert trained == [(1, 8), (2, 8), (2, 16), (1, 16)]
+    run(tmp_path, sweep=True, trials=3, choices=Choices(blocks=[2, 1], width=[16, 8], weight_decay=[0.1]))
+    assert len(trained) == 4
+
+
+def test_a_grown_sweep_goes_on_with_what_was_killed_in_the_smaller(tmp_path):
+    pytest.importorskip("optuna", reason="Optuna is not installed")
+    words = ["regbench", "--sweep", "--out", str(tmp_path), "--architectures", "lstm", "--environments", "8"]
+    words += ["--choices.width", "8", "--choices.weight_decay", "0.1", "--epochs", "3", "--held-out", "6"]
+    words += ["--device", "cpu", "--choices.blocks", "1", "2"]
+    command = [sys.executable, "-m", "memory_mosaics.cli", *words]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        while not list(tmp_path.glob("trials/*/outcome.json")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.glob("trials/*/outcome.json")}
+    assert main([*words, "3"]) == 0
+    assert before.items() <= {file: file.stat().st_mtime_ns for file in tmp_path.glob("trials/*/outcome.json")}.items()
+    assert main(words) == 0
+    assert len(json.loads((tmp_path / "results.json").read_text())["runs"]) == 3
+
+
+def test_two_studies_do_not_train_the_same_at_once(tmp_path):
+    folder, began, end = tmp_path / "trials" / "one", threading.Event(), threading.Event()
+
+    def train():
+        began.set()
+        end.wait()
+        return {"status": "finished", "valid_loss": 1.0}
+
+    first = threading.Thread(target=attempted, args=(folder, train))
+    first.start()
+    began.wait()
+    found = []
+    second = threading.Thread(target=lambda: found.append(attempted(folder, lambda: pytest.fail("trained twice"))))
+    second.start()
+    second.join(0.2)
+    assert second.is_alive()
+    end.set()
+    first.join()
+    second.join()
+    assert found == [{"status": "finished", "valid_loss": 1.0}]
 
 
 def test_a_mixer_of_your_own(tmp_path, monkeypatch):

@@ -142,7 +142,7 @@ class Journal:
 
     def _take(self, found: Any, taken: set[str]) -> Claim | None:
         """The claim on a trial, unless someone trains it or its values are `taken` already."""
-        mine = lock(self.plan.out, f"trial-{self.plan.study}-{found.number}")
+        mine = lock(self.plan.out, f"trial-{found._trial_id}")
         if not held_at_once(mine):
             taken.add(self.plan.name_of(self._settings_of(found)))
             return None

@@ -157,7 +157,7 @@ class Watch:
     def __init__(self, plans: list[Plan], held_out: int):
         self.out, self.held_out, self.known = plans[0].out, held_out, -1
         self.asked = {plan.name_of(settings) for plan in plans for settings in plan.listed}
-        self.drawn = tuple(f"{plan.study}-l" for plan in plans if not plan.listed)
+        self.drawn = tuple(f"{plan.case}-l" for plan in plans if not plan.listed)
 
     def is_asked(self, name: str) -> bool:
         return name in self.asked or name.startswith(self.drawn)

@@ -1,5 +1,6 @@
 """Which models RegBench trains: all combinations of values, the paper's search, or draws from it."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import product
 from math import inf
@@ -20,6 +21,7 @@ SEARCHED: Settings = {  # by the paper
     "width": [64, 128, 256],
     "weight_decay": [0.01, 0.1],
 }
+SHORT = {"blocks": "l", "heads": "h", "width": "d", "weight_decay": "decay", "learning_rate": "lr", "seed": "seed"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +78,21 @@ class Plan:
     fixed: Settings  # what all runs have in common
     machine: Machine
     listed: list[Settings] = field(default_factory=list)
-    study: str = ""
     space: dict[str, Values] = field(default_factory=dict)
     trials: int = 0  # how many to draw, if none are listed
     seed: int = 0
 
     method = "tpe"
+
+    @property
+    def case(self) -> str:
+        """How the names of its runs begin."""
+        return _case(self.fixed)
+
+    @property
+    def study(self) -> str:
+        """Another space is another study: a sweep may grow, and runs of both are the same folders."""
+        return f"{self.case}-{_named(self.space)}"
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -124,9 +135,23 @@ class Plan:
 
 def name_of(job: Job) -> str:
     """What a run's folder is called."""
-    heads = f"-h{job.heads}" if job.heads else ""
-    size = f"l{job.blocks}{heads}-d{job.width}-decay{job.weight_decay:g}-lr{job.learning_rate:g}-seed{job.seed}"
-    return f"{job.architecture}-{job.environments}{'-in' if job.in_distribution else ''}-{size}"
+    settings = asdict(job)
+    return f"{_case(settings)}-{_named({name: [settings[name]] for name in SHORT})}"
+
+
+def _case(settings: Settings) -> str:
+    """The architecture and its languages."""
+    inside = "-in" if settings["in_distribution"] else ""
+    return f"{settings['architecture']}-{settings['environments']}{inside}"
+
+
+def _named(space: Mapping[str, Values]) -> str:
+    """`l2,4-d64-decay0.1-lr0.001-seed0`; heads only where there are some."""
+    parts = []
+    for name, short in SHORT.items():
+        values = [f"{one:g}" if isinstance(one, float) else str(one) for one in space[name] if one is not None]
+        parts += [short + ",".join(values)] if values else []
+    return "-".join(parts)
 
 
 def make(
@@ -150,7 +175,6 @@ def make(
         case = {"architecture": name, "environments": number}
         listed += [case | row for row in rows]
         drawn = trials is not None and trials < len(rows)
-        study = f"{name}-{number}{'-in' if common['in_distribution'] else ''}"
         options = {"listed": [] if drawn else rows, "trials": trials if drawn else 0, "seed": space["seed"][0]}
-        searches.append(Plan(out=out, machine=machine, fixed=common | case, study=study, space={**space}, **options))
+        searches.append(Plan(out=out, machine=machine, fixed=common | case, space={**space}, **options))
     return searches if sweep else [Plan(out=out, machine=machine, fixed=common, listed=listed)]

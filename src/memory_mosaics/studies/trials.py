@@ -87,15 +87,19 @@ def outcome_of(folder: Path) -> Outcome | None:
 
 
 def attempted(folder: Path, train: Callable[[], Outcome | None]) -> Outcome | None:
-    """The outcome in a trial's folder; or else that of `train`, whose words go into output.txt."""
-    if (outcome := outcome_of(folder)) is not None:
+    """The outcome in a trial's folder; or else that of `train`, whose words go into output.txt.
+
+    Two studies may have claimed the same trial: the second waits for what the first makes of it.
+    """
+    with lock(folder.parents[1], f"train-{folder.name}"):
+        if (outcome := outcome_of(folder)) is not None:
+            return outcome
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "output.txt").open("a", encoding="utf-8") as text, redirect_stdout(text), redirect_stderr(text):
+            outcome = train()
+        if outcome is not None:
+            write(folder / "outcome.json", outcome)
         return outcome
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "output.txt").open("a", encoding="utf-8") as text, redirect_stdout(text), redirect_stderr(text):
-        outcome = train()
-    if outcome is not None:
-        write(folder / "outcome.json", outcome)
-    return outcome
 
 
 def lock(out: Path, name: str) -> Any:
