@@ -102,11 +102,10 @@ def _dropped(
         scores = scores * (chances(seed, scores.shape) >= dropout) / (1 - dropout)
         return torch.einsum("bhts,bshv->bthv", scores, values)
 
-    answers = [values[:, :0]]
-    seeds = torch.randint(2**62, (queries.shape[1],), device=queries.device)
-    for start in range(0, queries.shape[1], BLOCK):
+    answers, starts = [values[:, :0]], range(0, queries.shape[1], BLOCK)
+    for start, seed in zip(starts, torch.randint(2**62, (len(starts),), device=queries.device), strict=True):
         end = start + BLOCK
-        block = seeds[start], queries[:, start:end], keys[:, :end], values[:, :end]
+        block = seed, queries[:, start:end], keys[:, :end], values[:, :end]
         answers.append(checkpoint(answer, start, *block, use_reentrant=False, preserve_rng_state=False))
     return torch.cat(answers, dim=1)
 
@@ -142,12 +141,13 @@ class LinearTransformer(nn.Module):
         exact = torch.promote_types(x.dtype, torch.float32)
         q, v = (heads_of(map(x), self.heads, None).to(exact) for map in (self.query, self.value))
         k = heads_of(self.key(x), self.heads, mask).to(exact) * q.shape[-1] ** -0.5
-        no_decay = q.new_zeros(1, x.shape[1], self.heads, 1)
-        answers, memory = linear_attention(q, k, v, no_decay, *(state or ()), chunk=CHUNK)
         if self.training and self.dropout:
-            answers = _dropped(q, k, v, self.dropout)
+            answers, memory = _dropped(q, k, v, self.dropout), torch.einsum("bthd,bthv->bhdv", k, v)
             if state:
-                answers = answers + torch.einsum("bthd,bhdv->bthv", q, state[0])
+                answers, memory = answers + torch.einsum("bthd,bhdv->bthv", q, state[0]), memory + state[0]
+        else:
+            no_decay = q.new_zeros(1, x.shape[1], self.heads, 1)
+            answers, memory = linear_attention(q, k, v, no_decay, *(state or ()), chunk=CHUNK)
         return self.combine(answers.flatten(2).to(x.dtype)), (memory,)
 
 
