@@ -1,8 +1,5 @@
 """A corpus of real stories as bytes, and training runs of seconds on it."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -35,30 +32,3 @@ def run(corpus, tmp_path):
         )
 
     return build
-
-
-def flags(run: Run) -> list[str]:
-    """The command line of a run."""
-    said = [str(run.data), "--out", str(run.out)]
-    for part in ("model", "training", "machine"):
-        for name, value in vars(getattr(run, part)).items():
-            shown = "null" if value is None else str(list(value) if isinstance(value, tuple) else value)
-            said.append(f"--{part}.{name}={shown}")
-    return said
-
-
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("COV_")} | {
-    "OMP_NUM_THREADS": "1"
-}
-
-
-def start(run: Run, *launcher: str) -> subprocess.Popen:
-    """`mosaics train` in a process of its own, perhaps behind torchrun and its flags."""
-    command = [sys.executable, *(launcher or ()), "-m", "memory_mosaics.cli", "train", *flags(run)]
-    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def finish(process: subprocess.Popen) -> str:
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    return out

@@ -17,7 +17,7 @@ from memory_mosaics.errors import UserError
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.training.log import read
 from memory_mosaics.training.loop import Diverged, Trainer, train
-from training.conftest import finish, start
+from training.processes import finish, fork, start
 
 
 def weights(run):
@@ -277,23 +277,23 @@ def test_a_disk_that_fills_while_saving_leaves_the_last_checkpoint(run, monkeypa
 def test_killed_twenty_times_it_ends_the_same(run):
     """kill -9 at random moments, half of them while saving, since it saves after each step."""
     change = {
-        "steps": 400,
+        "steps": 250,
         "machine": {"save_every": 1, "log_every": 1},
         "model": {"dropout": 0.1},
-        "evaluate_every": 200,
+        "evaluate_every": 125,
     }
     whole, killed = run("whole", **change), run("killed", **change)
     train(whole)
     moments = random.Random(0)
     for number in range(20):
         before = {path.name for path in checkpoint.steps(killed.out)}
-        process = start(killed)
-        while process.poll() is None and {path.name for path in checkpoint.steps(killed.out)} == before:
+        process = fork(killed)
+        while process.is_alive() and {path.name for path in checkpoint.steps(killed.out)} == before:
             time.sleep(0.005)  # until it has gone on
         time.sleep(moments.uniform(0, 0.25))
-        assert process.poll() is None, f"it ended before kill {number}"
+        assert process.is_alive(), f"it ended before kill {number}"
         process.kill()
-        process.communicate()
+        process.join()
     finish(start(killed))
     assert same(weights(whole), weights(killed))
     assert losses(whole) == losses(killed)

@@ -1,9 +1,6 @@
 """Many processes: torchrun on the CPU with gloo. The losses are those of one process."""
 
-import contextlib
-import random
 import shutil
-import socket
 import time
 
 import pytest
@@ -11,7 +8,7 @@ import pytest
 from memory_mosaics import checkpoint
 from memory_mosaics.training.log import read
 from memory_mosaics.training.loop import train
-from training.conftest import finish, start
+from training.processes import finish, fork_two, free_port, start
 
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node")
 pytestmark = pytest.mark.slow
@@ -23,14 +20,6 @@ def curve(run):
 
 def valid(run):
     return [line["valid_loss"] for line in read(run.out / "log.jsonl") if "valid_loss" in line]
-
-
-def free_port() -> int:
-    """Below those that the system gives to outgoing connections, so that none takes it meanwhile."""
-    while True:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("localhost", random.randrange(20_000, 30_000)))
-            return probe.getsockname()[1]
 
 
 def on_two_nodes(run):
@@ -54,11 +43,16 @@ def on_two_processes(run):
     finish(start(run, *TORCHRUN, "2", "--standalone"))
 
 
-@pytest.mark.parametrize("kind", ["memory-mosaic-tiny", "transformer-tiny"])
 @pytest.mark.parametrize(
-    ("how", "sharding"),
-    [(on_two_processes, "ddp"), (on_two_processes, "fsdp"), (on_two_nodes, "ddp"), (on_two_nodes, "fsdp")],
-    ids=["ddp", "fsdp", "ddp on two nodes", "fsdp on two nodes"],
+    ("kind", "how", "sharding"),
+    [
+        ("memory-mosaic-tiny", on_two_processes, "ddp"),
+        ("memory-mosaic-tiny", fork_two, "fsdp"),
+        ("transformer-tiny", fork_two, "ddp"),
+        ("transformer-tiny", fork_two, "fsdp"),
+        ("memory-mosaic-tiny", on_two_nodes, "ddp"),
+        ("memory-mosaic-tiny", on_two_nodes, "fsdp"),
+    ],
 )
 def test_the_losses_are_those_of_one_process(run, kind, how, sharding):
     model = {"name": kind, "slots": 7} if "mosaic" in kind else {"name": kind}
@@ -71,22 +65,19 @@ def test_the_losses_are_those_of_one_process(run, kind, how, sharding):
 
 
 @pytest.mark.parametrize("before", ["one", "fsdp"])
-@pytest.mark.parametrize("after", ["one", "ddp", "fsdp"])
-def test_a_checkpoint_is_read_by_another_number_of_processes(run, before, after):
-    machine = {"save_every": 6, "keep": 9}
-    whole, parted = run("whole", machine=machine), run("parted", machine=machine)
-    if before == "one":
-        train(whole)
-    else:
-        on_two_processes(run("whole", machine=machine | {"sharding": before}))
-    shutil.copytree(whole.out, parted.out)
-    shutil.rmtree(parted.out / "step-00000012")
-    if after == "one":
-        train(parted)
-    else:
-        on_two_processes(run("parted", machine=machine | {"sharding": after}))
-    assert curve(parted) == pytest.approx(curve(whole), rel=1e-4)
-    assert checkpoint.load(parted.out).config == checkpoint.load(whole.out).config
+def test_a_checkpoint_is_read_by_another_number_of_processes(run, before):
+    def trained(out, sharding):
+        plan = run(out, machine={"save_every": 6, "keep": 9} | ({} if sharding == "one" else {"sharding": sharding}))
+        train(plan) if sharding == "one" else fork_two(plan)
+        return plan
+
+    whole = trained("whole", before)
+    for after in ("one", "ddp", "fsdp"):
+        parted = shutil.copytree(whole.out, whole.out.with_name(after))
+        shutil.rmtree(parted / "step-00000012")
+        parted = trained(after, after)
+        assert curve(parted) == pytest.approx(curve(whole), rel=1e-4)
+        assert checkpoint.load(parted.out).config == checkpoint.load(whole.out).config
 
 
 def test_a_batch_that_does_not_split_is_one_clear_line(run):
