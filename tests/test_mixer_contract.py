@@ -56,9 +56,9 @@ def test_a_stream_equals_all_at_once(mixer, size):
     assert_close(end, state, rtol=1e-5, atol=1e-5)
 
 
-def test_2000_tokens_streamed_equal_2000_at_once(config):
+def test_1000_tokens_streamed_equal_1000_at_once(config):
     mixer = config.build(WIDTH).eval()
-    x = torch.randn(1, 2000, WIDTH)
+    x = torch.randn(1, 1000, WIDTH)
     with torch.no_grad():
         assert_close(stream(mixer, x, 1)[0], mixer(x)[0], rtol=1e-4, atol=1e-4)
 
@@ -213,17 +213,15 @@ def test_compiled_gives_the_same_numbers(backend, tmp_path):
 @pytest.mark.parametrize("name", ["contextual memory", "persistent memory", "attention", "attention, alibi"])
 def test_training_memory_grows_linearly_with_time(name, dropout):
     """Peak memory of a forward and backward pass in a fresh process, beyond what a short sequence takes."""
-    peaks = {}
     every_tensor_to_the_system = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed does not linger in the process
-    for time in (2048, 4096):
-        run = subprocess.run(
-            [sys.executable, str(HERE / "measure_peak_memory.py"), name, str(time), str(dropout)],
-            env=os.environ | {"PYTHONPATH": str(HERE)} | every_tensor_to_the_system,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        peaks[time] = float(run.stdout)
+    run = subprocess.run(
+        [sys.executable, str(HERE / "measure_peak_memory.py"), name, str(dropout), "2048", "4096"],
+        env=os.environ | {"PYTHONPATH": str(HERE)} | every_tensor_to_the_system,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    short, long = map(float, run.stdout.split())
     square = 4 * 4096**2 / 2**20  # MiB of one T x T tensor of one head in float32
-    assert peaks[4096] < square, peaks
-    assert peaks[4096] < 2.3 * peaks[2048], peaks
+    assert long < square, (short, long)
+    assert long < 2.3 * short, (short, long)
