@@ -9,12 +9,14 @@ READY  := $(VENV)/.ready
 setup: $(READY)
 
 # torch comes first and alone, so that no other package's range can choose another build. With a build for CUDA comes Triton;
-# beside any other it is for the interpreter that tests the kernels, where there is a package of it.
+# beside any other it is for the interpreter that tests the kernels, where there is a package of it. pip would compile one
+# file after the other.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python -c 'import triton' 2> /dev/null || $(BIN)/pip install --quiet triton==3.6.0 || true
+	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null || true
 	touch $(READY)
 
 demo: setup
