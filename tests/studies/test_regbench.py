@@ -101,18 +101,28 @@ def test_processes_share_the_runs(tmp_path, finished):
     assert len(results["runs"]) == 2
 
 
-def test_killed_and_started_again_it_goes_on(tmp_path):
-    words = ["regbench", "--out", str(tmp_path), "--architectures", "lstm", "--environments", "8", "40"]
-    words += ["--choices.width", "16", "--choices.blocks", "1", "--epochs", "3", "--held-out", "6", "--device", "cpu"]
+def ended(out):
+    """Runs, and when they were written."""
+    return {(file, file.stat().st_mtime_ns) for file in out.glob("trials/*/outcome.json")}
+
+
+def killed_after_one_run(words, out):
+    """What had ended when the command was killed."""
     command = [sys.executable, "-m", "memory_mosaics.cli", *words]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
-        while not list(tmp_path.glob("trials/*/outcome.json")):
+        while not ended(out):
             assert process.poll() is None
             time.sleep(0.01)
         process.kill()
-    before = {file: file.stat().st_mtime_ns for file in tmp_path.glob("trials/*/outcome.json")}
+    return ended(out)
+
+
+def test_killed_and_started_again_it_goes_on(tmp_path):
+    words = ["regbench", "--out", str(tmp_path), "--architectures", "lstm", "--environments", "8", "40"]
+    words += ["--choices.width", "16", "--choices.blocks", "1", "--epochs", "3", "--held-out", "6", "--device", "cpu"]
+    before = killed_after_one_run(words, tmp_path)
     assert main(words) == 0
-    assert before.items() <= {file: file.stat().st_mtime_ns for file in tmp_path.glob("trials/*/outcome.json")}.items()
+    assert before <= ended(tmp_path)
     assert len(json.loads((tmp_path / "results.json").read_text())["best"]) == 2
     assert not list(tmp_path.glob("trials/*/state.safetensors"))
 
@@ -204,15 +214,9 @@ def test_a_grown_sweep_goes_on_with_what_was_killed_in_the_smaller(tmp_path):
     words = ["regbench", "--sweep", "--out", str(tmp_path), "--architectures", "lstm", "--environments", "8"]
     words += ["--choices.width", "8", "--choices.weight_decay", "0.1", "--epochs", "3", "--held-out", "6"]
     words += ["--device", "cpu", "--choices.blocks", "1", "2"]
-    command = [sys.executable, "-m", "memory_mosaics.cli", *words]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
-        while not list(tmp_path.glob("trials/*/outcome.json")):
-            assert process.poll() is None
-            time.sleep(0.01)
-        process.kill()
-    before = {file: file.stat().st_mtime_ns for file in tmp_path.glob("trials/*/outcome.json")}
+    before = killed_after_one_run(words, tmp_path)
     assert main([*words, "3"]) == 0
-    assert before.items() <= {file: file.stat().st_mtime_ns for file in tmp_path.glob("trials/*/outcome.json")}.items()
+    assert before <= ended(tmp_path)
     assert main(words) == 0
     assert len(json.loads((tmp_path / "results.json").read_text())["runs"]) == 3
 

@@ -85,7 +85,7 @@ class Journal:
             if file.exists():
                 with file.open("rb+") as stream:  # half a line, left by a full disk, would spoil the next
                     stream.truncate(stream.read().rfind(b"\n") + 1)
-            alone = storages.journal.JournalFileOpenLock(str(file))
+            alone = lock(plan.out, "journal-file")  # Optuna's own, left by a kill, holds all up for half a minute
             storage = storages.JournalStorage(storages.journal.JournalFileBackend(str(file), lock_obj=alone))
             self.study = optuna().create_study(storage=storage, study_name=plan.study, load_if_exists=True)
             if other := difference("sweep", self.study.user_attrs.get("sweep", plan.identity), plan.identity):
