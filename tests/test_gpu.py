@@ -17,12 +17,9 @@ from memory_mosaics.training.objective import Objective, optimiser
 from memory_mosaics.training.recipe import Machine, Training
 from memory_mosaics.training.step import Eager, Recorded
 from mixers_under_contract import MIXERS, WIDTH
+from on_cuda import ON_CUDA
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    pytest.mark.filterwarnings("ignore"),  # compilers give advice, and turned into an error it is one of theirs
-]
+pytestmark = ON_CUDA
 mixers = pytest.mark.parametrize("config", MIXERS.values(), ids=list(MIXERS))
 
 

@@ -10,12 +10,9 @@ from memory_mosaics.benchmarks import decode, kernels, kinds, memory, profile, t
 from memory_mosaics.benchmarks.clock import Clock, ceilings
 from memory_mosaics.training import parallel
 from memory_mosaics.training.recipe import Machine
+from on_cuda import ON_CUDA
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    pytest.mark.filterwarnings("ignore"),  # compilers give advice, and turned into an error it is one of theirs
-]
+pytestmark = ON_CUDA
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def test_its_equations(as_published):
 
 def test_it_is_the_rwkv_of_transformers():
     module = pytest.importorskip("transformers.models.rwkv.modeling_rwkv", reason="transformers is not installed")
-    ours, x = RWKVConfig().build(32), torch.randn(2, 50, 32)
+    ours, x = RWKVConfig().build(32), 2 * torch.randn(2, 50, 32)
     theirs = module.RwkvSelfAttention(module.RwkvConfig(hidden_size=32, attention_hidden_size=32))
     weights = {f"{name}.weight": getattr(ours, name).weight for name in ("key", "value", "receptance")}
     weights |= {
@@ -63,7 +63,7 @@ def test_it_is_the_rwkv_of_transformers():
     wanted, _ = theirs(x)
     y, _ = ours(x)
     assert_close(y, wanted, rtol=1e-5, atol=1e-5)
-    assert y.std() > 0.05
+    assert y.std() > 0.1
 
 
 def test_it_begins_as_the_rwkv_of_transformers():
@@ -80,11 +80,11 @@ def test_it_begins_as_the_rwkv_of_transformers():
 
 
 def test_published_numbers_of_channels_are_random_and_decay():
-    mixer, later = RWKVConfig(as_published=True).build(512), RWKVConfig().build(512)
+    mixer, correct = RWKVConfig(as_published=True).build(512), RWKVConfig().build(512)
     for name in ("time_decay", "time_first", "mix_key"):
         assert_close(getattr(mixer, name).std(), torch.tensor(1.0), rtol=0, atol=0.15)
     assert {rule.decay for _, weight, rule in rules_of(mixer) if weight.dim() == 1} == {True}
-    assert {rule.decay for _, weight, rule in rules_of(later) if weight.dim() == 1} == {False}
+    assert {rule.decay for _, weight, rule in rules_of(correct) if weight.dim() == 1} == {False}
 
 
 def test_old_tokens_fade_or_rule():

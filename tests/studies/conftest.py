@@ -1,4 +1,4 @@
-"""A small model with its tokenizer, as a training run leaves it, for the studies that use one."""
+"""A small model with its tokenizer, as a training run leaves it, for the studies that use one; a run of RegBench."""
 
 from pathlib import Path
 
@@ -6,9 +6,23 @@ import pytest
 import torch
 
 from memory_mosaics import LanguageModel, checkpoint, memory_mosaic, transformer
+from memory_mosaics.studies.regbench_training import Job
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.tokenizer import byte_tokenizer
 
+JOB = Job(  # seconds on a CPU
+    architecture="gla",
+    environments=40,
+    in_distribution=False,
+    blocks=1,
+    heads=2,
+    width=16,
+    weight_decay=0.1,
+    learning_rate=1e-2,
+    seed=0,
+    epochs=3,
+    held_out=6,
+)
 SIZES = {"width": 32, "blocks": 2, "heads": 4, "vocabulary": 257}
 
 

@@ -9,26 +9,12 @@ from torch.testing import assert_close
 from memory_mosaics.mixers import linear_attention as linear
 from memory_mosaics.studies.regbench_measures import measure
 from memory_mosaics.studies.regbench_models import ARCHITECTURES
-from memory_mosaics.studies.regbench_training import Job, Machine, Trainer
+from memory_mosaics.studies.regbench_training import Machine, Trainer
+from on_cuda import ON_CUDA
+from studies.conftest import JOB as SMALL
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    pytest.mark.filterwarnings("ignore"),  # compilers give advice, and turned into an error it is one of theirs
-]
-JOB = Job(
-    architecture="lstm",
-    environments=70,
-    in_distribution=False,
-    blocks=2,
-    heads=2,
-    width=64,
-    weight_decay=0.1,
-    learning_rate=1e-3,
-    seed=0,
-    epochs=4,
-    held_out=20,
-)
+pytestmark = ON_CUDA
+JOB = replace(SMALL, environments=70, blocks=2, width=64, learning_rate=1e-3, epochs=4, held_out=20)
 
 
 def losses(name, folder, **machine):

@@ -7,21 +7,8 @@ import pytest
 import torch
 
 from memory_mosaics.errors import UserError
-from memory_mosaics.studies.regbench_training import Job, Machine, Trainer
-
-JOB = Job(
-    architecture="gla",
-    environments=40,
-    in_distribution=False,
-    blocks=1,
-    heads=2,
-    width=16,
-    weight_decay=0.1,
-    learning_rate=1e-2,
-    seed=0,
-    epochs=3,
-    held_out=6,
-)
+from memory_mosaics.studies.regbench_training import Machine, Trainer
+from studies.conftest import JOB
 
 
 def test_the_recipe_of_the_paper():

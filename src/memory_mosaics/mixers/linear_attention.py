@@ -142,7 +142,9 @@ class LinearTransformer(nn.Module):
         q, v = (heads_of(map(x), self.heads, None).to(exact) for map in (self.query, self.value))
         k = heads_of(self.key(x), self.heads, mask).to(exact) * q.shape[-1] ** -0.5
         if self.training and self.dropout:
-            answers, memory = _dropped(q, k, v, self.dropout), torch.einsum("bthd,bthv->bhdv", k, v)
+            answers = _dropped(q, k, v, self.dropout)
+            with full_precision(x.device):
+                memory = torch.einsum("bthd,bthv->bhdv", k, v)
             if state:
                 answers, memory = answers + torch.einsum("bthd,bhdv->bthv", q, state[0]), memory + state[0]
         else:

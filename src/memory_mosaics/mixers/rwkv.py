@@ -47,19 +47,19 @@ class RWKV(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self, layer: int = 0, layers: int = 1) -> None:
-        """Later layers of a model begin with longer memories, and with more of the token before."""
+        """Later layers of a model begin with longer memories, and with less of the token before."""
         if self.as_published:
             for name in CHANNELS:
                 nn.init.normal_(getattr(self, name))
             return
         channel = torch.arange(len(self.time_decay), device=self.time_decay.device)
-        depth, fresh = layer / max(1, layers - 1), 1 - layer / layers
+        depth, early = layer / max(1, layers - 1), 1 - layer / layers
         share = channel / len(channel)
         self.time_decay.copy_(8 * (channel / max(1, len(channel) - 1)) ** (0.7 + 1.3 * depth) - 5)
         self.time_first.copy_(log(0.3) + 0.5 * ((channel + 1) % 3 - 1))
-        self.mix_key.copy_(share**fresh)
-        self.mix_value.copy_(share**fresh + 0.3 * depth)
-        self.mix_receptance.copy_(share ** (0.5 * fresh))
+        self.mix_key.copy_(share**early)
+        self.mix_value.copy_(share**early + 0.3 * depth)
+        self.mix_receptance.copy_(share ** (0.5 * early))
 
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
