@@ -21,12 +21,13 @@ from memory_mosaics.ops.triton import WIDTHS
 from memory_mosaics.shapes import Float
 
 FORWARD = dict(C=16, num_warps=2, num_stages=5)
-BACKWARD = dict(P=4, C=16, num_warps=1, STAGES=10)
-SEGMENT_BACKWARD = dict(P=8, C=16, num_warps=2, STAGES=10)  # of several
+BACKWARD = dict(P=8, C=16, num_warps=2, STAGES=6)
+SEGMENT_FORWARD = dict(C=16, num_warps=1, num_stages=8)  # of several
+SEGMENT_BACKWARD = dict(P=4, C=16, num_warps=1, STAGES=10)
 CHUNK = 32  # of steps: a segment has a whole number of them
 SUMS = dict(C=CHUNK, num_warps=1)  # most of whose programs have nothing to do
 SHORTEST = 256  # steps of a segment
-RESIDENT = 6  # programs that a multiprocessor should have to work on
+RESIDENT = 8  # programs that a multiprocessor should have to work on
 
 
 def leaky_key(
@@ -93,8 +94,9 @@ def forward_kernels(
     raw, decay = packed(raw), decay.contiguous()
     mean, scale = (None if given is None else given.contiguous() for given in (mean, scale))
     B, T, H, D = raw.shape
-    options = FORWARD | {"PRECISION": "split" if raw.dtype == torch.bfloat16 else "tf32x3"} | options
     rows, S = segments(raw, CHUNK) if rows is None else (rows, -(-T // rows))
+    precision = "split" if raw.dtype == torch.bfloat16 else "tf32x3"
+    options = (FORWARD if S == 1 else SEGMENT_FORWARD) | {"PRECISION": precision} | options
     key = torch.empty(B, T, H, D, dtype=raw.dtype, device=raw.device)
     norm = torch.empty(B, H, T, dtype=torch.float32, device=raw.device)
     last = torch.empty(B, H, D, dtype=torch.float32, device=raw.device)
