@@ -19,6 +19,7 @@ from memory_mosaics.shapes import Float
 
 FORWARD = dict(C=32, num_warps=4, num_stages=2)
 BACKWARD = dict(C=32, num_warps=4, num_stages=1)
+RESIDENT = 6  # programs that a multiprocessor should have to work on
 
 
 def gated_key(
@@ -58,7 +59,7 @@ def forward_kernels(
     mean = None if mean is None else mean.contiguous()
     B, T, H, D = raw.shape
     options = FORWARD | {"PRECISION": "split" if raw.dtype == torch.bfloat16 else "tf32x3"} | options
-    rows, S = segments(raw, options["C"]) if rows is None else (rows, -(-T // rows))
+    rows, S = segments(raw, options["C"], RESIDENT) if rows is None else (rows, -(-T // rows))
     key = torch.empty(B, T, H, D, dtype=raw.dtype, device=raw.device)
     norm = torch.empty(B, H, T, dtype=torch.float32, device=raw.device)
     last = torch.empty(B, H, D, dtype=torch.float32, device=raw.device)
@@ -96,7 +97,7 @@ def backward_kernels(
     d_last = None if d_last is None else d_last.contiguous()
     B, T, H, D = key.shape
     options = BACKWARD | {"PRECISION": "tf32" if key.dtype == torch.bfloat16 else "tf32x3"} | options
-    rows, S = segments(key, options["C"]) if rows is None else (rows, -(-T // rows))
+    rows, S = segments(key, options["C"], RESIDENT) if rows is None else (rows, -(-T // rows))
     d_raw = torch.empty(B, T, H, D, dtype=key.dtype, device=key.device)
     d_decay, d_gate = torch.empty(B, T, H, device=key.device), torch.empty(B, T, H, device=key.device)
     d_mean = None if mean is None else torch.empty(B, H, D, device=key.device)

@@ -27,7 +27,7 @@ SEGMENT_BACKWARD = dict(P=4, C=16, num_warps=1, STAGES=10)
 CHUNK = 32  # of steps: a segment has a whole number of them
 SUMS = dict(C=CHUNK, num_warps=1)  # most of whose programs have nothing to do
 SHORTEST = 256  # steps of a segment
-RESIDENT = 8  # programs that a multiprocessor should have to work on
+RESIDENT = 8  # programs that a multiprocessor should have to work on, where time is cut
 
 
 def leaky_key(
@@ -64,10 +64,10 @@ def multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
 
 
-def segments(x: Tensor, chunk: int) -> tuple[int, int]:
-    """Steps of a segment, a multiple of the chunk, and how many there are: enough programs to fill the device."""
+def segments(x: Tensor, chunk: int, resident: int) -> tuple[int, int]:
+    """Steps of a segment, a multiple of the chunk, and how many there are: `resident` programs a multiprocessor."""
     B, T, H, _ = x.shape
-    wanted = max(1, min(RESIDENT * multiprocessors(x.device) // (B * H), T // SHORTEST))
+    wanted = max(1, min(resident * multiprocessors(x.device) // (B * H), T // SHORTEST))
     rows = -(-T // (wanted * chunk)) * chunk
     return rows, -(-T // rows)
 
@@ -94,7 +94,7 @@ def forward_kernels(
     raw, decay = packed(raw), decay.contiguous()
     mean, scale = (None if given is None else given.contiguous() for given in (mean, scale))
     B, T, H, D = raw.shape
-    rows, S = segments(raw, CHUNK) if rows is None else (rows, -(-T // rows))
+    rows, S = segments(raw, CHUNK, RESIDENT) if rows is None else (rows, -(-T // rows))
     precision = "split" if raw.dtype == torch.bfloat16 else "tf32x3"
     options = (FORWARD if S == 1 else SEGMENT_FORWARD) | {"PRECISION": precision} | options
     key = torch.empty(B, T, H, D, dtype=raw.dtype, device=raw.device)
@@ -129,7 +129,7 @@ def backward_kernels(
     d_key, decay = packed(d_key), decay.contiguous()
     mean, scale, d_last = (None if given is None else given.contiguous() for given in (mean, scale, d_last))
     B, T, H, D = key.shape
-    rows, S = segments(key, CHUNK) if rows is None else (rows, -(-T // rows))
+    rows, S = segments(key, CHUNK, RESIDENT) if rows is None else (rows, -(-T // rows))
     options = (BACKWARD if S == 1 else SEGMENT_BACKWARD) | options
     empty = lambda *shape: torch.empty(*shape, dtype=torch.float32, device=key.device)  # noqa: E731
     d_raw = torch.empty(B, T, H, D, dtype=key.dtype, device=key.device)
@@ -187,7 +187,7 @@ def _backward(d_key, d_last, key, norm, decay, mean, scale):
 
 @_backward.register_fake
 def _(d_key, d_last, key, norm, decay, mean, scale):
-    rows = key.shape[0] * (segments(key, CHUNK)[1] if runs_kernels(key) else 1)
+    rows = key.shape[0] * (segments(key, CHUNK, RESIDENT)[1] if runs_kernels(key) else 1)
     shapes = (
         (rows, key.shape[2]),
         mean if mean is None else mean.shape,
