@@ -104,7 +104,7 @@ def draw(folder: Path) -> None:
         raise
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / 'results.json'} is not what a study wrote: {one_line(error)}") from error
-    print(f"drawn: {', '.join(map(str, drawn))}")
+    print(f"drawn: {', '.join(map(str, drawn))}" if drawn else "nothing to draw: what was measured has no figure")
 
 
 def train(

@@ -157,6 +157,9 @@ def test_the_commit_is_known_within_the_repository(monkeypatch):
     files.commit.cache_clear()
 
 
-def test_nothing_drawn_is_said_so(tmp_path):
+def test_nothing_drawn_is_said_so(tmp_path, capsys):
     assert bench.figures.draw({"study": "bench"}, tmp_path) == []
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "results.json").write_text('{"study": "bench"}')
+    assert main(["draw", str(tmp_path)]) == 0
+    assert "nothing to draw" in capsys.readouterr().out

@@ -11,6 +11,7 @@ import pytest
 from memory_mosaics.cli import main
 from memory_mosaics.data.regbench import RegBenchTask
 from memory_mosaics.errors import UserError
+from memory_mosaics.figures import regbench as figures
 from memory_mosaics.studies import regbench, regbench_models, regbench_plan, regbench_tables, regbench_training
 from memory_mosaics.studies.regbench_models import ARCHITECTURES, ELEVEN
 from memory_mosaics.studies.regbench_plan import Choices, make
@@ -254,6 +255,13 @@ def test_a_mixer_of_your_own(tmp_path, monkeypatch):
     assert {one["architecture"] for one in results["runs"]} == {"my_mixers.RunningMeanConfig", "lstm"}
     assert results["labels"]["my_mixers.RunningMeanConfig"] == "RunningMean"
     assert all(one["status"] == "finished" for one in results["runs"])
+    again = {"architectures": ["my_mixers.RunningMeanConfig"]}
+    assert run(tmp_path / "out", **again)["best"] == results["best"]
+    (tmp_path / "my_mixers.py").write_text(code.replace("cumsum(1)", "cummax(1).values"))
+    with pytest.raises(
+        UserError, match=r"holds runs of my_mixers\.RunningMeanConfig as it was before its file changed"
+    ):
+        run(tmp_path / "out", **again)
 
 
 @pytest.mark.parametrize(
@@ -354,6 +362,23 @@ def test_other_languages(tmp_path):
     assert first["anchors"]["2-gram"] != second["anchors"]["2-gram"]  # of the same test
     with pytest.raises(UserError, match="holds runs with distinct False, not True"):
         run(tmp_path / "0", distinct=True)
+
+
+def test_distinct_languages_are_those_of_the_ngrams_too(tmp_path):
+    run(tmp_path, distinct=True)
+    assert {"-distinct-" in file.name for file in tmp_path.glob("data/*")} == {True}
+
+
+def test_figures_show_the_papers_numbers_of_as_many_languages_alone():
+    best = {"architecture": "s4d", "environments": 100, "in_distribution": True, "accuracy": 0.5, "tvd": 0.25}
+    others = best | {"environments": 32}, best | {"in_distribution": False, "environments": 32}
+    results = {"best": [best, *others], "labels": {"s4d": "S4D"}, "anchors": {}}
+    results |= {"published": regbench_tables.PUBLISHED, "published_in_distribution": {"s4d": [0.846, 0.35]}}
+    inside, outside = figures.in_distribution(results), figures.regbench(results)
+    assert [text.get_text() for text in inside.axes[0].get_yticklabels()] == ["S4D, 100", "S4D, 32"]
+    rings = [line for line in inside.axes[0].lines if line.get_markerfacecolor() == "none"]
+    assert [tuple(line.get_xydata()[0]) for line in rings] == [(0.846, 0)]
+    assert [text.get_text() for text in outside.legends[0].get_texts()] == ["S4D"]
 
 
 def test_patience_is_part_of_a_folder(tmp_path):

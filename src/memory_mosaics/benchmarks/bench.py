@@ -28,7 +28,7 @@ BENCHMARKS: dict[str, Any] = {
 }
 
 
-def run(benchmarks: list[str] | None = None, out: Path = Path("benchmarks"), *, cpu: bool = False) -> dict[str, Any]:
+def run(benchmarks: list[str] | None = None, out: Path = Path("runs/bench"), *, cpu: bool = False) -> dict[str, Any]:
     """Measure speed and memory against what the machine allows: `mosaics bench train decode kernels memory profile`.
 
     GPT-2 small on CUDA; sizes for a laptop, a few minutes on two cores, elsewhere. Ctrl-C keeps what is finished.

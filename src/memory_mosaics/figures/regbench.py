@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Memories in the one warm colour; architectures after it in hues that stay apart, each with a mark of its own.
-HUES = ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#8C6D1F", "#6A51A3", "#E69F00", "#41AB5D", "#A50F15", "#4D4D4D")
+HUES = ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#8C6D1F", "#6A51A3", "#E69F00", "#A6BE00", "#A50F15", "#4D4D4D")
 MARKS = "osD^vP<>Xph"
 DASH = {"marker": "_", "markersize": 13, "markeredgewidth": 1.8, "linestyle": "none", "zorder": 6}  # of the paper
 MEASURES = {
@@ -26,6 +26,7 @@ def regbench(results: dict[str, Any]) -> "Figure | None":
     title = "RegBench: learning a new language in context"
     figure, [panels] = canvas(1, 2, 12.5, 5.4, title)
     numbers = sorted({best["environments"] for row in lines.values() for best in row})
+    compared = False
     for place, (axes, (measure, name)) in enumerate(zip(panels, MEASURES.items(), strict=True)):
         _anchors(axes, {name: scores[measure] for name, scores in results["anchors"].items() if name != "uniform"})
         for architecture, row in lines.items():
@@ -36,13 +37,14 @@ def regbench(results: dict[str, Any]) -> "Figure | None":
             there = [(number, published[str(number)][place]) for number in numbers if str(number) in published]
             if there:
                 axes.plot(*zip(*there, strict=True), **DASH, color=look["color"])
+                compared = True
         axes.set_title(name, loc="left", fontsize=10.5)
         axes.set(xscale="log", xlabel="training languages", xlim=(numbers[0] / 1.3, numbers[-1] * 1.3))
         axes.set_xticks(numbers, labels=[f"{number:,}" for number in numbers])
         axes.set_xticks([], minor=True)
         axes.grid(axis="y", color="#EEEEEE", linewidth=0.8)
         axes.set_axisbelow(True)
-    if any(name in results["published"] for name in lines):
+    if compared:
         panels[0].plot([], [], **DASH, color=GREY, label="the paper's figure 9")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9.5)
@@ -51,33 +53,44 @@ def regbench(results: dict[str, Any]) -> "Figure | None":
 
 def in_distribution(results: dict[str, Any]) -> "Figure | None":
     """New sequences of the training languages: a row an architecture, ours as a dot, the paper's as a ring."""
-    largest = max((best["environments"] for best in results["best"] if best["in_distribution"]), default=0)
-    bests = [one for one in results["best"] if one["in_distribution"] and one["environments"] == largest]
+    bests = [one for one in results["best"] if one["in_distribution"]]
     if not bests:
         return None
     bests.sort(key=lambda best: best["accuracy"])
-    title = f"RegBench in distribution, {largest:,} languages"
-    figure, [panels] = canvas(1, 2, 11.0, 1.4 + 0.36 * len(bests), title)
+    numbers = sorted({best["environments"] for best in bests})
+    languages = f"{', '.join(f'{number:,}' for number in numbers)} languages"
+    figure, [panels] = canvas(1, 2, 11.0, 1.4 + 0.36 * len(bests), f"RegBench in distribution, {languages}")
+    published = [_published(results, best) for best in bests]
+    names = [_name(results, best, alone=len(numbers) == 1) for best in bests]
     for axes, (place, measure) in zip(panels, enumerate(MEASURES), strict=True):
-        for row, best in enumerate(bests):
-            _row(axes, row, best, measure, results["published_in_distribution"].get(best["architecture"]), place)
-        axes.set_yticks(range(len(bests)), labels=[results["labels"][best["architecture"]] for best in bests])
+        for row, (best, theirs) in enumerate(zip(bests, published, strict=True)):
+            colour = ORANGE if best["architecture"].startswith("memory-mosaic") else HUES[0]
+            if theirs:
+                axes.plot(theirs[place], row, "o", markersize=8, markerfacecolor="none", color=GREY)
+            axes.plot(best[measure], row, "o", markersize=7, color=colour)
+        axes.set_yticks(range(len(bests)), labels=names)
+        axes.set_ylim(-0.6, len(bests) - 0.4)
+        axes.margins(x=0.08)
         axes.set_title(MEASURES[measure], loc="left", fontsize=10.5)
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x", color="#EEEEEE", linewidth=0.8)
         axes.set_axisbelow(True)
     panels[1].set_yticklabels([])
     panels[1].plot([], [], "o", color=INK, label="chosen on validation loss")
-    panels[1].plot([], [], "o", markerfacecolor="none", color=GREY, label="the paper's table 2")
+    if any(published):
+        panels[1].plot([], [], "o", markerfacecolor="none", color=GREY, label="the paper's table 2")
     figure.legend(loc="outside lower right", frameon=False, fontsize=9, ncols=2)
     return figure
 
 
-def _row(axes: "Axes", row: int, best: dict[str, Any], measure: str, published: Any, place: int) -> None:
-    colour = ORANGE if best["architecture"].startswith("memory-mosaic") else HUES[0]
-    if published:
-        axes.plot(published[place], row, "o", markersize=8, markerfacecolor="none", color=GREY)
-    axes.plot(best[measure], row, "o", markersize=7, color=colour)
+def _published(results: dict[str, Any], best: dict[str, Any]) -> list[float] | None:
+    """Accuracy and TVD of the paper's table, which is of 100 languages."""
+    return results["published_in_distribution"].get(best["architecture"]) if best["environments"] == 100 else None
+
+
+def _name(results: dict[str, Any], best: dict[str, Any], *, alone: bool) -> str:
+    """Of a row; with its number of languages, if there are several."""
+    return results["labels"][best["architecture"]] + ("" if alone else f", {best['environments']:,}")
 
 
 def _anchors(axes: "Axes", levels: dict[str, float]) -> None:

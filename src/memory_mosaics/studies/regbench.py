@@ -16,13 +16,13 @@ from typing import Any, Literal
 
 from memory_mosaics import figures
 from memory_mosaics import results as files
-from memory_mosaics.data.regbench import RegBenchTask
 from memory_mosaics.data.regbench_anchors import anchors
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import written_whole
 from memory_mosaics.studies import regbench_tables as tables
 from memory_mosaics.studies.journal import optuna
-from memory_mosaics.studies.regbench_models import ELEVEN
+from memory_mosaics.studies.regbench_models import ARCHITECTURES, ELEVEN
+from memory_mosaics.studies.regbench_own import fingerprint
 from memory_mosaics.studies.regbench_plan import Choices, Plan, make
 from memory_mosaics.studies.regbench_training import task_of
 from memory_mosaics.studies.sweep_ray import need_ray, on_ray
@@ -108,7 +108,7 @@ def run(
     else:
         same["precision"] = precision_of(machine, find_device(device))
     files.prepare(out)
-    same_setup(out, same)
+    same_setup(out, same, {name: fingerprint(name) for name, _ in cases if name not in ARCHITECTURES})
     for number in dict.fromkeys(numbers):  # once, and not by every process
         for split in ("train", "validation", "test"):
             task_of(number, common).sequences(split, folder=out / "data")
@@ -131,13 +131,17 @@ def run(
     return results
 
 
-def same_setup(out: Path, setup: Settings) -> None:
-    """All runs of a folder are measured alike."""
+def same_setup(out: Path, setup: Settings, mixers: dict[str, str]) -> None:
+    """All runs of a folder are measured alike, and those of a mixer of your own are of what it is now."""
     theirs = setup | setup_of(out)
     for name, value in setup.items():
         if theirs.get(name) != value:
             raise UserError(f"{out} holds runs with {name} {theirs.get(name)}, not {value}; name another with --out")
-    files.write(out / "setup.json", theirs)
+    known = theirs.get("mixers", {})
+    for name, now in mixers.items():
+        if known.get(name, now) != now and any(out.glob(f"trials/{name}-*")):
+            raise UserError(f"{out} holds runs of {name} as it was before its file changed; name another with --out")
+    files.write(out / "setup.json", theirs | ({"mixers": known | mixers} if known or mixers else {}))
 
 
 def setup_of(out: Path) -> Settings:
@@ -207,7 +211,7 @@ def collect(out: Path, held_out: int) -> dict[str, Any]:
         **({"hardware": "; ".join(hardware)} if hardware else {}),
         "held_out": held_out,
         "labels": {one["architecture"]: one["label"] for one in runs},
-        "anchors": _anchors(out, held_out),
+        "anchors": _anchors(out, held_out, min((one["environments"] for one in runs), default=1)),
         "published": tables.PUBLISHED,
         "published_in_distribution": tables.PUBLISHED_IN_DISTRIBUTION,
         "best": [tables.row(one, runs) for one in sorted(best.values(), key=tables.place)],
@@ -215,14 +219,16 @@ def collect(out: Path, held_out: int) -> dict[str, Any]:
     }
 
 
-def _anchors(out: Path, held_out: int) -> dict[str, dict[str, float]]:
-    """What predictors reach that need no training, on the test that all sizes share; measured once."""
+def _anchors(out: Path, held_out: int, environments: int) -> dict[str, dict[str, float]]:
+    """What predictors reach that need no training; measured once. All sizes share the test, unless it avoids the
+    languages of the training: then it is the smallest's.
+    """
     file = out / "anchors.json"
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
-        task = RegBenchTask(held_out=held_out, seed=setup_of(out).get("data_seed", 0))
-        found = anchors(task.sequences("test", folder=out / "data"))
+        common = NOT_SAID | setup_of(out) | {"held_out": held_out, "in_distribution": False}
+        found = anchors(task_of(environments, common).sequences("test", folder=out / "data"))
         measured = {
             name: {"accuracy": files.rounded(scores.accuracy, 4), "tvd": files.rounded(scores.tvd, 4)}
             for name, scores in found.items()

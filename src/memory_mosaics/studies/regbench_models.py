@@ -10,15 +10,11 @@
 A name with a dot is a mixer of your own: `my_package.MyMixerConfig`, put into the same backbone.
 """
 
-import importlib
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from math import e, inf
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +36,7 @@ from memory_mosaics.mixers.state_space import H3Config, S4DConfig
 from memory_mosaics.presets import memory_mosaic
 from memory_mosaics.scales import Scale
 from memory_mosaics.storage import State
+from memory_mosaics.studies.regbench_own import imported, tried
 
 CONTEXT = 1000  # no sequence is longer than 949 tokens
 POSITIONS = 4098  # learned, of which so many are used
@@ -247,22 +244,14 @@ def architecture(name: str) -> Architecture:
 
 
 def _own(path: str) -> Architecture:
-    module, _, name = path.rpartition(".")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # as for a script that lies here
-    try:
-        found: Any = getattr(importlib.import_module(module), name)
-    except Exception as error:  # it may do anything
-        raise UserError(f"architecture {path} cannot be imported: {one_line(error)}") from error
-    if not (isinstance(found, MixerConfig) or (isinstance(found, type) and issubclass(found, MixerConfig))):
-        raise UserError(f"architecture {path} is no MixerConfig, but {found!r}; docs/adding_a_mixer.md says how")
+    found = imported(path)
     headed = is_dataclass(found) and "heads" in {field.name for field in fields(found)}
 
     def mixer(size: Size) -> MixerConfig:
         given = {"heads": size.heads} if headed else {}
         return found(**given) if isinstance(found, type) else replace(found, **given)  # type: ignore[type-var]
 
-    label = name.removesuffix("Config")
+    label = path.rpartition(".")[2].removesuffix("Config")
     return Architecture(label=label, build=partial(backbone, mixer=mixer), heads=2 if headed else None)
 
 
@@ -270,25 +259,9 @@ def check(name: str, size: Size) -> None:
     """Refuse parts that do not fit together, before anything is trained; and a mixer of your own that is none."""
     kind = architecture(name)
     if name not in ARCHITECTURES:
-        return _check_own(name, kind.build, replace(size, blocks=1))
+        return tried(name, partial(kind.build, replace(size, blocks=1)))
     try:
         with torch.device("meta"):
             kind.build(size)
     except (TypeError, ValueError) as error:
         raise UserError(f"{name}: {one_line(error)}") from error
-
-
-@torch.no_grad()
-def _check_own(name: str, build: Build, size: Size, *, time: int = 24, seen: int = 15) -> None:
-    """What a model of one block says of some tokens: as many logits as there should be, and nothing of what follows."""
-    tokens = torch.randint(1, len(VOCABULARY), (3, time), generator=torch.Generator().manual_seed(0))
-    others = torch.cat([tokens[:, :seen], tokens[:, seen:].flip(1)], dim=1)
-    try:
-        model = build(size).eval()
-        logits, changed = (model(text)[0] for text in (tokens, others))
-    except Exception as error:  # it may do anything
-        raise UserError(f"{name}: {one_line(error)}; docs/adding_a_mixer.md says what a mixer is") from error
-    if logits.shape != (3, time, len(VOCABULARY)):
-        raise UserError(f"{name} gives answers of shape {tuple(logits.shape)}; docs/adding_a_mixer.md says of which")
-    if logits.isfinite().all() and not torch.allclose(logits[:, :seen], changed[:, :seen], rtol=1e-3, atol=1e-4):
-        raise UserError(f"{name} looks ahead: what it says of a token changes with the tokens that follow")
