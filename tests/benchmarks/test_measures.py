@@ -1,5 +1,8 @@
 """What is measured is what the table says, at sizes that take no time."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -119,6 +122,20 @@ def test_decoding_rows_tell_the_prompt_from_the_tokens(monkeypatch):
     assert [(row["batch"], row["model"]) for row in rows] == [(b, name) for b in (1, 3) for name in train.PAIR]
     assert [row["tokens_per_second"] for row in rows] == [5, 5, 15, 15]
     assert {(row["prefill_ms"], row["token_ms"]) for row in rows} == {(200, 200)}
+
+
+def test_a_model_is_gone_when_the_next_one_is_counted(monkeypatch):
+    made = []
+
+    def build(*given):
+        model = decode.to_decode("memory-mosaic", TASK, torch.device("cpu"))
+        made.append(weakref.ref(model))
+        return lambda prompts, length: decode.decode(model, prompts, length)
+
+    monkeypatch.setattr(decode, "build", build)
+    for _ in decode.measure(CPU, CEILINGS, task=TASK, repeats=1):
+        gc.collect()
+        assert made[-1]() is None
 
 
 def test_transformers_writes_as_many_tokens():

@@ -57,21 +57,23 @@ def measure(
     task = TASKS[clock.device.type] if task is None else task
     for batch, name in progress([(batch, name) for batch in task.batches for name in contenders()], "decode"):
         clock.start_over()
-        prompts = torch.randint(task.size.vocabulary, (batch, task.prompt), device=clock.device)
-        row: dict[str, Any] = {"model": name, "label": _label(name), "batch": batch}
-        row |= {"prompt": task.prompt, "length": task.length}
-        try:
-            decoder = build(name, task, clock.device)
-            # The whole comes first: what is compiled for it should not have to serve other lengths too.
-            whole, first = (
-                clock.seconds(partial(decoder, prompts, length), repeats, warm_up=1) for length in (task.length, 1)
-            )
-        except torch.OutOfMemoryError:
-            yield row | {"tokens_per_second": None, "failed": "out of memory"}
-            continue
-        row |= {"tokens_per_second": short(batch * task.length / whole), "prefill_ms": short(1e3 * first)}
-        row |= {"token_ms": short(1e3 * (whole - first) / (task.length - 1)), "peak_gib": short(clock.peak())}
-        yield row
+        row = {"model": name, "label": _label(name), "batch": batch, "prompt": task.prompt, "length": task.length}
+        yield row | _measured(clock, task, batch, name, repeats)
+
+
+def _measured(clock: Clock, task: Task, batch: int, name: str, repeats: int) -> dict[str, Any]:
+    """Nothing of it is left when it returns: what the next one takes is counted from there."""
+    prompts = torch.randint(task.size.vocabulary, (batch, task.prompt), device=clock.device)
+    try:
+        decoder = build(name, task, clock.device)
+        # The whole comes first: what is compiled for it should not have to serve other lengths too.
+        whole, first = (
+            clock.seconds(partial(decoder, prompts, length), repeats, warm_up=1) for length in (task.length, 1)
+        )
+    except torch.OutOfMemoryError:
+        return {"tokens_per_second": None, "failed": "out of memory"}
+    speed = {"tokens_per_second": short(batch * task.length / whole), "prefill_ms": short(1e3 * first)}
+    return speed | {"token_ms": short(1e3 * (whole - first) / (task.length - 1)), "peak_gib": short(clock.peak())}
 
 
 def contenders() -> Iterator[str]:
