@@ -1,4 +1,4 @@
-"""A small model with its tokenizer, as a training run leaves it, for the studies that use one; a run of RegBench."""
+"""A small model with its tokenizer, as a training run leaves it, for the studies that use one; runs of RegBench."""
 
 from pathlib import Path
 
@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from memory_mosaics import LanguageModel, checkpoint, memory_mosaic, transformer
+from memory_mosaics.studies import regbench
+from memory_mosaics.studies.regbench_plan import Choices
 from memory_mosaics.studies.regbench_training import Job
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.tokenizer import byte_tokenizer
@@ -24,6 +26,12 @@ JOB = Job(  # seconds on a CPU
     held_out=6,
 )
 SIZES = {"width": 32, "blocks": 2, "heads": 4, "vocabulary": 257}
+
+
+def small_regbench(out: Path, **changes):
+    """One LSTM on eight languages, or what else is asked."""
+    sizes = {"choices": Choices(blocks=[1], width=[16]), "epochs": 2, "held_out": 6, "device": "cpu"}
+    return regbench.run(out, **sizes | {"architectures": ["lstm"], "environments": [8]} | changes)
 
 
 def small_run(folder: Path, kind, context: int = 512) -> Path:

@@ -12,18 +12,12 @@ from memory_mosaics.cli import main
 from memory_mosaics.data.regbench import RegBenchTask
 from memory_mosaics.errors import UserError
 from memory_mosaics.figures import regbench as figures
-from memory_mosaics.studies import regbench, regbench_models, regbench_plan, regbench_tables, regbench_training
+from memory_mosaics.studies import regbench_plan, regbench_tables, regbench_training
 from memory_mosaics.studies.regbench_models import ARCHITECTURES, ELEVEN
 from memory_mosaics.studies.regbench_plan import Choices, make
 from memory_mosaics.studies.regbench_training import Machine, Trainer
 from memory_mosaics.studies.trials import attempted, work
-
-TINY = Choices(blocks=[1], width=[16])
-SIZES = {"choices": TINY, "epochs": 2, "held_out": 6, "device": "cpu"}
-
-
-def run(out, **changes):
-    return regbench.run(out, **SIZES | {"architectures": ["lstm"], "environments": [8]} | changes)
+from studies.conftest import small_regbench as run
 
 
 @pytest.fixture(scope="module")
@@ -244,26 +238,6 @@ def test_two_studies_do_not_train_the_same_at_once(tmp_path):
     assert found == [{"status": "finished", "valid_loss": 1.0}]
 
 
-def test_a_mixer_of_your_own(tmp_path, monkeypatch):
-    """As docs/regbench.md says it: a module that lies where the command is given."""
-    guide = (Path(__file__).parents[2] / "docs" / "regbench.md").read_text()
-    (code,) = [block for block in re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL) if "@part" in block]
-    (tmp_path / "my_mixers.py").write_text(code)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    results = run(tmp_path / "out", architectures=["my_mixers.RunningMeanConfig", "lstm"], processes=2)
-    assert {one["architecture"] for one in results["runs"]} == {"my_mixers.RunningMeanConfig", "lstm"}
-    assert results["labels"]["my_mixers.RunningMeanConfig"] == "RunningMean"
-    assert all(one["status"] == "finished" for one in results["runs"])
-    again = {"architectures": ["my_mixers.RunningMeanConfig"]}
-    assert run(tmp_path / "out", **again)["best"] == results["best"]
-    (tmp_path / "my_mixers.py").write_text(code.replace("cumsum(1)", "cummax(1).values"))
-    with pytest.raises(
-        UserError, match=r"holds runs of my_mixers\.RunningMeanConfig as it was before its file changed"
-    ):
-        run(tmp_path / "out", **again)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -296,47 +270,6 @@ def test_values_that_make_no_sense_are_named():
         Choices(width=[0])
     with pytest.raises(UserError, match="learning_rate must be more than 0, not 0"):
         Choices(learning_rate=[0.0])
-
-
-OWN = """
-from dataclasses import dataclass
-import torch
-from torch import nn
-from memory_mosaics import MixerConfig
-
-class Own(nn.Module):
-    def __init__(self, width, **_):
-        super().__init__()
-        self.map, self.scale = nn.Linear(width, width), float(torch.rand(1))
-    def forward(self, x, state=None, mask=None):
-        {forward}
-
-class OwnConfig(MixerConfig):
-    build = lambda self, width, **_: Own(width)
-"""
-
-
-@pytest.mark.parametrize(
-    ("forward", "message"),
-    [
-        ("return self.map(x), ()", None),
-        ("return self.map(x.flip(1)), ()", "own_{n}.OwnConfig looks ahead"),
-        ("return self.map(x)", "own_{n}.OwnConfig: "),
-        ("return x[..., :3], ()", "own_{n}.OwnConfig: "),
-        ("raise RuntimeError('no way')", "own_{n}.OwnConfig: no way; docs/adding_a_mixer.md says what a mixer is"),
-    ],
-)
-def test_a_mixer_of_your_own_is_tried_first(forward, message, tmp_path, monkeypatch):
-    n = abs(hash(forward))
-    (tmp_path / f"own_{n}.py").write_text(OWN.format(forward=forward))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    name, size = f"own_{n}.OwnConfig", regbench_models.Size(blocks=2, heads=1, width=16)
-    if message is None:
-        regbench_models.check(name, size)
-    else:
-        with pytest.raises(UserError, match=re.escape(message.format(n=n))):
-            regbench_models.check(name, size)
 
 
 def test_damaged_files_are_named(tmp_path, capsys):

@@ -26,25 +26,22 @@ def regbench(results: dict[str, Any]) -> "Figure | None":
     title = "RegBench: learning a new language in context"
     figure, [panels] = canvas(1, 2, 12.5, 5.4, title)
     numbers = sorted({best["environments"] for row in lines.values() for best in row})
-    compared = False
+    published = {name: _points(results["published"].get(name, {}), numbers) for name in lines}
     for place, (axes, (measure, name)) in enumerate(zip(panels, MEASURES.items(), strict=True)):
         _anchors(axes, {name: scores[measure] for name, scores in results["anchors"].items() if name != "uniform"})
         for architecture, row in lines.items():
             look = _look(architecture, [*results["published"], *lines])
             points = [(best["environments"], best[measure]) for best in row]
             axes.plot(*zip(*points, strict=True), **look, label=results["labels"][architecture])
-            published = results["published"].get(architecture, {})
-            there = [(number, published[str(number)][place]) for number in numbers if str(number) in published]
-            if there:
-                axes.plot(*zip(*there, strict=True), **DASH, color=look["color"])
-                compared = True
+            for number, theirs in published[architecture]:
+                axes.plot(number, theirs[place], **DASH, color=look["color"])
         axes.set_title(name, loc="left", fontsize=10.5)
         axes.set(xscale="log", xlabel="training languages", xlim=(numbers[0] / 1.3, numbers[-1] * 1.3))
         axes.set_xticks(numbers, labels=[f"{number:,}" for number in numbers])
         axes.set_xticks([], minor=True)
         axes.grid(axis="y", color="#EEEEEE", linewidth=0.8)
         axes.set_axisbelow(True)
-    if compared:
+    if any(published.values()):
         panels[0].plot([], [], **DASH, color=GREY, label="the paper's figure 9")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9.5)
@@ -60,7 +57,7 @@ def in_distribution(results: dict[str, Any]) -> "Figure | None":
     numbers = sorted({best["environments"] for best in bests})
     languages = f"{', '.join(f'{number:,}' for number in numbers)} languages"
     figure, [panels] = canvas(1, 2, 11.0, 1.4 + 0.36 * len(bests), f"RegBench in distribution, {languages}")
-    published = [_published(results, best) for best in bests]
+    published = [published_in_distribution(results, best) for best in bests]
     names = [_name(results, best, alone=len(numbers) == 1) for best in bests]
     for axes, (place, measure) in zip(panels, enumerate(MEASURES), strict=True):
         for row, (best, theirs) in enumerate(zip(bests, published, strict=True)):
@@ -83,7 +80,12 @@ def in_distribution(results: dict[str, Any]) -> "Figure | None":
     return figure
 
 
-def _published(results: dict[str, Any], best: dict[str, Any]) -> list[float] | None:
+def _points(published: dict[str, list[float]], numbers: list[int]) -> list[tuple[int, list[float]]]:
+    """Accuracy and TVD of the paper's figure, where there is any of these numbers."""
+    return [(number, published[str(number)]) for number in numbers if str(number) in published]
+
+
+def published_in_distribution(results: dict[str, Any], best: dict[str, Any]) -> list[float] | None:
     """Accuracy and TVD of the paper's table, which is of 100 languages."""
     return results["published_in_distribution"].get(best["architecture"]) if best["environments"] == 100 else None
 

@@ -3,6 +3,7 @@
 from math import inf
 from typing import Any
 
+from memory_mosaics.figures.regbench import published_in_distribution
 from memory_mosaics.studies.regbench_models import ARCHITECTURES
 
 # Accuracy, then TVD, read off figure 9 of the Memory Mosaics paper: good to 0.002, or 0.005 where curves meet.
@@ -99,7 +100,7 @@ def _in_distribution(results: dict[str, Any]) -> str:
         return ""
     lines = _head("new sequences of known languages", ["environments", "accuracy / TVD", "published"])
     for best in bests:
-        known = results["published_in_distribution"].get(best["architecture"]) if best["environments"] == 100 else None
+        known = published_in_distribution(results, best)
         cells = [_pair(best["accuracy"], best["tvd"]), _pair(*known) if known else ""]
         lines.append(_line(results["labels"][best["architecture"]], [f"{best['environments']:,}", *cells]))
     return "\n".join(lines)
