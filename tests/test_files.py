@@ -2,6 +2,7 @@ import os
 
 import pytest
 
+from memory_mosaics import files
 from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.files import written_whole
 
@@ -22,3 +23,25 @@ def test_too_little_memory_is_told_in_one_line(words):
         raise RuntimeError(words)
     with pytest.raises(RuntimeError, match="other"), within_memory("take less"):
         raise RuntimeError("other")
+
+
+def test_files_of_others_are_read_within_bounds(tmp_path):
+    (tmp_path / "large.json").write_text("[" + "1," * 100 + "1]")
+    assert files.read_json(tmp_path / "large.json") == [1] * 101
+    with pytest.raises(UserError, match="larger than the 100 bytes"):
+        files.read_json(tmp_path / "large.json", limit=100)
+    os.mkfifo(tmp_path / "fifo.json")
+    (tmp_path / "zero.json").symlink_to("/dev/zero")
+    for name in ("fifo.json", "zero.json"):
+        with pytest.raises(UserError, match="not a regular file"):
+            files.read_json(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        files.read_json(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize("content", [b"{", b"[" * 100_000, b"\xff", b"1" * 5000])
+def test_damaged_json_is_one_line(tmp_path, content):
+    (tmp_path / "damaged.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"damaged\.json") as caught:
+        files.read_json(tmp_path / "damaged.json")
+    assert "\n" not in str(caught.value)

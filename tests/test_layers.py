@@ -72,7 +72,7 @@ def test_imports_point_upwards(path):
 
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_stay_small(path):
-    assert len(path.read_text().splitlines()) <= 300, "split it: a file has one subject"
+    assert len(path.read_text().splitlines()) <= 600, "split it: a file has one subject"
 
 
 def modules_after(statement: str) -> set[str]:

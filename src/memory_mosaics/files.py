@@ -1,9 +1,12 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and files of others that are read within bounds."""
 
+import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from memory_mosaics.errors import UserError, one_line
 
@@ -31,3 +34,38 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+MAX_JSON_BYTES = 64 << 20  # the largest configuration, tokenizer or manifest that is read
+
+
+def read_bytes(file: Path, limit: int = MAX_JSON_BYTES) -> bytes:
+    """The content of a regular file of at most `limit` bytes; links are followed, devices and FIFOs never opened.
+
+    Raises OSError where there is no such file, and UserError for one that is too large or not a regular file.
+    """
+    if not stat.S_ISREG(file.stat().st_mode):
+        raise UserError(f"{file} is not a regular file")
+    with file.open("rb") as stream:
+        content = stream.read(limit + 1)
+    if len(content) > limit:
+        raise UserError(f"{file} is larger than the {limit:,} bytes that such a file may have")
+    return content
+
+
+def read_text(file: Path, limit: int = MAX_JSON_BYTES) -> str:
+    """The UTF-8 text of such a file."""
+    try:
+        return read_bytes(file, limit).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not UTF-8 text: {one_line(error)}") from error
+
+
+def read_json(file: Path, limit: int = MAX_JSON_BYTES) -> Any:
+    """The JSON value in such a file. A file that is missing raises FileNotFoundError, a damaged one UserError."""
+    try:
+        return json.loads(read_text(file, limit))
+    except (FileNotFoundError, UserError):
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{file} is damaged or not JSON: {one_line(error)}") from error
