@@ -1,10 +1,13 @@
 """The curves of both architectures: on the same batches, resumable, and honest about runs that fail."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from memory_mosaics.cli import main
+from memory_mosaics.errors import UserError
 from memory_mosaics.studies import curves
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.training.recipe import Machine, ModelChoice, Training
@@ -37,7 +40,7 @@ def test_every_pair_is_trained_and_drawn(corpus, tmp_path):
     for run in results["runs"]:
         assert [point[0] for point in run["measured"]] == [3, 6]
         assert len(run["curve"]) == 6
-    final = json.loads((tmp_path / "runs" / "transformer-2-0.01" / "results.json").read_text())
+    final = json.loads((tmp_path / "trials" / "transformer-2-0.01" / "results.json").read_text())
     assert final["training"]["final_learning_rate"] == pytest.approx(1e-3), "the same share of the largest"
 
 
@@ -71,3 +74,42 @@ def test_figures_can_be_drawn_elsewhere(corpus, tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "curves.png").exists()
     assert main(["draw", str(tmp_path)]) == 0
     assert (tmp_path / "curves.png").exists()
+
+
+def test_seeds_are_trained_at_the_best_rate_of_a_search_that_ends_inside(corpus, tmp_path, capsys):
+    results = study(
+        corpus, tmp_path, architectures=["memory-mosaic", "transformer-rotary"], blocks=[1], rates=[1e-3, 2e-3], seeds=3
+    )
+    for row in results["summary"]:
+        own = [run for run in results["runs"] if run["architecture"] == row["architecture"]]
+        search = {run["learning_rate"]: run["valid_loss"] for run in own if run["seed"] == 0}
+        assert search[row["learning_rate"]] == min(search.values())
+        assert len(search) > 2, "these rates are too small: the search goes on to larger ones"
+        chosen = [run["valid_loss"] for run in own if run["learning_rate"] == row["learning_rate"]]
+        assert [run["seed"] for run in own if run["learning_rate"] == row["learning_rate"]] == [0, 1, 2]
+        assert row["valid_loss"] == pytest.approx(sum(chosen) / 3, abs=1e-5)
+        assert row["valid_loss_within"] == pytest.approx(4.303 * np.std(chosen, ddof=1) / 3**0.5, rel=1e-2)
+    assert "3 seeds, 0 failed" in capsys.readouterr().out
+
+
+def test_several_at_once_train_the_same(corpus, tmp_path):
+    alone = study(corpus, tmp_path / "alone", blocks=[1], rates=[1e-3, 1e30])
+    beside = study(corpus, tmp_path / "beside", blocks=[1], rates=[1e-3, 1e30], jobs=2)
+    for one, other in zip(alone["runs"], beside["runs"], strict=True):
+        assert one["valid_loss"] == other["valid_loss"]
+        assert one["curve"] == other["curve"]
+
+
+def test_another_recipe_is_refused_in_the_same_folder(corpus, tmp_path):
+    study(corpus, tmp_path, blocks=[1], rates=[1e-3])
+    with pytest.raises(UserError, match=r"holds a run with training\.batch 4, not 2"):
+        study(corpus, tmp_path, blocks=[1], rates=[1e-3], training=replace(TRAINING, batch=2))
+
+
+@pytest.mark.parametrize(
+    "options", [{"architectures": ["transformer-rope"]}, {"seeds": 0}, {"jobs": 0}, {"rates": [0.0]}]
+)
+def test_what_cannot_be_is_refused(corpus, tmp_path, options):
+    with pytest.raises(UserError):
+        study(corpus, tmp_path, **options)
+    assert not list(tmp_path.iterdir())

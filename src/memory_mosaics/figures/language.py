@@ -26,13 +26,14 @@ LABELS = {
 
 def training_curves(results: dict[str, Any]) -> "Figure":
     """Figure 7: loss against steps, one panel a depth, each architecture at its best learning rate."""
-    best = _best(results["runs"])
+    best = best_runs(results["runs"])
+    means = {(row["architecture"], row["blocks"]): row for row in results.get("summary", ())}
     depths = sorted({depth for _, depth in best})
     figure, [panels] = canvas(1, len(depths), 4.6 * len(depths), 3.8, "Training (lines) and validation (dots) loss")
     for axes, depth in zip(panels, depths, strict=True):
         for architecture, colour in COLOURS.items():
             if record := best.get((architecture, depth)):
-                _curve(axes, record, colour)
+                _curve(axes, record, colour, means.get((architecture, depth)))
         axes.set_title(f"{depth} block{'s' if depth > 1 else ''}", loc="left", fontsize=10.5)
         axes.set_xlabel("steps")
         axes.legend(loc="upper right", framealpha=0.85, edgecolor="none")
@@ -46,9 +47,12 @@ def training_curves(results: dict[str, Any]) -> "Figure":
     return figure
 
 
-def _curve(axes: "Axes", record: dict[str, Any], colour: str) -> None:
-    name = LABELS[record["architecture"]]
-    label = f"{name}: {record['valid_loss']:.3f} (step size {record['learning_rate']:g})"
+def _curve(axes: "Axes", record: dict[str, Any], colour: str, mean: dict[str, Any] | None) -> None:
+    """The curve of the first seed; the label has the mean over the seeds and its 95 % interval."""
+    loss = f"{record['valid_loss']:.3f}"
+    if mean is not None and mean["seeds"] > 1:
+        loss = f"{mean['valid_loss']:.3f} ± {mean['valid_loss_within']:.3f}, {mean['seeds']} seeds"
+    label = f"{LABELS[record['architecture']]}: {loss} (learning rate {record['learning_rate']:g})"
     axes.plot(*zip(*record["curve"], strict=True), color=colour, linewidth=1.2, alpha=0.6)
     steps, _, valid = zip(*record["measured"], strict=True)
     axes.plot(steps, valid, "o-", color=colour, markersize=4, linewidth=1.5, label=label)
@@ -82,9 +86,18 @@ def step_sizes(results: dict[str, Any]) -> "Figure":
                 (record["learning_rate"], record["valid_loss"])
                 for record in runs
                 if (record["architecture"], record["blocks"]) == (architecture, depth)
+                and record.get("seed") == results["runs"][0].get("seed")
             )
             if points:
                 axes.plot(*zip(*points, strict=True), "o-", color=colour, label=LABELS[architecture])
+            others = [
+                (record["learning_rate"], record["valid_loss"])
+                for record in runs
+                if (record["architecture"], record["blocks"]) == (architecture, depth)
+                and record.get("seed") != results["runs"][0].get("seed")
+            ]
+            if others:  # the other seeds, at the best learning rate
+                axes.plot(*zip(*others, strict=True), "_", color=colour, markersize=9)
         axes.set(xscale="log", xlabel="largest learning rate")
         axes.set_title(f"{depth} block{'s' if depth > 1 else ''}", loc="left", fontsize=10.5)
         ticks = sorted({record["learning_rate"] for record in runs})
@@ -95,13 +108,13 @@ def step_sizes(results: dict[str, Any]) -> "Figure":
     return figure
 
 
-def _best(runs: list[dict[str, Any]]) -> dict[tuple[str, int], dict[str, Any]]:
-    """The run with the lowest validation loss of each architecture and depth."""
+def best_runs(runs: list[dict[str, Any]]) -> dict[tuple[str, int], dict[str, Any]]:
+    """Of each architecture and depth the run of the search, at the first seed, with the lowest validation loss."""
     best: dict[tuple[str, int], dict[str, Any]] = {}
     for record in runs:
         key = (record["architecture"], record["blocks"])
-        if record["valid_loss"] is not None and (key not in best or record["valid_loss"] < best[key]["valid_loss"]):
-            best[key] = record
+        if record["valid_loss"] is not None and record.get("seed") == runs[0].get("seed"):
+            best[key] = min(best.get(key, record), record, key=lambda one: one["valid_loss"])
     return best
 
 

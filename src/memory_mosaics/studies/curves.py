@@ -1,12 +1,16 @@
-"""Training curves: both architectures at several depths and step sizes, same batches, same order (figure 7).
+"""Training curves: several architectures, depths, learning rates and seeds, same batches, same order (figure 7).
 
-Every pair has the same width, heads, blocks, context and recipe; the batch of a step depends on the seed alone. Each
+All models have the same width, heads, blocks, context and recipe; the batch of a step depends on the seed alone. Each
 run is a training run like any other, in a folder of its own: a study that was stopped goes on where it was, and
 finished runs are not repeated.
+
+With several seeds the search comes first, at the first seed and the same for every architecture: all learning rates,
+and then further ones where the best lies at the edge of those tried. The other seeds are trained at the best rate only.
 """
 
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,23 +18,28 @@ from typing import Any
 from memory_mosaics import figures
 from memory_mosaics import results as files
 from memory_mosaics.errors import UserError
-from memory_mosaics.figures.language import LABELS
+from memory_mosaics.figures.language import LABELS, best_runs
+from memory_mosaics.studies import trials
 from memory_mosaics.text.corpus import Corpus
-from memory_mosaics.training import loop, parallel
+from memory_mosaics.training import folder, loop, parallel
 from memory_mosaics.training.log import read
 from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training, recipe
 
-ARCHITECTURES = ("memory-mosaic", "transformer")
 MODEL, TRAINING = recipe("memory-mosaic-small")
 MACHINE = Machine(samples=0)
+MAX_EXTENSIONS = 4  # learning rates tried beyond either end of those that were named
+Setting = tuple[str, int, float, int]  # architecture, blocks, learning rate, seed
 
 
 def run(
     data: Path,
     out: Path = Path("runs/curves"),
     *,
+    architectures: list[str] | None = None,
     blocks: list[int] | None = None,
     rates: list[float] | None = None,
+    seeds: int = 1,
+    jobs: int = 1,
     model: ModelChoice = MODEL,
     training: Training = TRAINING,
     machine: Machine = MACHINE,
@@ -42,40 +51,185 @@ def run(
     Args:
         data: a folder that `mosaics prepare` wrote
         out: folder for the runs, results.json and the figures
+        architectures: any of memory-mosaic, transformer (learned positions), transformer-rotary, transformer-alibi and
+            transformer-none; the first two if none are named
         blocks: the depths; 1 and 6 if none are named
         rates: the largest learning rates; 1e-3, 3e-3 and 6e-3 if none are named. All end at the same share of it.
+        seeds: how many; more than one first extends the rates until none of the best lies at their edge, and trains
+            the other seeds at the best rate of each architecture and depth
+        jobs: runs at once, each in a process of its own, spread over the GPUs there are
         model: what all models have in common; its name and blocks are chosen by the study
-        training: how all learn
+        training: how all learn; its seed is the first
         machine: how it is computed
     """
-    base = Run(data=data, out=out, model=model, training=training, machine=machine)
-    plans = list(_plans(base, blocks or [1, 6], rates or [1e-3, 3e-3, 6e-3]))
-    corpus = Corpus.open(data)
-    for _, plan in plans:
-        plan.model.build(corpus.vocabulary)  # a wrong size is found before hours are spent
+    if min(seeds, jobs) < 1:
+        raise UserError(f"seeds and jobs must be at least 1, not {seeds} and {jobs}")
+    if jobs > 1 and "RANK" in os.environ:
+        raise UserError("--jobs is not for torchrun: all processes train one model after the other")
+    study = Study(Run(data=data, out=out, model=model, training=training, machine=machine), Corpus.open(data))
+    kinds, depths = architectures or ["memory-mosaic", "transformer"], blocks or [1, 6]
+    grid = product(depths, rates or [1e-3, 3e-3, 6e-3], kinds)
+    first = [(kind, depth, rate, training.seed) for depth, rate, kind in grid]
+    for setting in first:
+        study.check(setting)  # a wrong size is found before hours are spent
     files.prepare(out)
-    results: dict[str, Any] = {"study": "curves", "interrupted": False, "corpus": _corpus(corpus)}
+    results: dict[str, Any] = {"study": "curves", "interrupted": False, "corpus": _corpus(study.corpus), "seeds": seeds}
     results |= {"model": asdict(model), "training": asdict(training), "runs": []}
+
     with parallel.world(machine) as world:
-        for labels, plan in plans:
+
+        def train(settings: list[Setting]) -> bool:
+            """Train what is new of these; false if told to stop."""
             try:
-                trained = loop.train(plan)
-                results |= {key: trained[key] for key in ("versions", "hardware")}
-            except loop.Diverged:
-                trained = {}
-            results["interrupted"] = bool(trained.get("interrupted"))
-            if not results["interrupted"]:
-                results["runs"].append(labels | {"run": str(plan.out.relative_to(out))} | _record(trained, plan.out))
-            if world.first:
-                files.write(out / "results.json", results)
-            if results["interrupted"]:
+                return study.train(settings, results, jobs=jobs, keep=world.first)
+            except KeyboardInterrupt:  # in other processes: they have saved
+                return False
+
+        done = train(first)
+        for _ in range(MAX_EXTENSIONS if seeds > 1 else 0):
+            further = _beyond_the_edge(results["runs"])
+            done = done and train(further)
+            if not further or not done:
                 break
+        if done and seeds > 1:
+            best = [(*kind, record["learning_rate"]) for kind, record in best_runs(results["runs"]).items()]
+            done = train([(*one, training.seed + number) for one in best for number in range(1, seeds)])
+        results["interrupted"] = not done
+        results["summary"] = summary(results["runs"])
         if world.first:
-            _say(results, out)
+            files.write(out / "results.json", results)
+            _report(results, out)
     return results
 
 
-def _say(results: dict[str, Any], out: Path) -> None:
+@dataclass(frozen=True)
+class Study:
+    """What all runs have in common."""
+
+    base: Run
+    corpus: Corpus
+
+    def plan(self, setting: Setting) -> Run:
+        """The training run of a setting."""
+        kind, depth, rate, seed = setting
+        if f"{kind}-12" not in MODEL_NAMES:
+            raise UserError(f"no architecture {kind!r}; there are {', '.join(LABELS)}")
+        if rate <= 0:
+            raise UserError(f"a learning rate must be more than 0, not {rate}")
+        training, model = self.base.training, self.base.model
+        share = training.final_learning_rate / training.learning_rate
+        own = {"slots": model.slots if kind == "memory-mosaic" else None}
+        own |= {"position": model.position if kind == "transformer" else None}
+        name = f"{kind}-{depth}-{rate:g}" + (f"-seed{seed}" if seed != training.seed else "")
+        return replace(
+            self.base,
+            out=self.base.out / "trials" / name,
+            model=replace(model, name=f"{kind}-12", blocks=depth, **own),
+            training=replace(training, learning_rate=rate, final_learning_rate=rate * share, seed=seed),
+        )
+
+    def check(self, setting: Setting) -> None:
+        """Refuse sizes that do not fit together, and the folder of another run."""
+        plan = self.plan(setting)
+        plan.model.build(self.corpus.vocabulary)
+        if plan.out.exists():
+            folder.check_same(plan, self.corpus)
+
+    def train(self, settings: list[Setting], results: dict[str, Any], *, jobs: int, keep: bool) -> bool:
+        """Train all, one after the other or `jobs` at once, and add their records; false if told to stop."""
+        for setting in settings:
+            self.check(setting)
+        done = jobs == 1
+        if not done:
+            queue = Queue(self.base.out, {plan.out.name: plan for plan in map(self.plan, settings)})
+            with trials.watched(self.base.out.name, len(settings), queue.progress):
+                done = trials.carry_out([queue], jobs)
+        for setting in settings:
+            plan = self.plan(setting)
+            outcome = trials.outcome_of(plan.out)
+            if outcome is None and not done:
+                continue
+            if outcome is None:
+                outcome = train_one(plan)
+                if outcome is None:
+                    return False
+                if keep:
+                    files.write(plan.out / "outcome.json", outcome)
+            results |= {key: outcome[key] for key in ("versions", "hardware") if key in outcome}
+            labels = dict(zip(("architecture", "blocks", "learning_rate", "seed"), setting, strict=True))
+            results["runs"].append(labels | {"run": f"trials/{plan.out.name}"} | _record(outcome, plan.out))
+            if keep:
+                files.write(self.base.out / "results.json", results | {"interrupted": True})
+        return done
+
+
+MODEL_NAMES = {f"{kind}-12" for kind in LABELS}
+
+
+@dataclass(frozen=True)
+class Queue:
+    """The runs of a study as trials for several processes."""
+
+    out: Path
+    plans: dict[str, Run]
+
+    def name_of(self, settings: trials.Settings) -> str:
+        return settings["name"]
+
+    def attempt(self, settings: trials.Settings) -> trials.Outcome | None:
+        plan = self.plans[settings["name"]]
+        return trials.attempted(plan.out, lambda: train_one(plan))
+
+    def queue(self) -> trials.Listed:
+        return trials.Listed(self, [{"name": name} for name in self.plans])
+
+    def progress(self) -> trials.News:
+        """Which runs ended, and how."""
+        found = {name: trials.outcome_of(self.out / "trials" / name) for name in self.plans}
+        ended = {name: f"{name}: {outcome.get('valid_loss') or 'fail'}" for name, outcome in found.items() if outcome}
+        return trials.News(len(ended), ended, "")
+
+
+def train_one(plan: Run) -> trials.Outcome | None:
+    """Train a run, or go on with it; nothing if it was told to stop."""
+    try:
+        trained = loop.train(plan)
+    except loop.Diverged as error:
+        return {"status": "fail", "reason": str(error)}
+    names = ("parameters", "train_loss", "valid_loss", "tokens_per_second", "seconds", "versions", "hardware")
+    return None if trained["interrupted"] else {"status": "finished"} | {name: trained[name] for name in names}
+
+
+def _beyond_the_edge(runs: list[dict[str, Any]]) -> list[Setting]:
+    """For each best run whose learning rate is the largest or smallest tried, the next one: half or double."""
+    further = []
+    for (kind, depth), record in best_runs(runs).items():
+        rate = record["learning_rate"]
+        tried = [one["learning_rate"] for one in runs if (one["architecture"], one["blocks"]) == (kind, depth)]
+        if rate == max(tried):
+            further.append((kind, depth, 2 * rate, record["seed"]))
+        elif rate == min(tried):
+            further.append((kind, depth, rate / 2, record["seed"]))
+    return further
+
+
+def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each architecture and depth at its best learning rate: mean and 95 % interval of the losses over the seeds."""
+    rows = []
+    for (kind, depth), best in best_runs(runs).items():
+        key = (kind, depth, best["learning_rate"])
+        same = [one for one in runs if (one["architecture"], one["blocks"], one["learning_rate"]) == key]
+        finished = [one for one in same if one["valid_loss"] is not None]
+        row = {"architecture": kind, "blocks": depth, "learning_rate": best["learning_rate"], "seeds": len(finished)}
+        row |= {"failed": len(same) - len(finished), "parameters": best["parameters"]}
+        for name in ("train_loss", "valid_loss", "seconds"):
+            mean, within = files.mean_and_interval([one[name] for one in finished])
+            row |= {name: files.rounded(mean, 6), f"{name}_within": files.rounded(within, 3)}
+        rows.append(row)
+    return rows
+
+
+def _report(results: dict[str, Any], out: Path) -> None:
     drawn = "No figures: matplotlib is not installed here; mosaics draw makes them from results.json."
     if not any(record["valid_loss"] for record in results["runs"]):
         drawn = "No figures: no run came to an end."
@@ -85,24 +239,6 @@ def _say(results: dict[str, Any], out: Path) -> None:
     print(f"{table(results)}\n{stopped}Results: {out / 'results.json'}. {drawn}")
 
 
-def _plans(base: Run, depths: list[int], rates: list[float]) -> Iterator[tuple[dict[str, Any], Run]]:
-    """Every run with what tells it from the others."""
-    share = base.training.final_learning_rate / base.training.learning_rate
-    for depth, rate, architecture in product(depths, rates, ARCHITECTURES):
-        own = {"slots": None} if architecture == "transformer" else {"position": None}
-        if rate <= 0:
-            raise UserError(f"a learning rate must be more than 0, not {rate}")
-        yield (
-            {"architecture": architecture, "blocks": depth, "learning_rate": rate},
-            replace(
-                base,
-                out=base.out / "runs" / f"{architecture}-{depth}-{rate:g}",
-                model=replace(base.model, name=f"{architecture}-12", blocks=depth, **own),
-                training=replace(base.training, learning_rate=rate, final_learning_rate=rate * share),
-            ),
-        )
-
-
 def _corpus(corpus: Corpus) -> dict[str, Any]:
     """What was read, and how much of it."""
     manifest = corpus.manifest
@@ -110,7 +246,7 @@ def _corpus(corpus: Corpus) -> dict[str, Any]:
     return {"name": corpus.folder.name, "tokenizer": manifest["tokenizer"]["name"], "splits": counts}
 
 
-def _record(trained: dict[str, Any], out: Path) -> dict[str, Any]:
+def _record(outcome: dict[str, Any], out: Path) -> dict[str, Any]:
     """One run: where it ended, how fast, and its curves."""
     lines = read(out / "log.jsonl")
     names = ("parameters", "train_loss", "valid_loss", "tokens_per_second", "seconds")
@@ -120,24 +256,22 @@ def _record(trained: dict[str, Any], out: Path) -> dict[str, Any]:
         for line in lines
         if "valid_loss" in line
     ]
-    return {name: trained.get(name) for name in names} | {"curve": training, "measured": measured}
+    return {name: outcome.get(name) for name in names} | {"curve": training, "measured": measured}
 
 
 def table(results: dict[str, Any]) -> str:
-    """One line a depth and learning rate, the two architectures beside each other."""
-    rows = ["blocks  learning rate  " + "  ".join(f"{LABELS[name]:>34}" for name in ARCHITECTURES)]
-    rows += [" " * 23 + "  ".join(["  train   valid  thousand tokens/s"] * 2)]
-    pairs: dict[tuple[int, float], dict[str, Any]] = {}
-    for record in results["runs"]:
-        pairs.setdefault((record["blocks"], record["learning_rate"]), {})[record["architecture"]] = record
-    for (depth, rate), pair in pairs.items():
-        cells = []
-        for name in ARCHITECTURES:
-            record = pair.get(name)
-            if record is None or record["valid_loss"] is None:
-                cells.append(f"{'fail' if record else '':>34}")
-            else:
-                speed = record["tokens_per_second"] / 1000
-                cells.append(f"{record['train_loss']:7.3f} {record['valid_loss']:7.3f} {speed:18,.0f}")
-        rows.append(f"{depth:6}  {rate:13g}  " + "  ".join(cells))
-    return "\n".join(rows)
+    """One line per run; with several seeds, one line per architecture and depth below."""
+    lines = ["blocks  learning rate  seed  architecture                 train   valid  thousand tokens/s"]
+    order: Callable[[dict[str, Any]], Any] = lambda one: (one["blocks"], one["learning_rate"], one["seed"])  # noqa: E731
+    for one in sorted(results["runs"], key=order):
+        head = f"{one['blocks']:6}  {one['learning_rate']:13g}  {one['seed']:4}  {LABELS[one['architecture']]:25}"
+        speed = (one["tokens_per_second"] or 0) / 1000
+        losses = "   fail" if one["valid_loss"] is None else f"{one['train_loss']:8.3f} {one['valid_loss']:7.3f}"
+        lines.append(f"{head} {losses} {speed:18,.0f}" if one["valid_loss"] is not None else f"{head} {losses}")
+    if results["seeds"] > 1:
+        lines += ["", "at the best learning rate of the first seed: validation loss, 95 % interval over seeds"]
+        for row in results["summary"]:
+            within = "" if row["valid_loss_within"] is None else f" ± {row['valid_loss_within']:.3f}"
+            kind = f"{LABELS[row['architecture']]:25} {row['blocks']:2} blocks, learning rate {row['learning_rate']:g}"
+            lines.append(f"  {kind}: {row['valid_loss']:.3f}{within} ({row['seeds']} seeds, {row['failed']} failed)")
+    return "\n".join(lines)

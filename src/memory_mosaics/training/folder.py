@@ -39,15 +39,22 @@ def _claim(run: Run, corpus: Corpus, lock: FileLock) -> None:
     try:
         run.out.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-        _same(run.out, "run.yaml", plain(run), yaml.safe_load, lambda mine: yaml.safe_dump(mine, sort_keys=False))
-        read = {name: split["sha256"] for name, split in corpus.manifest["splits"].items()}
-        _same(run.out, "corpus.json", {"corpus": read}, json.loads, json.dumps)
+        check_same(run, corpus)
     except Timeout:
         raise UserError(
             f"{run.out} is being trained in by another process; wait for it, or name another folder"
         ) from None
     except (OSError, AttributeError, TypeError, yaml.YAMLError) as error:
         raise UserError(f"cannot use {run.out}: {one_line(error)}") from error
+
+
+def check_same(run: Run, corpus: Corpus) -> None:
+    """Refuse a folder that holds another run; write down this one."""
+    import yaml
+
+    _same(run.out, "run.yaml", plain(run), yaml.safe_load, lambda mine: yaml.safe_dump(mine, sort_keys=False))
+    read = {name: split["sha256"] for name, split in corpus.manifest["splits"].items()}
+    _same(run.out, "corpus.json", {"corpus": read}, json.loads, json.dumps)
 
 
 def _same(folder: Path, name: str, mine: dict[str, Any], read: Callable[..., Any], text: Callable[..., str]) -> None:
