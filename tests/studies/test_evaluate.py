@@ -2,14 +2,16 @@
 
 import json
 
+import numpy as np
 import pytest
+import torch
 
 from memory_mosaics import checkpoint
 from memory_mosaics.cli import main
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.presets import memory_mosaic
 from memory_mosaics.studies import evaluate
-from memory_mosaics.text.tokenizer import train_bpe
+from memory_mosaics.text.tokenizer import Tokenizer, train_bpe
 
 
 def study(place, out, *names, **options):
@@ -43,6 +45,29 @@ def test_spans_are_where_the_table_says(place, tmp_path):
         part = model["by_position"][first:end]
         assert loss == pytest.approx(sum(part) / len(part), abs=1e-3)
     assert [span[:2] for span in model["spans"]] == [[0, 100], [100, 250], [250, 260]]
+
+
+def test_seeds_of_one_configuration_are_averaged(place, tmp_path):
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        model = checkpoint.load(place / "mosaic")
+        for parameter in model.parameters():
+            parameter.data += 0.1 * torch.randn_like(parameter)
+        checkpoint.save(model, tmp_path / f"seed{seed}")
+        Tokenizer.load(checkpoint.newest(place / "mosaic")).save(tmp_path / f"seed{seed}")
+    runs = [str(path) for path in (place / "mosaic", tmp_path / "seed1", tmp_path / "seed2", place / "alibi")]
+    options = {"data": place / "corpus", "device": "cpu", "length": 32, "windows": 5, "by_position": True}
+    alone = evaluate.run(runs, out=tmp_path / "alone", **options)["models"]
+    results = evaluate.run(runs, out=tmp_path / "pooled", over_seeds=True, **options)
+    assert json.loads((tmp_path / "pooled" / "results.json").read_text()) == json.loads(json.dumps(results))
+    mosaic, alibi = results["models"]
+    assert (mosaic["seeds"], alibi["seeds"]) == (3, 1)
+    assert mosaic["loss"] == pytest.approx(sum(one["loss"] for one in alone[:3]) / 3, abs=1e-4)
+    losses = [one["spans"][0][2] for one in alone[:3]]
+    assert mosaic["spans"][0][2:] == pytest.approx([np.mean(losses), 4.303 * np.std(losses, ddof=1) / 3**0.5], rel=1e-2)
+    assert mosaic["by_position"][5] == pytest.approx(np.mean([one["by_position"][5] for one in alone[:3]]), abs=1e-3)
+    assert alibi["loss_within"] is None
+    assert [one["loss"] for one in results["runs"]] == [one["loss"] for one in alone]
 
 
 def test_curves_are_kept_on_request(place, tmp_path, capsys):

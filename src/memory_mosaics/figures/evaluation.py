@@ -21,7 +21,8 @@ def loss_by_position(results: dict[str, Any]) -> "Figure":
     models = [model for model in results["models"] if "by_position" in model]
     if not models:
         raise UserError("there is nothing to draw: no loss by position was kept; measure with --by-position")
-    title = f"Loss by position: {results['corpus']}, {results['windows']:,} windows"
+    seeds = f", means over {models[0]['seeds']} seeds" if "seeds" in models[0] else ""
+    title = f"Loss by position: {results['corpus']}, {results['windows']:,} windows{seeds}"
     figure, [[axes]] = canvas(1, 1, 8.4, 4.8, title)
     lows, highs = [], []
     for model, (colour, dash) in zip(models, _styles(models), strict=True):

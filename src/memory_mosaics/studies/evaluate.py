@@ -1,21 +1,25 @@
 """Loss by position: any number of models on the same windows of any prepared text (figures 2 and 8)."""
 
+import math
 import time
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 
-from memory_mosaics import evaluation, figures
+from memory_mosaics import checkpoint, evaluation, figures
 from memory_mosaics import results as files
 from memory_mosaics.errors import UserError
 from memory_mosaics.evaluation import Sample
+from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.studies.measuring import about, keep
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.trained import Trained, named, one_by_one
 from memory_mosaics.training.parallel import find_device
 
+CURVES = {"by_position": 5, "by_position_within": 3, "smoothed": 5, "smoothed_within": 3}  # and their digits
 EDGES = (0, 100, 250, *(2**power for power in range(9, 40)))  # of the spans whose mean loss the table shows
 
 
@@ -28,6 +32,7 @@ def run(
     windows: int | None = 1000,
     split: str = "valid",
     at_documents: bool = False,
+    over_seeds: bool = False,
     batch: int = 8,
     device: str = "auto",
     out: Path = Path("runs/evaluation"),
@@ -45,6 +50,7 @@ def run(
         windows: how many, spread evenly over the split; null for all. All models read the same.
         split: which part of the data: valid or train
         at_documents: begin each window with a document and keep it within; documents shorter than a window are skipped
+        over_seeds: average runs of the same configuration; the intervals are then over the runs, not the windows
         batch: windows at a time
         device: cpu, cuda, mps, or auto for the best there is
         out: folder for results.json and the figure
@@ -62,6 +68,12 @@ def run(
     results |= {"models": []} | files.surroundings(place)
     records = (_record(trained, text, batch, by_position=by_position) for trained in one_by_one(models, device=place))
     keep(records, results, out)
+    if over_seeds and not results["interrupted"]:
+        results["runs"] = [{key: one for key, one in model.items() if key not in CURVES} for model in results["models"]]
+        results["models"] = pool(
+            results["models"], [checkpoint.read_config(checkpoint.newest(run)) for run in models.values()]
+        )
+        files.write(out / "results.json", results)
     _say(results, out, by_position=by_position)
     return results
 
@@ -76,9 +88,34 @@ def _record(trained: Trained, text: Sample, batch: int, *, by_position: bool) ->
     edges = [*(edge for edge in EDGES if edge < text.length), text.length]
     record["spans"] = [[*span, files.rounded(measured.between(*span), 6)] for span in pairwise(edges)]
     if by_position:
-        curves = {"by_position": 5, "by_position_within": 3, "smoothed": 5, "smoothed_within": 3}
-        record |= {name: files.rounded(getattr(measured, name), digits) for name, digits in curves.items()}
+        record |= {name: files.rounded(getattr(measured, name), digits) for name, digits in CURVES.items()}
     return record | {"seconds": round(time.monotonic() - start, 2)}
+
+
+def pool(models: list[dict[str, Any]], configs: list[LanguageModelConfig]) -> list[dict[str, Any]]:
+    """One record per configuration: means over its runs, and 95 % intervals of these means."""
+    pooled = []
+    for config in dict.fromkeys(configs):
+        runs = [model for model, own in zip(models, configs, strict=True) if own == config]
+        record = runs[0] | {"seeds": len(runs)}
+        loss, within = files.mean_and_interval([one["loss"] for one in runs])
+        record |= {
+            "loss": files.rounded(loss, 6),
+            "loss_within": files.rounded(within, 3),
+            "perplexity": math.exp(loss),
+        }
+        record["bits_per_byte"] = files.rounded(fmean(one["bits_per_byte"] for one in runs), 6)
+        record["spans"] = []
+        for cells in zip(*(one["spans"] for one in runs), strict=True):
+            mean, within = (None, None) if cells[0][2] is None else files.mean_and_interval([cell[2] for cell in cells])
+            record["spans"].append([*cells[0][:2], files.rounded(mean, 6), files.rounded(within, 3)])
+        for name in ("by_position", "smoothed"):
+            if name in record:
+                both = [files.mean_and_interval(losses) for losses in zip(*(one[name] for one in runs), strict=True)]
+                record[name] = files.rounded([mean for mean, _ in both], 5)
+                record[f"{name}_within"] = None if len(runs) < 2 else files.rounded([one for _, one in both], 3)
+        pooled.append(record)
+    return pooled
 
 
 def _say(results: dict[str, Any], out: Path, *, by_position: bool) -> None:
@@ -94,13 +131,13 @@ def _say(results: dict[str, Any], out: Path, *, by_position: bool) -> None:
 def table(results: dict[str, Any]) -> str:
     """One line a model; the last columns are the mean loss of those positions."""
     width = max(len("model"), *(len(model["name"]) for model in results["models"]))
-    spans = [f"[{first}, {end})" for first, end, _ in results["models"][0]["spans"]]
+    spans = [f"[{first}, {end})" for first, end, *_ in results["models"][0]["spans"]]
     heads = f"{'windows':>8} {'loss':>16} {'perplexity':>11} {'bits/byte':>10}"
     lines = [f"{'model':{width}} {heads} " + " ".join(f"{span:>12}" for span in spans)]
     for model in results["models"]:
         within = "" if model["loss_within"] is None else f" ± {model['loss_within']:.4f}"
         loss = f"{model['loss']:.4f}{within}"
         cells = f"{model['windows']:8,} {loss:>16} {model['perplexity']:11,.2f} {model['bits_per_byte']:10.4f}"
-        means = (f"{loss:12.4f}" for _, _, loss in model["spans"] if loss is not None)
+        means = (f"{loss:12.4f}" for _, _, loss, *_ in model["spans"] if loss is not None)
         lines.append(f"{model['name']:{width}} {cells} " + " ".join(means))
     return "\n".join(lines)
