@@ -78,3 +78,15 @@ def test_a_batch_is_a_function_of_seed_and_step():
 def test_what_cannot_be_is_refused(arguments, message):
     with pytest.raises(UserError, match=message):
         MoonsTask(**arguments)
+
+
+def test_the_authors_periods_are_the_same_ratios_without_rounding():
+    ours, theirs = MoonsTask(), MoonsTask(integer_periods=False)
+    assert theirs.validation.periods == pytest.approx((44.444, 66.667, 88.889), abs=1e-3)
+    assert theirs.validation.lcm == pytest.approx(800 / 3)
+    assert len(theirs.training) == len(ours.training)
+    trained = {period for system in ours.training for period in system.periods}
+    assert set(ours.validation.periods) <= trained  # only the combination is new
+    assert periods_of(theirs.batch(1, seed=0, step=0).inputs[0]) == pytest.approx(
+        [period * 400 / 396 for period in periods_of(ours.batch(1, seed=0, step=0).inputs[0])], rel=0.05
+    )

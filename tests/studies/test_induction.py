@@ -212,3 +212,23 @@ def test_the_experiment_says_what_its_results_hold():
 def reached(results, name, accuracy):
     """The first measured step at which the model was this good."""
     return next(step for step, _, share in results["models"][name]["curve"] if share >= accuracy)
+
+
+def test_seeds_are_models_of_their_own_and_the_first_is_that_of_one_seed(tmp_path, finished):
+    results = run(tmp_path, seeds=2, steps=5)
+    alone = run(tmp_path / "alone", seed=1, steps=5)
+    for name, record in results["models"].items():
+        first, second = record["seeds"]
+        assert {"seed": 0} | record["final"] == first
+        assert second["seed"] == 1
+        assert second["loss"] != first["loss"]
+        assert record["parameters"] == alone["models"][name]["parameters"]
+    text = induction.table(results)
+    assert "mean and lowest of 2 seeds" in text
+    losses = [seed["loss"] for seed in results["models"]["memory"]["seeds"]]
+    assert f"{sum(losses) / 2:.3f}" in text
+
+
+def test_fewer_than_one_seed_is_refused(tmp_path):
+    with pytest.raises(UserError, match="seeds must be more than 0"):
+        run(tmp_path, seeds=0)

@@ -4,8 +4,10 @@
 
 The periods of a system are N different half-integers from 0.5 to 3.5, up to a common scale. Of all such sets, the
 quarter whose common period (the lcm) is smallest are used: the others take too long to repeat. One set is kept for
-validation, the rest is for training. The scale is as large as it can be while a sequence holds three common periods and
-every moon returns after a whole number of observations.
+validation, the rest is for training: a period of the validation system may occur in a training system, the combination
+does not. The scale is as large as it can be while a sequence holds three common periods, rounded down so that every
+moon returns after an integer number of observations. Without the rounding (`integer_periods=False`) the periods are
+those of the authors' code: 44.4, 66.7 and 88.9 in place of 44, 66 and 88.
 """
 
 import math
@@ -28,8 +30,8 @@ HALVES = range(1, 8)  # the periods 0.5 ... 3.5, counted in halves
 class System:
     """A set of moons: their periods, and the time after which all stand where they stood, in observations."""
 
-    periods: tuple[int, ...]
-    lcm: int
+    periods: tuple[int | float, ...]
+    lcm: int | float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +41,12 @@ class MoonsTask:
     Args:
         moons: Moons of a system, 1 to 6.
         length: Observations in a sequence, three common periods or more.
+        integer_periods: Whether every period is an integer number of observations.
     """
 
     moons: int = 3
     length: int = 800
+    integer_periods: bool = True
 
     def __post_init__(self) -> None:
         if self.length < shortest(self.moons):
@@ -53,7 +57,7 @@ class MoonsTask:
         """All systems, in observations: a half is as many of them as fit three common periods into a sequence."""
         found = []
         for lcm, periods in _halves(self.moons):
-            half = self.length // (3 * lcm)
+            half = self.length // (3 * lcm) if self.integer_periods else self.length / (3 * lcm)
             found.append(System(tuple(half * period for period in periods), half * lcm))
         return found
 
@@ -69,7 +73,7 @@ class MoonsTask:
 
     def sequences(self, system: System, count: int, *, seed: int) -> Float[Tensor, "B T W"]:
         """`count` sequences of one system, from random phases on. W holds the real and imaginary part of every moon."""
-        rng = np.random.default_rng((seed, *system.periods))
+        rng = np.random.default_rng((seed, *map(round, system.periods)))
         return self._observe(np.tile(system.periods, (count, 1)), rng)
 
     def batch(self, size: int, *, seed: int, step: int) -> Batch:

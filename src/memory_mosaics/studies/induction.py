@@ -69,6 +69,7 @@ def run(
     width: int = 128,
     step_size: float = 0.01,
     seed: int = 0,
+    seeds: int = 1,
 ) -> dict[str, Any]:
     """Train one block of memory and three transformers on the induction task, side by side.
 
@@ -82,9 +83,10 @@ def run(
         width: Width of the models; each has 4 heads.
         step_size: Largest step size of AdamW.
         seed: Of the data and of the initial values.
-
+        seeds: Models of each kind, with consecutive seeds; the table has mean and lowest, the figure the first.
     """
     settings = {"steps": steps, "batch_size": batch_size, "width": width, "step_size": step_size, "seed": seed}
+    settings |= {"seeds": seeds}
     held_out = check(settings, task)
     figures.check()
     files.prepare(out)
@@ -93,9 +95,12 @@ def run(
     start = time.perf_counter()
     try:
         for name, config in models(task, width=width).items():
-            results["models"][name] = record = {"label": LABELS[name], "blocks": config.blocks, "curve": []}
-            batches = (task.batch(batch_size, seed=seed, step=step) for step in range(steps))
-            train(build(config, seed=seed), batches, held_out, record, steps=steps, step_size=step_size)
+            results["models"][name] = first = {"label": LABELS[name], "blocks": config.blocks, "curve": [], "seeds": []}
+            for one in range(seed, seed + seeds):
+                record = first if one == seed else {"label": f"{LABELS[name]}, seed {one}", "curve": []}
+                batches = (task.batch(batch_size, seed=one, step=step) for step in range(steps))
+                train(build(config, seed=one), batches, held_out, record, steps=steps, step_size=step_size)
+                first["seeds"].append({"seed": one} | record["final"])
     except KeyboardInterrupt:
         results["interrupted"] = True
     results["seconds"] = round(time.perf_counter() - start, 1)
@@ -246,22 +251,25 @@ def describe(task: InductionTask, batch: Batch) -> dict[str, float]:
 
 def table(results: dict[str, Any]) -> str:
     """The results as text, one line a model."""
+    seeds = results["settings"].get("seeds", 1)
+    over = f", mean and lowest of {seeds} seeds" if seeds > 1 else ""
     lines = [
-        "Accuracy on held-out sequences, at positions where",
+        f"Accuracy on held-out sequences{over}, at positions where",
         "    seen      the trigger has occurred before, so that its output is known from the context",
         "    changing  the same, and the output is another token than the trigger",
         "    others    only the statistics of the language help",
-        f"{'':<42}{'parameters':>10}{'seen':>8}{'changing':>10}{'others':>8}{'loss':>8}{'seconds':>9}",
+        f"{'':<42}{'parameters':>10}{'seen':>8}{'lowest':>8}{'changing':>10}{'others':>8}{'loss':>8}",
     ]
     for record in (*results["models"].values(), *results["rules"].values()):
         parameters = f"{record['parameters']:,}" if "parameters" in record else ""
         line = f"{record['label']:<42}{parameters:>10}"
         if "final" in record:
-            final = record["final"]
-            line += f"{final['accuracy']:>8.3f}{final['accuracy_changing']:>10.3f}{final['accuracy_others']:>8.3f}"
+            finals = record.get("seeds") or [record["final"]]
+            means = {name: float(np.mean([final[name] for final in finals])) for name in record["final"]}
+            lowest = min(final["accuracy"] for final in finals)
+            line += f"{means['accuracy']:>8.3f}{lowest:>8.3f}{means['accuracy_changing']:>10.3f}"
+            line += f"{means['accuracy_others']:>8.3f}" + (f"{means['loss']:>8.3f}" if "loss" in means else "")
         else:
             line += "  stopped"
-        if "seconds" in record:
-            line += f"{record['final']['loss']:>8.3f}{record['seconds']:>9.0f}"
         lines.append(line)
     return "\n".join(lines)

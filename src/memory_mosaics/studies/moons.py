@@ -6,6 +6,7 @@ three. Training makes each combination one moon ("predictive disentanglement"), 
 the slowest moon has returned once, long before the whole system has.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -49,6 +50,7 @@ def run(
     steps: int = 500,
     sequences: int = 512,
     seed: int = 0,
+    integer_periods: bool = True,
 ) -> dict[str, Any]:
     """Train networks of one and of three memories to predict three moons, measure both, and draw what they do.
 
@@ -62,6 +64,8 @@ def run(
         steps: Training steps.
         sequences: Sequences over which the error is averaged.
         seed: Of the first network's initial values and sequences.
+        integer_periods: Round the periods down to integers; false for the periods of the authors' code, 44.4, 66.7 and
+            88.9 observations in place of 44, 66 and 88.
     """
     heads = sorted({1, moons}) if heads is None else heads
     settings: dict[str, Any] = {
@@ -71,18 +75,19 @@ def run(
         "steps": steps,
         "sequences": sequences,
         "seed": seed,
+        "integer_periods": integer_periods,
     }
     for name, least in {"seeds": 1, "steps": 1, "sequences": 1, "seed": 0}.items():
         if settings[name] < least:
             raise UserError(f"{name} must be at least {least}, not {settings[name]}")
-    task = MoonsTask(moons=moons, length=max(800, 4 * shortest(moons)))
+    task = MoonsTask(moons=moons, length=max(800, 4 * shortest(moons)), integer_periods=integer_periods)
     for count in heads:
         network(moons, count)
     figures.check()
     files.prepare(out)
     shown = {"training": max(task.training, key=lambda system: system.lcm - max(system.periods))}
     shown["validation"] = task.validation
-    longest = task.validation.lcm + 70
+    longest = math.ceil(task.validation.lcm) + 70
     sky = task.sequences(task.validation, 1, seed=2**22)[:, : max(longest, *CONTEXTS) + AHEAD + 1]
     settings |= {"batch_size": BATCH_SIZE, "attention_stride": STRIDE}
     results: dict[str, Any] = {"study": "moons", "interrupted": False, "settings": settings}
@@ -121,9 +126,9 @@ def table(results: dict[str, Any]) -> str:
     """One line a network."""
     system = results["systems"]["validation"]
     first, last = window(**system)
-    periods = ", ".join(map(str, system["periods"]))
+    periods = ", ".join(f"{period:.4g}" for period in system["periods"])
     lines = [
-        f"Moons with periods {periods}, never trained on; together they return after {system['lcm']} observations.",
+        f"Moons with periods {periods}, a combination never trained on, return together after {system['lcm']:.4g}.",
         f"Errors between {first} and {last} observations, the worst seed:",
         f"{'':<12}{'parameters':>12}{'converged':>12}{'1 step':>9}{'25 steps':>10}{'score':>8}{'seconds':>9}",
     ]
@@ -199,7 +204,7 @@ def train(
         torch.manual_seed(seed)
         net = network(task.moons, heads, copies=seeds)
     optimiser = torch.optim.Adam(net.parameters(), lr=STEP_SIZE, betas=(0.9, 0.95))
-    repeated = max(system.lcm for system in task.training) + MARGIN
+    repeated = math.ceil(max(system.lcm for system in task.training)) + MARGIN
     curve = []
     progress = tqdm(range(steps), desc=f"heads {heads}, seeds {seeds}", unit="step", disable=None)
     for step in progress:
@@ -277,10 +282,10 @@ def disentanglement(net: ContextualMemory, *, heads: int) -> list[float]:
     return scores
 
 
-def window(periods: Sequence[int], lcm: int) -> tuple[int, int]:
+def window(periods: Sequence[int | float], lcm: int | float) -> tuple[int, int]:
     """Contexts in which every moon has returned but the system has not; the next 50 where both happen at once."""
-    first = max(periods) + MARGIN
-    return first, lcm - MARGIN if first < lcm - MARGIN else first + 50
+    first, last = math.ceil(max(periods)) + MARGIN, math.floor(lcm) - MARGIN
+    return first, last if first < last else first + 50
 
 
 def judge(
