@@ -15,7 +15,7 @@ from memory_mosaics.presets import memory_mosaic, transformer
 FILE = Path(__file__).parent / "golden" / "losses.json"
 SMALL = {"width": 32, "blocks": 2, "heads": 4, "vocabulary": 64, "context": 48}
 MODELS = {
-    "memory mosaic": memory_mosaic(**SMALL),
+    "memory mosaic": memory_mosaic(**SMALL, slots=112),
     "transformer, learned": transformer(**SMALL),
     "transformer, rotary": transformer(position="rotary", **SMALL),
     "transformer, alibi": transformer(position="alibi", **SMALL),

@@ -1,5 +1,9 @@
+from dataclasses import replace
+
 import pytest
 import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from memory_mosaics.language_model import (
@@ -11,7 +15,15 @@ from memory_mosaics.language_model import (
 )
 from memory_mosaics.memory import ContextualMemoryConfig, PersistentMemoryConfig
 from memory_mosaics.mixers.attention import AttentionConfig
-from memory_mosaics.presets import DEPTHS, PRESETS, memory_mosaic, preset, transformer
+from memory_mosaics.presets import (
+    DEPTHS,
+    PRESETS,
+    matching_slots,
+    memory_mosaic,
+    preset,
+    total_parameters,
+    transformer,
+)
 
 SMALL = {"width": 32, "blocks": 2, "heads": 4, "vocabulary": 50, "context": 64}
 MODELS = {
@@ -109,6 +121,41 @@ def test_twins_have_the_same_size(depth):
     mosaic, twin = count(preset(f"memory-mosaic-{depth}")), count(preset(f"transformer-{depth}"))
     assert abs(mosaic["total"] / twin["total"] - 1) < 0.01
     assert sum(value for name, value in mosaic.items() if name != "total") == mosaic["total"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    head_width=st.integers(1, 128),
+    heads=st.integers(1, 8),
+    blocks=st.integers(1, 24),
+    vocabulary=st.integers(2, 50_000),
+    context=st.integers(16, 2048),
+    position=st.sampled_from(["learned", "rotary", "alibi", "none"]),
+)
+def test_twins_have_the_same_size_at_any_size(head_width, heads, blocks, vocabulary, context, position):
+    width = head_width * heads
+    assume(8 <= width <= 1024 and (position != "rotary" or head_width % 2 == 0))
+    sizes = {"width": width, "heads": heads, "blocks": blocks, "vocabulary": vocabulary, "context": context}
+    twin = transformer(position=position, **sizes)
+    mosaic = memory_mosaic(**sizes, slots=None if position == "learned" else matching_slots(twin))
+    bound = max(0.01, 1 / (12 * width))  # half a slot of every block, which is more than 1 % below a width of 9
+    assert abs(total_parameters(mosaic) / total_parameters(twin) - 1) <= bound
+
+
+def test_the_size_of_a_model_that_is_not_built():
+    for config in (*MODELS.values(), preset("transformer-tiny"), replace(memory_mosaic(**SMALL), tied=False)):
+        assert total_parameters(config) == count(config)["total"]
+    with pytest.raises(ValueError, match="no model of width 10000000000 "):
+        memory_mosaic(width=10**10, heads=1)
+
+
+def test_a_preset_has_the_papers_slots_and_other_sizes_as_many_as_match():
+    slots = lambda name, **changes: preset(name, **changes).channel_mixer.slots  # noqa: E731
+    assert {slots(f"memory-mosaic-{depth}") for depth in DEPTHS} == {2688}
+    assert slots("memory-mosaic-tiny") == 480
+    assert slots("memory-mosaic-12", width=384, blocks=6, heads=6) == 1344  # the recipe memory-mosaic-small
+    assert slots("memory-mosaic-tiny", blocks=1) == 448 + 256 // 2  # what a table of 256 positions weighs
+    assert slots("memory-mosaic-1", vocabulary=2048) == 2688 + 512 // 2
 
 
 def test_the_papers_model():

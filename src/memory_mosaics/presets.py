@@ -4,10 +4,13 @@
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
+import torch
+
 from memory_mosaics.config import MixerConfig
-from memory_mosaics.language_model import LanguageModelConfig
+from memory_mosaics.language_model import LanguageModel, LanguageModelConfig
 from memory_mosaics.memory import ContextualMemoryConfig, PersistentMemoryConfig
 from memory_mosaics.mixers.attention import Alibi, AttentionConfig, LearnedPositionsConfig, Rotary
 from memory_mosaics.mixers.mlp import MLPConfig
@@ -26,15 +29,14 @@ def memory_mosaic(
     context: int = 512,
     dropout: float = 0.0,
 ) -> LanguageModelConfig:
-    """The right of figure 6. By default 3.5 slots per unit of width: a block then has the 12 width^2 of GPT-2's."""
+    """The right of figure 6. By default it has the `matching_slots` of the `transformer` of the same sizes."""
+    sizes = {"vocabulary": vocabulary, "width": width, "blocks": blocks, "context": context, "dropout": dropout}
+    if slots is None:
+        slots = matching_slots(transformer(heads=heads, **sizes))
     return LanguageModelConfig(
-        vocabulary=vocabulary,
-        width=width,
-        blocks=blocks,
-        context=context,
-        dropout=dropout,
+        **sizes,
         sequence_mixer=ContextualMemoryConfig(heads=heads),
-        channel_mixer=PersistentMemoryConfig(heads=heads, slots=7 * width // 2 if slots is None else slots),
+        channel_mixer=PersistentMemoryConfig(heads=heads, slots=slots),
     )
 
 
@@ -65,14 +67,41 @@ def transformer(
     )
 
 
+def matching_slots(twin: LanguageModelConfig, *, heads: int | None = None) -> int:
+    """Slots per head that make a `memory_mosaic` of the same sizes as large as `twin`, a transformer of any kind.
+    It has as many heads as the twin, or `heads`.
+
+    These are the paper's 3.5 slots per unit of width where the parameter counts then differ by less than 1 %. Elsewhere
+    it is the number that makes the counts most nearly equal: a table of positions weighs more in a small model. The
+    counts then differ by half a slot of every block at most, a share of 1 / (12 width) of a transformer.
+    """
+    sizes = {"vocabulary": twin.vocabulary, "width": twin.width, "blocks": twin.blocks, "context": twin.context}
+    paper = max(1, 7 * twin.width // 2)
+    heads = getattr(twin.sequence_mixer, "heads", 1) if heads is None else heads
+    missing = total_parameters(twin) - total_parameters(memory_mosaic(heads=heads, slots=paper, **sizes))
+    if abs(missing) < 0.01 * total_parameters(twin):
+        return paper
+    return max(1, paper + round(missing / (2 * twin.width * twin.blocks)))
+
+
+def total_parameters(config: LanguageModelConfig) -> int:
+    """Trained numbers of the model that `config` describes. It is not built: blocks are alike, one is enough."""
+    try:
+        with torch.device("meta"):
+            model = LanguageModel(replace(config, blocks=1))
+    except RuntimeError as error:  # PyTorch's word for a size that no integer holds
+        raise ValueError(f"no model of width {config.width} and context {config.context} can be built") from error
+    whole, block = (sum(p.numel() for p in module.parameters()) for module in (model, model.blocks[0]))
+    return whole + (config.blocks - 1) * block
+
+
 _TINY = {"width": 128, "blocks": 4, "heads": 4, "vocabulary": 2048, "context": 256}
 
 PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     **{f"memory-mosaic-{depth}": partial(memory_mosaic, blocks=depth) for depth in DEPTHS},
     **{f"transformer-{depth}": partial(transformer, blocks=depth) for depth in DEPTHS},
     **{f"transformer-{code}-12": partial(transformer, position=code) for code in ("rotary", "alibi", "none")},
-    # At this size a table of positions weighs something: 32 more slots a head make up for it.
-    "memory-mosaic-tiny": partial(memory_mosaic, slots=480, **_TINY),
+    "memory-mosaic-tiny": partial(memory_mosaic, **_TINY),
     "transformer-tiny": partial(transformer, **_TINY),
 }
 

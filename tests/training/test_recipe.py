@@ -82,7 +82,9 @@ def test_an_unknown_logger_or_device_is_named():
 def test_another_width_takes_as_many_slots_as_fit_it():
     config = ModelChoice(width=256).build(100)
     assert config.channel_mixer is not None
-    assert to_plain(config.channel_mixer)["slots"] == 896
+    assert (
+        to_plain(config.channel_mixer)["slots"] == 896 + 256 // 8
+    )  # and what a table of 256 positions weighs in 4 blocks
 
 
 def test_a_model_of_your_own_parts_comes_from_a_file(tmp_path):

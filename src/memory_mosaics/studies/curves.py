@@ -19,6 +19,7 @@ from memory_mosaics import figures
 from memory_mosaics import results as files
 from memory_mosaics.errors import UserError
 from memory_mosaics.figures.language import LABELS, best_runs
+from memory_mosaics.presets import matching_slots
 from memory_mosaics.studies import trials
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training import folder, loop, parallel
@@ -58,7 +59,8 @@ def run(
         seeds: how many; more than one first extends the rates until none of the best lies at their edge, and trains
             the other seeds at the best rate of each architecture and depth
         jobs: runs at once, each in a process of its own, spread over the GPUs there are
-        model: what all models have in common; its name and blocks are chosen by the study
+        model: what all models have in common; its name and blocks are chosen by the study. Unless slots are given, a
+            Memory Mosaic has those that make it as large as the first transformer named, within 1 %
         training: how all learn; its seed is the first
         machine: how it is computed
     """
@@ -66,8 +68,9 @@ def run(
         raise UserError(f"seeds and jobs must be at least 1, not {seeds} and {jobs}")
     if jobs > 1 and "RANK" in os.environ:
         raise UserError("--jobs is not for torchrun: all processes train one model after the other")
-    study = Study(Run(data=data, out=out, model=model, training=training, machine=machine), Corpus.open(data))
     kinds, depths = architectures or ["memory-mosaic", "transformer"], blocks or [1, 6]
+    twin = next((kind for kind in kinds if kind != "memory-mosaic"), "transformer")
+    study = Study(Run(data=data, out=out, model=model, training=training, machine=machine), Corpus.open(data), twin)
     grid = product(depths, rates or [1e-3, 3e-3, 6e-3], kinds)
     first = [(kind, depth, rate, training.seed) for depth, rate, kind in grid]
     for setting in first:
@@ -108,25 +111,37 @@ class Study:
 
     base: Run
     corpus: Corpus
+    twin: str  # the architecture that a Memory Mosaic is as large as
 
     def plan(self, setting: Setting) -> Run:
         """The training run of a setting."""
         kind, depth, rate, seed = setting
-        if f"{kind}-12" not in MODEL_NAMES:
-            raise UserError(f"no architecture {kind!r}; there are {', '.join(LABELS)}")
         if rate <= 0:
             raise UserError(f"a learning rate must be more than 0, not {rate}")
-        training, model = self.base.training, self.base.model
+        training = self.base.training
         share = training.final_learning_rate / training.learning_rate
-        own = {"slots": model.slots if kind == "memory-mosaic" else None}
-        own |= {"position": model.position if kind == "transformer" else None}
         name = f"{kind}-{depth}-{rate:g}" + (f"-seed{seed}" if seed != training.seed else "")
         return replace(
             self.base,
             out=self.base.out / "trials" / name,
-            model=replace(model, name=f"{kind}-12", blocks=depth, **own),
+            model=self.model(kind, depth),
             training=replace(training, learning_rate=rate, final_learning_rate=rate * share, seed=seed),
         )
+
+    def model(self, kind: str, depth: int) -> ModelChoice:
+        """The model of an architecture."""
+        if f"{kind}-12" not in MODEL_NAMES:
+            raise UserError(f"no architecture {kind!r}; there are {', '.join(LABELS)}")
+        given = self.base.model
+        model = replace(given, name=f"{kind}-12", blocks=depth, slots=None, position=None)
+        if kind == "transformer":
+            return replace(model, position=given.position)
+        if kind != "memory-mosaic":
+            return model
+        twin = None if given.slots else self.model(self.twin, depth)
+        if twin is None or (self.twin == "transformer" and twin.position in (None, "learned")):
+            return replace(model, slots=given.slots)  # none given: those that match learned positions
+        return replace(model, slots=matching_slots(twin.build(self.corpus.vocabulary)))
 
     def check(self, setting: Setting) -> None:
         """Refuse sizes that do not fit together, and the folder of another run."""

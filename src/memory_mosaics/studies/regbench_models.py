@@ -89,7 +89,7 @@ def mosaic(size: Size) -> LanguageModel:
     Slots have unit norm, matrices 1/sqrt(inputs), logits are divided by sqrt(width). Dropout on weights and on what is
     added is 0.2, where they have 0.05; docs/LOG.md has what either is worth.
     """
-    sizes = {"blocks": size.blocks, "heads": size.heads, "width": size.width}
+    sizes = {"blocks": size.blocks, "heads": size.heads, "width": size.width, "slots": 7 * size.width // 2}
     config = memory_mosaic(**sizes, vocabulary=len(VOCABULARY), context=CONTEXT, dropout=0.2)
     model = LanguageModel(config)
     for name, module in model.named_modules():

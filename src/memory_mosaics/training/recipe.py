@@ -28,7 +28,7 @@ class ModelChoice:
         width: of the residual stream; null keeps the preset's, here and below
         blocks: how many
         heads: of every mixer
-        slots: persistent pairs a head, for a Memory Mosaic
+        slots: persistent pairs per head, for a Memory Mosaic; null makes it as large as its transformer, within 1 %
         position: learned, rotary, alibi or none, for a transformer
         context: tokens in a training window
         dropout: of the weights of attention and memories, and of what each mixer adds
@@ -49,8 +49,6 @@ class ModelChoice:
         name = changes.pop("name")
         try:
             if name in PRESETS:
-                if "width" in changes and name.startswith("memory-mosaic"):
-                    changes.setdefault("slots", None)  # as many as fit that width
                 config = preset(name, vocabulary=vocabulary, **changes)
             else:
                 config = replace(self._own(Path(name)), vocabulary=vocabulary, **changes)
