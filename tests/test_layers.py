@@ -19,6 +19,7 @@ ORDER = [
     "files",
     "results",
     "config",
+    "sizes",
     "parameters",
     "text",
     "data",

@@ -8,7 +8,8 @@ import json
 import os
 import re
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from memory_mosaics.config import from_plain, to_plain
-from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import flush
-from memory_mosaics.language_model import LanguageModel, LanguageModelConfig
+from memory_mosaics.errors import UserError, one_line, within_memory
+from memory_mosaics.files import check_regular, flush, read_json
+from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, weight_shapes
 from memory_mosaics.parameters import exact_names
+from memory_mosaics.sizes import check_memory
 
 MODEL_TYPE = "memory_mosaic"
 ARCHITECTURE = "MosaicForCausalLM"
@@ -54,7 +56,7 @@ def save(
     weights = {re.sub(WRAPPERS, r"\1", name): tensor.detach() for name, tensor in weights.items()}
     try:
         plain = json.loads(json.dumps(to_plain(model.config)))
-        check_weights(weights, _shapes(_empty(from_plain(LanguageModelConfig, plain))), "the model to save")
+        check_weights(weights, weight_shapes(from_plain(LanguageModelConfig, plain)), "the model to save")
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"cannot write {folder}: {one_line(error)}") from error
     aside = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -94,13 +96,12 @@ def load(
     """
     folder = newest(Path(folder))
     config = read_config(folder)
-    weights = _read_weights(folder, str(device))
-    for name in weights:
-        if not name.startswith(PREFIX):
-            raise CheckpointError(f"{folder} holds a weight that the model does not have: {name}")
-    weights = {name.removeprefix(PREFIX): tensor for name, tensor in weights.items()}
-    model = _empty(config)
-    check_weights(weights, _shapes(model), folder)
+    shapes, files = weight_shapes(config), _weight_files(folder)
+    _check_headers(files, shapes, folder, device)  # before anything is built or read
+    weights = {name.removeprefix(PREFIX): tensor for name, tensor in _read_weights(files, str(device)).items()}
+    check_weights(weights, shapes, folder)
+    with torch.device("meta"):
+        model = LanguageModel(config)
     if dtype is not None:
         exact = exact_names(model)
         for name, tensor in weights.items():
@@ -123,29 +124,20 @@ def read_config(folder: Path) -> LanguageModelConfig:
     """The model's configuration from config.json."""
     file = folder / "config.json"
     try:
-        plain = json.loads(file.read_text(encoding="utf-8"))
+        plain = read_json(file)
     except FileNotFoundError:
         raise CheckpointError(f"{folder} is not a checkpoint folder: it has no config.json") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{file} cannot be read: {one_line(error)}") from error
     kind = plain.get("model_type") if isinstance(plain, dict) else None
     if kind != MODEL_TYPE:
         raise CheckpointError(f"{file} describes a {kind or 'nameless'} model, not a {MODEL_TYPE}")
     try:
         config = from_plain(LanguageModelConfig, plain.get(PREFIX[:-1], {}))
-        _empty(config)  # parts that do not fit together are found here
+        weight_shapes(config)  # parts that do not fit together are found here
         return config
     except (ValueError, RuntimeError) as error:  # torch raises the latter for a model too large for any machine
         raise CheckpointError(f"{file}: {one_line(error)}") from error
-
-
-def _empty(config: LanguageModelConfig) -> LanguageModel:
-    with torch.device("meta"):
-        return LanguageModel(config)
-
-
-def _shapes(model: LanguageModel) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
 def check_weights(weights: dict[str, Tensor], shapes: dict[str, tuple[int, ...]], where: Any) -> None:
@@ -162,24 +154,54 @@ def check_weights(weights: dict[str, Tensor], shapes: dict[str, tuple[int, ...]]
             raise CheckpointError(f"{where} holds a weight that the model does not have: {name}")
 
 
-def _read_weights(folder: Path, device: str) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
+def _weight_files(folder: Path) -> list[Path]:
+    """model.safetensors, or what its index names: large models come in several files."""
+    file, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if file.exists() or not index.exists():
+        return [file]
+    try:
+        return sorted({folder / Path(name).name for name in read_json(index)["weight_map"].values()})
+    except (OSError, LookupError, TypeError, AttributeError, ValueError) as error:
+        raise CheckpointError(f"{index} is damaged or not an index of weights: {one_line(error)}") from error
+
+
+def _check_headers(files: list[Path], shapes: dict[str, tuple[int, ...]], folder: Path, device: Any) -> None:
+    """Refuse files whose headers announce other weights, or more than the device has memory for."""
+    from safetensors import safe_open
+
+    found, size = {}, 0
+    for file in files:
+        with _damage_named(file):
+            size += check_regular(file)
+            with safe_open(file, framework="pt") as header:
+                named = {name: header.get_slice(name).get_shape() for name in header.keys()}  # noqa: SIM118
+        for name, shape in named.items():
+            if not name.startswith(PREFIX):
+                raise CheckpointError(f"{folder} holds a weight that the model does not have: {name}")
+            found[name.removeprefix(PREFIX)] = torch.empty(shape, device="meta")
+    check_weights(found, shapes, folder)
+    check_memory(str(folder), size, device, "choose another device")
+
+
+def _read_weights(files: list[Path], device: str) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
-    file = folder / "model.safetensors"
-    try:
-        names = [file.name]
-        index = folder / "model.safetensors.index.json"  # large models come in several files
-        if not file.exists() and index.exists():
-            file = index
-            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        weights: dict[str, Tensor] = {}
-        for name in names:
-            file = folder / Path(name).name
+    weights: dict[str, Tensor] = {}
+    for file in files:
+        with _damage_named(file), within_memory(f"{file} does not fit; choose another device"):
             weights |= load_file(file, device=device)
-        return weights
+    return weights
+
+
+@contextmanager
+def _damage_named(file: Path) -> Iterator[None]:
+    """What cannot be read as safetensors, in one line."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
     except FileNotFoundError:
-        raise CheckpointError(f"{folder} is not a whole checkpoint: it has no {file.name}") from None
+        raise CheckpointError(f"{file.parent} is not a whole checkpoint: it has no {file.name}") from None
     except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{file} is damaged or not a safetensors file: {one_line(error)}") from error
 

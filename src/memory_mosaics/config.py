@@ -14,6 +14,9 @@ from torch import nn
 
 from memory_mosaics.errors import UserError
 
+MAX_SIZE = 2**31 - 1  # of any dimension of a tensor
+MAX_SEED = 2**63 - 1  # what PyTorch takes
+
 PARTS: dict[str, type] = {}
 
 T = TypeVar("T")
@@ -51,6 +54,23 @@ def at_least(config: Any, **smallest: int) -> None:
     for name, bound in smallest.items():
         if getattr(config, name) < bound:
             raise UserError(f"{name} must be at least {bound}, not {getattr(config, name)}")
+
+
+def at_most(config: Any, **largest: int) -> None:
+    """Refuse numbers above the largest that this library handles, naming the field and both."""
+    for name, bound in largest.items():
+        if getattr(config, name) > bound:
+            raise UserError(f"{name} must be at most {bound:,}, not {getattr(config, name)}")
+
+
+def check_sizes(config: Any) -> None:
+    """Refuse whole numbers that no tensor has as a size, in a configuration and its parts."""
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if is_dataclass(value):
+            check_sizes(value)
+        elif isinstance(value, int):
+            at_most(config, **{field.name: MAX_SIZE})
 
 
 def to_plain(config: Any) -> dict[str, Any]:

@@ -4,15 +4,26 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+# What PyTorch says of sizes that a machine, or an integer of 64 bits, has no room for.
+NO_MEMORY = re.compile(r"out of memory|allocate memory|not enough memory|overflow")
+
 
 class UserError(ValueError):
     """What was asked for cannot be done, and the message says why. Never a defect of the program."""
 
 
 def one_line(error: BaseException, limit: int = 500) -> str:
-    """The message of any error, on one line."""
-    message = " ".join(str(error).split()) or type(error).__name__
+    """The message of any error, on one line, without characters that a terminal obeys."""
+    message = printable(" ".join(str(error).split())) or type(error).__name__
     return message if len(message) <= limit else message[: limit - 3] + "..."
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""A text of others as it may be shown on a terminal: control characters as \x1b, except those in `keep`."""
+    return "".join(
+        letter if letter.isprintable() or letter in keep else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
 
 
 @contextmanager
@@ -20,7 +31,7 @@ def within_memory(advice: str) -> Iterator[None]:
     """Where the device or the machine has no more memory, say so, and what to do. PyTorch has no one class for both."""
     try:
         yield
-    except RuntimeError as error:
-        if not re.search(r"out of memory|allocate memory", str(error)):
+    except (RuntimeError, MemoryError, OverflowError) as error:
+        if isinstance(error, RuntimeError) and not NO_MEMORY.search(str(error)):
             raise
         raise UserError(f"out of memory: {advice}") from error

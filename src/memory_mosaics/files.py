@@ -39,13 +39,20 @@ def flush(path: Path) -> None:
 MAX_JSON_BYTES = 64 << 20  # the largest configuration, tokenizer or manifest that is read
 
 
+def check_regular(file: Path) -> int:
+    """The size of a file; OSError where it is missing, UserError for a device, FIFO or folder, before it is opened."""
+    found = file.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise UserError(f"{file} is not a regular file")
+    return found.st_size
+
+
 def read_bytes(file: Path, limit: int = MAX_JSON_BYTES) -> bytes:
     """The content of a regular file of at most `limit` bytes; links are followed, devices and FIFOs never opened.
 
     Raises OSError where there is no such file, and UserError for one that is too large or not a regular file.
     """
-    if not stat.S_ISREG(file.stat().st_mode):
-        raise UserError(f"{file} is not a regular file")
+    check_regular(file)
     with file.open("rb") as stream:
         content = stream.read(limit + 1)
     if len(content) > limit:

@@ -6,7 +6,8 @@ differs. The model obeys the contract of its parts: `logits, state = model(token
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import torch
@@ -14,13 +15,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from memory_mosaics.config import MixerConfig, at_least, from_plain
+from memory_mosaics.config import MixerConfig, at_least, at_most, check_sizes, from_plain
+from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.extractors import Convolution, LeakyAverage, Taps
 from memory_mosaics.memory import PersistentMemory
 from memory_mosaics.scales import Decay, Scale
 from memory_mosaics.shapes import Bool, Float, Int
+from memory_mosaics.sizes import check_memory
 from memory_mosaics.storage import State
 
+MAX_BLOCKS = 4096  # each costs milliseconds to build, whatever its size
 GAIN = 0.025 * 384**0.5  # where no norm follows: found at width 384, docs/LOG.md
 
 
@@ -41,6 +45,8 @@ class LanguageModelConfig:
 
     def __post_init__(self) -> None:
         at_least(self, vocabulary=1, width=1, blocks=1, context=1)
+        at_most(self, blocks=MAX_BLOCKS)
+        check_sizes(self)
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), not {self.dropout}")
 
@@ -80,6 +86,8 @@ class LanguageModel(nn.Module):
     def __init__(self, config: LanguageModelConfig):
         super().__init__()
         self.config = config
+        if torch.get_default_device().type != "meta":
+            _check_memory(config)
         self.embedding = nn.Embedding(config.vocabulary, config.width)
         self.positions = config.positions.build(config.width) if config.positions else None
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
@@ -138,6 +146,34 @@ class LanguageModel(nn.Module):
     def output(self) -> Float[Tensor, "vocabulary W"]:
         """The output matrix."""
         return self.embedding.weight if self.head is None else self.head.weight
+
+
+def weight_shapes(config: LanguageModelConfig) -> dict[str, tuple[int, ...]]:
+    """The shapes of a model's weights, without building it: all blocks are like the first, built without memory."""
+    with torch.device("meta"), within_memory("the model is too large for any machine"):
+        first = LanguageModel(replace(config, blocks=1)).state_dict()
+    shapes = {}
+    for name, tensor in first.items():
+        copies = range(config.blocks) if name.startswith("blocks.0.") else (0,)
+        shapes |= {name.replace("blocks.0.", f"blocks.{block}.", 1): tuple(tensor.shape) for block in copies}
+    return shapes
+
+
+def weight_count(config: LanguageModelConfig) -> int:
+    """The number of values in these weights."""
+    return sum(map(prod, weight_shapes(config).values()))
+
+
+def _check_memory(config: LanguageModelConfig) -> None:
+    """Refuse a model whose weights do not fit, before any is allocated."""
+    try:
+        count = weight_count(config)
+    except UserError:
+        raise
+    except Exception:  # parts that do not fit together, or that cannot be built without memory: building will say
+        return
+    what = f"a model of {count:,} parameters"
+    check_memory(what, count * torch.get_default_dtype().itemsize, torch.get_default_device())
 
 
 def _checkpoint(block: nn.Module, *inputs: Any) -> Any:

@@ -21,12 +21,13 @@ from memory_mosaics import checkpoint
 from memory_mosaics.data.windows import Windows, openings
 from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.generation import Draw, generate
-from memory_mosaics.language_model import LanguageModel, parameter_count
+from memory_mosaics.language_model import LanguageModel, parameter_count, weight_count
 from memory_mosaics.results import surroundings, write
+from memory_mosaics.sizes import check_memory
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training import folder, parallel, state
 from memory_mosaics.training.log import Log, read
-from memory_mosaics.training.objective import Objective, optimiser
+from memory_mosaics.training.objective import Objective, memory_needed, optimiser
 from memory_mosaics.training.recipe import Run, plain
 from memory_mosaics.training.step import Eager, step_for
 
@@ -74,9 +75,14 @@ class Trainer:
         self.micro = min(self.machine.micro_batch or share, share)
         if share % self.micro:
             raise UserError(f"micro_batch {self.micro} does not divide the {share} sequences of a process")
-        torch.manual_seed(self.training.seed)
-        self.model = LanguageModel(config).to(world.device)
         self.dealt_out = parallel.deals_out(self.machine, world)
+        shards, logits = world.size if self.dealt_out else 1, torch.device(world.device).type != "cuda"
+        need = memory_needed(config, batch=share, micro=self.micro, shards=shards, logits=logits)
+        what = f"training {weight_count(config):,} parameters on {self.micro:,} x {config.context:,} tokens at once"
+        check_memory(what, need, world.device, "choose a smaller model, batch, context or --machine.micro_batch")
+        torch.manual_seed(self.training.seed)
+        with within_memory(f"{what} does not fit; choose a smaller model"):
+            self.model = LanguageModel(config).to(world.device)
         compiled = parallel.compiles(self.machine, world) and not self.dealt_out
         self.objective = parallel.spread(Objective(self.model, compiled=compiled), self.machine, world)
         self.adamw = optimiser(self.model, self.training)

@@ -5,7 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from memory_mosaics.language_model import LanguageModel, next_token_loss, without_state
+from memory_mosaics.language_model import (
+    LanguageModel,
+    LanguageModelConfig,
+    next_token_loss,
+    weight_count,
+    without_state,
+)
 from memory_mosaics.ops.triton.cross_entropy import linear_cross_entropy
 from memory_mosaics.parameters import groups
 from memory_mosaics.shapes import Float, Int
@@ -25,6 +31,19 @@ class Objective(nn.Module):
         if features.is_cuda:
             return linear_cross_entropy(features.flatten(0, 1), self.model.output, targets.flatten())
         return next_token_loss(self.model.logits(features), targets)
+
+
+def memory_needed(config: LanguageModelConfig, *, batch: int, micro: int, shards: int = 1, logits: bool = True) -> int:
+    """The bytes that a training process needs at the very least.
+
+    These are the float32 weights, with gradients and moments split over `shards` processes; the tokens of its part of a
+    batch and their targets; and for each token of `micro` sequences at once the inputs of both mixers of every block in
+    16 bits and, where the loss keeps the `logits`, these and their gradients in float32.
+    """
+    count = weight_count(config)
+    weights = 4 * count + 3 * 4 * count // shards
+    per_token = 2 * 2 * config.blocks * config.width + (2 * 4 * config.vocabulary if logits else 0)
+    return weights + 2 * 8 * batch * config.context + micro * config.context * per_token
 
 
 def optimiser(model: LanguageModel, training: Training) -> torch.optim.AdamW:

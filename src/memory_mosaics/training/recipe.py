@@ -11,11 +11,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-import torch
-
-from memory_mosaics.config import at_least
+from memory_mosaics.config import MAX_SEED, MAX_SIZE, at_least, at_most
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, config_from_plain
+from memory_mosaics.files import read_json
+from memory_mosaics.language_model import LanguageModelConfig, config_from_plain, weight_shapes
 from memory_mosaics.presets import DEPTHS, PRESETS, preset
 
 
@@ -52,8 +51,7 @@ class ModelChoice:
                 config = preset(name, vocabulary=vocabulary, **changes)
             else:
                 config = replace(self._own(Path(name)), vocabulary=vocabulary, **changes)
-            with torch.device("meta"):
-                LanguageModel(config)  # parts that do not fit together are found here
+            weight_shapes(config)  # parts that do not fit together are found here
             return config
         except (TypeError, ValueError) as error:
             raise UserError(f"model {name}: {one_line(error)}") from error
@@ -62,7 +60,7 @@ class ModelChoice:
     def _own(file: Path) -> LanguageModelConfig:
         file = file / "config.json" if file.is_dir() else file
         try:
-            plain = json.loads(file.read_text(encoding="utf-8"))
+            plain = read_json(file)
         except FileNotFoundError:
             raise UserError(f"neither a preset nor a file; the presets are {', '.join(PRESETS)}") from None
         if not isinstance(plain, dict):
@@ -118,6 +116,7 @@ class Training:
 
     def __post_init__(self) -> None:
         at_least(self, steps=1, batch=1, warm_up=0, seed=0, evaluate_every=1, weight_decay=0)
+        at_most(self, seed=MAX_SEED, batch=MAX_SIZE)
         for name in ("evaluate_windows", "patience"):
             if getattr(self, name) is not None:
                 at_least(self, **{name: 1})
