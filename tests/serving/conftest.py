@@ -91,7 +91,7 @@ def in_a_thread(run: Path, *, key: str | None = None, **limits: int):
         streams = answer.headers["content-type"].startswith("text/event-stream")
         return answer.status, dict(answer.headers), text if streams else json.loads(text)
 
-    ask.address = listening.getsockname()
+    ask.address, ask.listening, ask.server = listening.getsockname(), listening, server
     try:
         yield service, ask
     finally:

@@ -1,8 +1,10 @@
 """Who is let in, and how many at a time."""
 
+import asyncio
 import json
+import select
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -11,7 +13,8 @@ from serving.conftest import asked_by_hand, in_a_thread, until
 pytest.importorskip("fastapi", reason="pip install 'memory-mosaics[serve]'")
 pytest.importorskip("uvicorn", reason="pip install 'memory-mosaics[serve]'")
 
-from memory_mosaics.serving.gate import names
+from memory_mosaics.serving.connections import peer_of
+from memory_mosaics.serving.gate import Gate, names
 
 
 def test_a_page_of_another_site_is_refused(ask):
@@ -86,17 +89,98 @@ def test_bodies_that_come_slowly(story_run, monkeypatch):
         until(lambda: ask("/v1/completions", {"prompt": "a"})[0] == 200)
 
 
-def test_connections_that_ask_for_nothing(story_run):
-    """They are counted too; they go with their clients."""
-    with in_a_thread(story_run, requests=1) as (service, ask):
-        with ExitStack() as idle:
-            for _ in range(2 * service.limits.places):
-                idle.enter_context(socket.create_connection(ask.address))
-            with asked_by_hand(ask.address, {"prompt": "a"}) as client:
-                assert client.makefile("rb").readline().startswith(b"HTTP/1.1 503 ")
-        until(lambda: raw_status(ask.address) == 200)
+@pytest.mark.parametrize("sent", [b"", b"GET /v1/models HTTP/1.1\r\nhost: localh"])
+def test_connections_that_never_send_a_whole_head_lock_nobody_out(story_run, sent):
+    """Ten times as many as there are places: the oldest ones go, and who sends a request is answered."""
+    with in_a_thread(story_run, requests=8, key="secret") as (service, ask), ExitStack() as idle:
+        clients = []
+        for _ in range(10 * service.limits.places):
+            clients.append(idle.enter_context(socket.create_connection(ask.address, timeout=60)))
+            clients[-1].sendall(sent)
+        assert ask("/health")[0] == 200
+        assert ask("/v1/completions", {"prompt": "a"}, authorization="Bearer secret")[0] == 200
+        with suppress(ConnectionError):  # closed before its half head was read
+            assert ended(clients[0]).startswith(b"HTTP/1.1 408 ")
+        clients[-1].sendall(b"GET /health HTTP/1.1\r\n" if not sent else b"ost\r\n")
+        clients[-1].sendall(b"host: localhost:%d\r\nconnection: close\r\n\r\n" % ask.address[1])
+        assert ended(clients[-1]).startswith(b"HTTP/1.1 ")  # the youngest ones are still there
 
 
-def raw_status(address) -> int:
-    with asked_by_hand(address, {"prompt": "a"}) as client:
-        return int(client.makefile("rb").readline().split()[1])
+@pytest.mark.parametrize("first", [b"", b"GET /health HTTP/1.1\r\nhost: localhost:%d\r\n\r\n"])
+def test_a_head_has_a_limited_time_however_it_is_sent(story_run, monkeypatch, first):
+    """A letter at a time does not lengthen it, on a new connection as on one that was answered before."""
+    monkeypatch.setattr("memory_mosaics.serving.connections.HEAD_TIMEOUT", 0.3)
+    with in_a_thread(story_run, requests=1) as (_, ask), socket.create_connection(ask.address, timeout=60) as client:
+        client.sendall((first % ask.address[1] if first else b"") + b"GET / HTTP/1.1\r\nname: ")
+        received, seen = b"", select.poll()
+        seen.register(client, select.POLLIN)
+        while True:  # ends when the server closes, and only then
+            with suppress(ConnectionError):
+                client.sendall(b"x")
+            if seen.poll(10):
+                try:
+                    data = client.recv(1 << 16)
+                except ConnectionError:  # closed while letters were under way
+                    break
+                received += data
+                if not data:
+                    break
+        assert received.startswith((b"HTTP/1.1 200 ",) if first else (b"HTTP/1.1 408 ", b""))
+
+
+def test_a_client_that_does_not_read_its_answers_is_dropped(story_run, monkeypatch):
+    monkeypatch.setattr("memory_mosaics.serving.connections.WRITE_TIMEOUT", 0.3)
+    with in_a_thread(story_run, requests=1) as (_, ask), socket.socket() as client:
+        ask.listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(60)
+        client.connect(ask.address)
+        with suppress(ConnectionError):  # it may be dropped before all is sent
+            client.sendall(b"GET /health HTTP/1.1\r\nhost: localhost:%d\r\n\r\n" % ask.address[1] * 2000)
+        until(lambda: ask.server.server_state.total_requests and not ask.server.server_state.connections)
+
+
+def test_requests_of_one_peer_leave_places_for_others():
+    """Where others reach the server, half of the places at most are of one address."""
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    async def app(scope, receive, send):
+        entered.set()
+        await leave.wait()
+
+    async def status(gate, client):
+        sent = []
+
+        async def send(message):
+            sent.append(message)
+
+        async def receive():
+            return {"type": "http.request", "body": b""}
+
+        await gate(
+            {"type": "http", "method": "GET", "path": "/v1", "headers": [], "client": (client, 1)}, receive, send
+        )
+        return sent[0]["status"] if sent else None
+
+    async def run():
+        gate = Gate(app, hosts=None, most=10, places=4, per_peer=2)
+        held = [asyncio.create_task(status(gate, "192.0.2.1")) for _ in range(2)]
+        await entered.wait()
+        refused = await status(gate, "::ffff:192.0.2.1")
+        leave.set()
+        assert (refused, await status(gate, "192.0.2.2"), [await task for task in held]) == (429, None, [None, None])
+        assert not gate.inside
+
+    asyncio.run(run())
+
+
+def test_what_counts_as_one_peer():
+    assert peer_of(("2001:db8::1", 1)) == peer_of(("2001:db8::ffff:2", 2)) == "2001:db8::/64"
+    assert peer_of(("fe80::1%eth0", 1)) == "fe80::/64"
+    assert peer_of(("::ffff:192.0.2.1", 1)) == peer_of(("192.0.2.1", 9)) == "192.0.2.1"
+    assert peer_of(None) == ""
+
+
+def ended(client) -> bytes:
+    """All that comes until the server closes the connection."""
+    return client.makefile("rb").read()

@@ -8,6 +8,7 @@ import uvicorn
 from memory_mosaics.explorer.answers import Explorer
 from memory_mosaics.explorer.app import WAITING, build
 from memory_mosaics.serving.gate import names
+from memory_mosaics.serving.listening import bounded_config
 
 
 class Server(uvicorn.Server):
@@ -16,11 +17,10 @@ class Server(uvicorn.Server):
     def __init__(self, explorer: Explorer, listening: socket.socket):
         self.explorer, self.listening = explorer, listening
         app = build(explorer, names(*listening.getsockname()[:2]))
-        # Connections that ask for nothing count too; a browser keeps several open.
-        most = 16 * (1 + WAITING)
+        connections = 16 * (1 + WAITING)  # that wait with no request; a browser keeps several open
         super().__init__(
-            uvicorn.Config(
-                app, log_level="warning", server_header=False, limit_concurrency=most, timeout_graceful_shutdown=10
+            bounded_config(
+                app, connections=connections, log_level="warning", server_header=False, timeout_graceful_shutdown=10
             )
         )
 

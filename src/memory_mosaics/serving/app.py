@@ -165,7 +165,9 @@ class _Refused(HTTPException):
 def build(service: Service, *, key: str | None = None, hosts: tuple[str, ...] | None = None) -> FastAPI:
     """The application. With a `key`, all but /health wants it; `hosts` are the names that it may be called by."""
     app = FastAPI(title="memory-mosaics", docs_url=None, redoc_url=None)  # their pages load scripts from elsewhere
-    app.add_middleware(Gate, key=key, hosts=hosts, most=service.limits.max_body, places=service.limits.places)
+    places = service.limits.places
+    per_peer = places // 2 if hosts is None else None  # on a local address all clients have the same one
+    app.add_middleware(Gate, key=key, hosts=hosts, most=service.limits.max_body, places=places, per_peer=per_peer)
     trained = service.trained
     card = {"id": trained.name, "object": "model", "created": service.created, "owned_by": "memory-mosaics"}
 

@@ -2,12 +2,15 @@
 
 import asyncio
 import hmac
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from fastapi import HTTPException
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from memory_mosaics.serving.connections import peer_of
 
 READING = 30.0  # seconds in which the body of a request must have come
 KINDS = {
@@ -73,7 +76,8 @@ class Gate:
     """Refuses what comes from elsewhere or with the wrong key, too much of it, and what comes too slowly.
 
     Of whatever is refused at once, nothing is read. `most` is the bytes of a request, `places` how many requests may be
-    inside, and `tell` makes the answer that says why one is refused.
+    inside, `per_peer` how many of one peer address (None: as many as `places`), and `tell` makes the answer that says
+    why one is refused.
     """
 
     def __init__(
@@ -83,11 +87,13 @@ class Gate:
         hosts: tuple[str, ...] | None,
         most: int,
         places: int,
+        per_peer: int | None = None,
         key: str | None = None,
         tell: Callable[[int, str], JSONResponse] = error,
     ):
         self.app, self.hosts, self.most, self.places, self.key, self.tell = app, hosts, most, places, key, tell
-        self.inside = 0
+        self.per_peer = per_peer or places
+        self.inside: Counter[str] = Counter()  # by peer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -95,11 +101,13 @@ class Gate:
         refused = self._refused(scope)
         if refused is not None:
             return await refused(scope, receive, send)
-        self.inside += 1
+        peer = peer_of(scope.get("client"))
+        self.inside[peer] += 1
         try:
             await self.app(scope, self._limited(receive), send)
         finally:
-            self.inside -= 1
+            self.inside[peer] -= 1
+            self.inside += Counter()  # drops those at zero
 
     def _refused(self, scope: Scope) -> JSONResponse | None:
         why = refusal(scope, hosts=self.hosts, most=self.most)
@@ -109,8 +117,11 @@ class Gate:
             return None
         if self.key is not None and not self._knows_key(dict(scope["headers"]).get(b"authorization", b"")):
             return error(401, "wrong API key: send the server's as Authorization: Bearer KEY", code="invalid_api_key")
-        if self.inside >= self.places:
+        if self.inside.total() >= self.places:
             return self.tell(429, f"{self.places} requests are here at once, more are not read; come back later")
+        if self.inside[peer_of(scope.get("client"))] >= self.per_peer:
+            reason = f"{self.per_peer} requests of your address are here at once, more are not read; come back later"
+            return self.tell(429, reason)
         return None
 
     def _limited(self, receive: Receive) -> Receive:

@@ -4,12 +4,15 @@ import asyncio
 import ipaddress
 import os
 import socket
+from functools import partial
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
 from memory_mosaics.errors import UserError
 from memory_mosaics.serving.app import Service, build
+from memory_mosaics.serving.connections import BoundedProtocol
 from memory_mosaics.serving.gate import names
 
 PATIENCE = 10  # seconds that unfinished requests get when the server is to stop
@@ -33,6 +36,15 @@ def is_local(listening: socket.socket) -> bool:
     return ipaddress.ip_address(listening.getsockname()[0]).is_loopback
 
 
+def bounded_config(app: Any, *, connections: int, **options: Any) -> uvicorn.Config:
+    """Configure uvicorn: at most so many connections that wait with no request, no websockets and no lifespan events.
+
+    Not uvicorn's own `limit_concurrency`: it answers 503 to everybody, /health included.
+    """
+    protocol: Any = partial(BoundedProtocol, limit=connections)
+    return uvicorn.Config(app, http=protocol, ws="none", lifespan="off", **options)
+
+
 class Server(uvicorn.Server):
     """Answers what comes to a socket. Says where it listens, that it is asked to stop, and goodbye."""
 
@@ -40,16 +52,15 @@ class Server(uvicorn.Server):
         self.service, self.listening = service, listening
         host, port = listening.getsockname()[:2]
         app = build(service, key=key, hosts=names(host, port) if is_local(listening) else None)
-        config = uvicorn.Config(
-            app,
-            log_level="error",
-            access_log=False,
-            lifespan="off",
-            # The gate refuses in OpenAI's words. This is for connections that ask for nothing: they count here too.
-            limit_concurrency=2 * service.limits.places,
-            timeout_graceful_shutdown=2 * PATIENCE,
+        super().__init__(
+            bounded_config(
+                app,
+                connections=service.limits.places,
+                log_level="error",
+                access_log=False,
+                timeout_graceful_shutdown=2 * PATIENCE,
+            )
         )
-        super().__init__(config)
 
     def answer(self) -> None:
         """Until Ctrl-C or SIGTERM."""
