@@ -24,6 +24,7 @@ from memory_mosaics.explorer import command as explorer
 from memory_mosaics.parser import Parser, either
 from memory_mosaics.serving import server
 from memory_mosaics.studies import (
+    anchors,
     attention,
     curves,
     demo,
@@ -146,6 +147,7 @@ COMMANDS: dict[str, Any] = {
     "lm-eval": lm_eval.run,
     "serve": server.serve,
     "evaluate": evaluate.run,
+    "anchors": anchors.run,
     "attention": attention.run,
     "figures": gallery.run,
     "curves": curves.run,
