@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test coverage test-gpu test-newest lint format clean
+.PHONY: setup demo test coverage test-gpu test-newest chaos lint format clean
 
 setup: $(READY)
 
@@ -44,6 +44,12 @@ test-newest:
 	$(NEWEST)/bin/pip install --quiet --constraint $(NEWEST)/constraints.txt torch
 	$(NEWEST)/bin/pip install --quiet --upgrade --constraint $(NEWEST)/constraints.txt --editable '.[dev]'
 	OMP_NUM_THREADS=1 $(NEWEST)/bin/pytest -n 2 tests/test_huggingface.py
+
+# Kills, crashes at every file-system event, damaged files: runs/chaos/report.md says what came of them.
+MINUTES ?= 30
+SEED    ?= 0
+chaos: setup
+	$(BIN)/python tests/chaos/run.py --minutes $(MINUTES) --seed $(SEED)
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -1,0 +1,263 @@
+"""Damaged checkpoints, run folders, corpora and sources: refused in one line, or read with the right result."""
+
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from .children import Commands, Ended, run
+from .crash_points import CODE, CrashPoints
+from .workloads import SAVES, SIZES, STEPS, WORKLOADS, Given, checked, difference, digests, read_json, stable
+
+VALUES: list[Any] = [0, -1, 1, 3, 10**9, 10**18, 2**63, 2**64, -(2**63), 1e308, 0.5, float("nan"), float("inf"), None]
+VALUES += [
+    True,
+    "",
+    "x" * 5000,
+    "\x1b[2J\x07",
+    "../../../etc/passwd",
+    "\ud800",
+    [],
+    {},
+    [[]],
+    "DEEP",
+    "1e999",
+    ["a"] * 9,
+]
+TEXTS = [b"", b"{}", b"[]", b"null", b"0", b"NaN", b"[" * 100_000, b'{"a":' * 30_000, b"\xff\xfe\x00", b"\n" * 9]
+TEXTS += [
+    b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(b"%c: &%c [%s]\n" % (c + 1, c + 1, b"*%c," % c * 9) for c in b"abcdef")
+]
+
+
+def _said(place: Path, ended: Ended) -> Any:
+    return ended.out.replace(str(place), "PLACE")
+
+
+def _measured(place: Path, ended: Ended) -> Any:
+    return stable(read_json(place / "evaluation" / "results.json"))
+
+
+def _weights(place: Path, ended: Ended) -> Any:
+    return digests(place / "run", "step-*/model.safetensors")
+
+
+def _evaluate(run: Path, data: Path, place: Path) -> Commands:
+    words = ["--length", "16", "--windows", "4", "--device", "cpu", "--out", str(place / "evaluation")]
+    return [["evaluate", str(run), "--data", str(data), *words]]
+
+
+def _generate(given: Given, place: Path) -> Commands:
+    words = ["--prompt", "Once upon a time", "--length", "8", "--temperature", "0", "--device", "cpu"]
+    return [["generate", str(place / "out"), *words]]
+
+
+def _short(data: Path, place: Path, *more: str) -> Commands:
+    words = ["--training.steps=2", *SIZES, *STEPS, *SAVES, "--machine.samples=0"]
+    return [["train", str(data), "--out", str(place / "run"), *words, *more]]
+
+
+def _prepare(given: Given, place: Path) -> Commands:
+    return [["prepare", str(place / "out"), "--tokenizer", "bytes", "--out", str(place / "corpus")]]
+
+
+# What is damaged, a copy of which lies at PLACE/out; the commands that read it; and what they come to.
+Reader = tuple[str, Callable[[Given, Path], Commands], Callable[[Path, Ended], Any]]
+READERS: dict[str, Reader] = {
+    "info": ("train/out/step-00000006", lambda _, place: [["info", str(place / "out")]], _said),
+    "generate": ("train/out/step-00000006", _generate, _said),
+    "evaluate": ("train/out/step-00000006", lambda given, at: _evaluate(at / "out", given.corpus, at), _measured),
+    "inspect": ("train/out/step-00000006", lambda _, at: [["inspect", str(at / "out"), "One", "--device=cpu"]], _said),
+    "generate-run": ("train/out", _generate, _said),
+    "corpus-evaluate": ("prepare/out", lambda given, at: _evaluate(given.trained, at / "out", at), _measured),
+    "corpus-train": ("prepare/out", lambda _, at: _short(at / "out", at), _weights),
+    "source": ("source", _prepare, lambda at, _: digests(at / "corpus", "*.bin")),
+    "config": ("config", lambda given, at: _short(given.corpus, at, "--config", f"{at}/out/config.yaml"), _weights),
+    "draw": ("sweep/out", lambda _, place: [["draw", str(place / "out")]], _said),
+}
+for _name, _workload in WORKLOADS.items():
+    _again = lambda given, place, name=_name: given.commands(name, place / "out")  # noqa: E731
+    _outcome = lambda place, _, outcome=_workload.outcome: outcome(place / "out")  # noqa: E731
+    READERS[f"again-{_name}"] = (f"{_name}/out", _again, _outcome)
+    if _name != "prepare":  # which begins anew
+        READERS[f"resume-{_name}"] = (f"{_name}/half/out", _again, _outcome)
+
+
+def prepare(given: Given) -> None:
+    """What is damaged: runs that crashed half-way too; and what each reader makes of it undamaged."""
+    for name, events in given.events.items():
+        half = given.folder / name / "half"
+        half.mkdir()
+        points = CrashPoints(half, at=len(events) * 3 // 5)
+        assert run(given.commands(name, half / "out"), half, points.install).code == CODE
+    config, source = given.folder / "config", given.folder / "source"
+    config.mkdir()
+    (config / "config.yaml").write_text("training:\n  steps: 2\n  betas: [0.9, 0.95]\nmodel:\n  blocks: 1\n")
+    source.mkdir()
+    shutil.copy(given.folder / "stories.jsonl", source)
+    (source / "more.txt").write_text("One.\n<|endoftext|>\nTwo.\n<|endoftext|>\n" * 200)
+    for name, (damaged, commands, outcome) in READERS.items():
+        place = given.folder / "readers" / name
+        shutil.copytree(given.folder / damaged, place / "out", symlinks=True)
+        given.outcomes[name] = outcome(place, checked(commands(given, place), place))
+
+
+def cases(given: Given, random: Random) -> Iterator[str]:
+    yield from (f"{name}/{number}" for number, name in enumerate(cycle(READERS)))
+
+
+def run_case(given: Given, case: str, random: Random, folder: Path) -> tuple[str | None, str]:
+    """The problem, if there is one, and what was damaged and how."""
+    name, _, _ = case.partition("/")
+    source, commands, read_outcome = READERS[name]
+    shutil.copytree(given.folder / source, folder / "out", symlinks=True)
+    damaged = damage(folder / "out", random, times=random.choice([1, 1, 1, 2]))
+    ended = run(commands(given, folder), folder)
+    note = "; ".join(f"{how} {', '.join(files)}" for how, files in damaged) + f" -> {ended.code} {ended.err[:200]}"
+    if (problem := ended.problem()) or ended.code:
+        return problem, note
+    outcome = read_outcome(folder, ended)
+    valid = all(MAY_DIFFER.fullmatch(f"{name} {file}") for _, files in damaged for file in files)
+    same = outcome == given.outcomes[name]
+    return None if same or valid else f"exit code 0, and {difference(given.outcomes[name], outcome)}", note
+
+
+# A change of these may give another valid file: a text of the user's, or a record that carries no checksum.
+MAY_DIFFER = re.compile(
+    r"""(config|source)\s.*
+    | .*\s(.*/)?(log\.jsonl|samples\.md|results\.json|outcome\.json|output\.txt|.*\.journal|journal\.log|anchors\.json)
+    | again-prepare\smanifest\.json
+    | (info|generate|evaluate|inspect|generate-run)\s(.*/)?config\.json
+    | (generate|inspect|generate-run)\s(.*/)?tokenizer\.json
+    | (info|generate|evaluate|inspect|generate-run)\s(.*/)?model\.safetensors""",
+    re.VERBOSE,
+)
+
+
+TEXT = {".json", ".jsonl", ".yaml", ".journal", ".log", ".safetensors", ".jinja"}
+
+
+def damage(folder: Path, random: Random, *, times: int) -> list[tuple[str, list[str]]]:
+    """Damage files so often; how, and which."""
+    done = []
+    for _ in range(times):
+        there = [(path, path.lstat()) for path in sorted(folder.rglob("*")) if not path.name.endswith("lock")]
+        files = [path for path, about in there if stat.S_ISREG(about.st_mode) and about.st_size < 1 << 24]
+        if files:
+            file = random.choice(files)
+            how = random.choice([*WAYS, *([_edit] * 6 if file.suffix in TEXT else [])])
+            changed = how(file, random, files) or [file]
+            done.append((how.__name__.strip("_"), [str(path.relative_to(folder)) for path in changed]))
+    return done
+
+
+def _flip(file: Path, random: Random, files: list[Path]) -> None:
+    data = bytearray(file.read_bytes() or b"\0")
+    for _ in range(random.choice([1, 1, 4, 64])):
+        data[random.randrange(len(data))] ^= 1 << random.randrange(8)
+    file.write_bytes(data)
+
+
+def _truncate(file: Path, random: Random, files: list[Path]) -> None:
+    os.truncate(file, random.randint(0, max(0, file.stat().st_size - 1)))
+
+
+def _append(file: Path, random: Random, files: list[Path]) -> None:
+    with file.open("ab") as stream:
+        stream.write(random.choice([b"\0", b"\n{", b'{"step": ', b"\xff", random.randbytes(100), b"[1, 2]\n", b"x\n"]))
+
+
+def _overwrite(file: Path, random: Random, files: list[Path]) -> None:
+    file.write_bytes(random.choice([*TEXTS, random.randbytes(500)]))
+
+
+def _remove(file: Path, random: Random, files: list[Path]) -> list[Path]:
+    """It, or its folder."""
+    if random.random() < 0.8 or len(files) < 4:
+        file.unlink()
+        return [file]
+    shutil.rmtree(file.parent)
+    return [each for each in files if not each.exists()]
+
+
+def _swap(file: Path, random: Random, files: list[Path]) -> list[Path]:
+    other = random.choice(files)
+    mine, theirs = file.read_bytes(), other.read_bytes()
+    file.write_bytes(theirs)
+    other.write_bytes(mine)
+    return [file, other]
+
+
+def _replace(file: Path, random: Random, files: list[Path]) -> None:
+    shutil.copyfile(random.choice([each for each in files if each != file] or [os.devnull]), file)
+
+
+def _duplicate(file: Path, random: Random, files: list[Path]) -> None:
+    shutil.copyfile(file, file.with_name(random.choice(["0-", "copy-of-", "~"]) + file.name))
+
+
+def _sparse(file: Path, random: Random, files: list[Path]) -> None:
+    os.truncate(file, 1 << random.choice([31, 36, 40]))
+
+
+def _special(file: Path, random: Random, files: list[Path]) -> None:
+    """Something in its place that is no file, or none of ours."""
+    file.unlink()
+    kind = random.choice(
+        ["/dev/zero", "/dev/null", "/dev/full", "fifo", "folder", str(file), "nowhere", "/proc/self/mem"]
+    )
+    if kind == "fifo":
+        os.mkfifo(file)
+    elif kind == "folder":
+        file.mkdir()
+    else:
+        file.symlink_to(kind)
+
+
+def _edit(file: Path, random: Random, files: list[Path]) -> None:
+    """Change one value of a file of JSON or YAML, of one line of many, or of a header of safetensors."""
+    import yaml
+
+    data, tail = file.read_bytes(), b""
+    head = b""
+    try:
+        if file.suffix == ".safetensors":
+            size = int.from_bytes(data[:8], "little")
+            data, tail = data[8 : 8 + size], data[8 + size :]
+        elif file.suffix in (".jsonl", ".journal", ".log"):
+            lines = data.splitlines(keepends=True)
+            at = random.randrange(len(lines))
+            head, data, tail = b"".join(lines[:at]), lines[at], b"\n" + b"".join(lines[at + 1 :])
+        value = yaml.safe_load(data) if file.suffix == ".yaml" else json.loads(data)
+    except (ValueError, IndexError, yaml.YAMLError):  # damaged already
+        return
+    text = json.dumps(_edited(value, random))  # YAML reads it too
+    changed = text.replace('"DEEP"', "[" * 5000 + "]" * 5000).encode()
+    if file.suffix == ".safetensors":
+        head = len(changed).to_bytes(8, "little")
+    file.write_bytes(head + changed + tail)
+
+
+def _edited(value: Any, random: Random) -> Any:
+    if isinstance(value, dict | list) and value and random.random() < 0.9:
+        key = random.choice(list(value) if isinstance(value, dict) else range(len(value)))
+        kind = random.random()
+        if kind < 0.1:
+            del value[key]
+        elif kind < 0.2 and isinstance(value, dict):
+            value[random.choice(["extra", "__class__", ""])] = random.choice(VALUES)
+        elif kind < 0.25 and isinstance(value, list):
+            value *= 2
+        else:
+            value[key] = _edited(value[key], random)
+        return value
+    return random.choice(VALUES)
+
+
+WAYS = [_flip, _flip, _truncate, _append, _overwrite, _remove, _swap, _replace, _duplicate, _sparse, _special]
