@@ -1,4 +1,7 @@
 import os
+import platform
+import subprocess
+import sys
 
 import pytest
 
@@ -45,3 +48,37 @@ def test_damaged_json_is_one_line(tmp_path, content):
     with pytest.raises(UserError, match=r"damaged\.json") as caught:
         files.read_json(tmp_path / "damaged.json")
     assert "\n" not in str(caught.value)
+
+
+def dead_process() -> int:
+    """The number of a process that has ended."""
+
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_what_killed_writers_left_is_removed_by_the_next(tmp_path):
+    host, dead, alive = platform.node(), dead_process(), os.getppid()
+    gone = [
+        f".state.bin.0.{dead}@{host}.part",
+        f".other.0.{dead}@{host}.part",
+        f".a.{dead}.part",
+        f".a.{host}.{dead}.part",
+    ]
+    kept = [
+        f".a.0.{alive}@{host}.part",  # its process is there
+        f".a.0.{dead}@another.host.part",  # of a process of another machine nothing is known
+        f".b.{dead}.part",  # perhaps not ours
+        f"a.{dead}@{host}.part",
+    ]
+    for name in (*gone[1:], *kept):
+        (tmp_path / name).write_text("half")
+    (tmp_path / gone[0]).mkdir()
+    (tmp_path / gone[0] / "half").write_text("half")
+    with written_whole(tmp_path / "a") as aside:
+        aside.write_text("whole")
+        with written_whole(tmp_path / "a") as other:  # another thread does not remove what this one writes
+            other.write_text("other")
+    assert sorted(os.listdir(tmp_path)) == sorted([*kept, "a"])
+    assert (tmp_path / "a").read_text() == "whole"

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from memory_mosaics.config import from_plain, to_plain
 from memory_mosaics.errors import UserError, one_line, within_memory
-from memory_mosaics.files import check_regular, flush, read_json
+from memory_mosaics.files import check_regular, flush, read_json, remove_temporary, temporary_path
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, weight_shapes
 from memory_mosaics.parameters import exact_names
 from memory_mosaics.sizes import check_memory
@@ -59,7 +59,7 @@ def save(
         check_weights(weights, weight_shapes(from_plain(LanguageModelConfig, plain)), "the model to save")
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"cannot write {folder}: {one_line(error)}") from error
-    aside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    aside = temporary_path(target)
     made = [parent for parent in target.parents if not parent.exists()]
     try:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -79,11 +79,13 @@ def save(
         aside.rename(target)
         flush(target.parent)
     except (OSError, SafetensorError, RuntimeError) as error:
-        shutil.rmtree(aside, ignore_errors=True)
+        remove_temporary(aside)
         for parent in made:
             with suppress(OSError):
                 parent.rmdir()
         raise CheckpointError(f"cannot write {folder}: {one_line(error)}") from error
+    finally:
+        remove_temporary(aside)
     return folder
 
 

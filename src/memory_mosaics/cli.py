@@ -21,6 +21,7 @@ from memory_mosaics.babistories.writer import Writer
 from memory_mosaics.benchmarks import bench
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.explorer import command as explorer
+from memory_mosaics.files import read_json
 from memory_mosaics.parser import Parser, either
 from memory_mosaics.serving import server
 from memory_mosaics.studies import (
@@ -97,7 +98,7 @@ def draw(folder: Path) -> None:
 
     folder = folder.parent if folder.name == "results.json" else folder
     try:
-        results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        results = read_json(folder / "results.json")
         drawn = figures.draw(results, folder)
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{folder} holds no results.json; name the folder of a study") from None

@@ -2,9 +2,14 @@
 
 import json
 import os
+import platform
+import re
+import shutil
 import stat
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +21,7 @@ def written_whole(file: Path) -> Iterator[Path]:
     """A path beside `file` to write to: flushed to the disk and renamed to it at the end, removed if anything fails."""
     if file.exists() and not file.is_file():
         raise UserError(f"cannot write {file}: it is there, and no file")
-    aside = file.with_name(f".{file.name}.{os.getpid()}.part")
+    aside = temporary_path(file)
     try:
         yield aside
         flush(aside)
@@ -24,7 +29,62 @@ def written_whole(file: Path) -> Iterator[Path]:
     except OSError as error:
         raise UserError(f"cannot write {file}: {one_line(error)}") from error
     finally:
-        aside.unlink(missing_ok=True)
+        remove_temporary(aside)
+
+
+_IN_USE: set[str] = set()  # names of temporary files and folders of this process
+_NUMBERS = count()
+
+
+def temporary_path(target: Path) -> Path:
+    """A hidden path beside `target` to write to and to rename; its name says which process of which machine writes it.
+
+    What killed processes of this machine left in the folder is removed first.
+    """
+    remove_leftovers(target)
+    path = target.with_name(f".{target.name}.{next(_NUMBERS)}.{os.getpid()}@{platform.node()}.part")
+    _IN_USE.add(path.name)
+    return path
+
+
+def remove_temporary(path: Path) -> None:
+    """Remove a temporary file or folder that is no longer needed, if it is there."""
+    _IN_USE.discard(path.name)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove temporary files and folders beside `target` whose process, of this machine, no longer exists.
+
+    Those of earlier versions are not told from the files of others by their names: of them, only those of `target`.
+    """
+    node = re.escape(platform.node())
+    ours = re.compile(rf"\..+\.(\d+)@{node}\.part|\.{re.escape(target.name)}(?:\.{node})?\.(\d+)\.part")
+    try:
+        names = os.listdir(target.parent)
+    except OSError:
+        return
+    for name in names:
+        if (found := ours.fullmatch(name)) and not _in_use(name, int(found[1] or found[2])):
+            remove_temporary(target.with_name(name))
+
+
+def _in_use(name: str, process: int) -> bool:
+    if process == os.getpid():
+        return name in _IN_USE  # else of an earlier process with the same number
+    if sys.platform == "win32":
+        return True  # it has no signal that only asks
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        pass  # it exists, and belongs to somebody else
+    return True
 
 
 def flush(path: Path) -> None:
@@ -72,7 +132,7 @@ def read_json(file: Path, limit: int = MAX_JSON_BYTES) -> Any:
     """The JSON value in such a file. A file that is missing raises FileNotFoundError, a damaged one UserError."""
     try:
         return json.loads(read_text(file, limit))
-    except (FileNotFoundError, UserError):
+    except (FileNotFoundError, NotADirectoryError, UserError):
         raise
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{file} is damaged or not JSON: {one_line(error)}") from error

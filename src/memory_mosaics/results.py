@@ -15,17 +15,17 @@ import numpy as np
 import torch
 
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import written_whole
+from memory_mosaics.files import remove_temporary, temporary_path, written_whole
 from memory_mosaics.version import __version__
 
 
 def prepare(out: Path) -> None:
     """Make the folder of a study and make sure that it can be written to, before hours are spent."""
-    probe = out / f".{os.getpid()}.part"
     try:
         out.mkdir(parents=True, exist_ok=True)
+        probe = temporary_path(out / "probe")
         probe.touch()
-        probe.unlink()
+        remove_temporary(probe)
     except OSError as error:
         raise UserError(f"cannot write to {out}: {one_line(error)}; name another folder with --out") from error
 

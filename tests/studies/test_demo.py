@@ -46,3 +46,10 @@ def test_ctrl_c_during_the_moons_stops_the_demo(tmp_path, monkeypatch):
     monkeypatch.setattr(moons, "train", lambda *arguments, **options: (_ for _ in ()).throw(KeyboardInterrupt))
     assert main(["demo", "--out", str(tmp_path / "demo")]) == 130
     assert not (tmp_path / "demo" / "corpus").exists()
+
+
+@pytest.mark.parametrize("damage", [b"{", b"[]", b"\xff", b"{}"])
+def test_a_damaged_study_runs_again(tmp_path, damage, capsys):
+    (tmp_path / "results.json").write_bytes(damage)
+    assert demo._finished(tmp_path) is None
+    assert "results.json is" in capsys.readouterr().err

@@ -275,13 +275,15 @@ def test_values_that_make_no_sense_are_named():
 def test_damaged_files_are_named(tmp_path, capsys):
     run(tmp_path)
     (outcome,) = tmp_path.glob("trials/*/outcome.json")
-    for text in ("{", "{}", "[]"):
+    for text in ("{", "{}", "[]", '{"status": "finished", "train_loss": 1, "valid_loss": 2}', "[" * 99_999):
         outcome.write_text(text)
         with pytest.raises(UserError, match=r"outcome\.json is damaged: .*remove it to train that anew"):
             run(tmp_path)
     outcome.unlink()
-    (tmp_path / "anchors.json").write_text("{")
+    anchors = (tmp_path / "anchors.json").read_text()
+    (tmp_path / "anchors.json").write_text('{"unigram": 3}')
     run(tmp_path)
+    assert (tmp_path / "anchors.json").read_text() == anchors
     (tmp_path / "setup.json").write_text("[1]")
     with pytest.raises(UserError, match=r"setup\.json is damaged"):
         run(tmp_path)

@@ -13,6 +13,7 @@ import pytest
 from memory_mosaics.errors import UserError
 from memory_mosaics.studies import sweep, sweep_trials
 from memory_mosaics.studies.sweep import Space
+from memory_mosaics.studies.trials import outcome_of
 from memory_mosaics.text import corpus
 from memory_mosaics.training.recipe import Machine, ModelChoice, Training
 
@@ -201,6 +202,20 @@ def test_half_a_line_in_the_journal_does_no_harm(data, tmp_path):
     with (tmp_path / "journal.log").open("a") as journal:
         journal.write('{"op_code": 5, "wor')
     assert losses(run(data, tmp_path, **options)) == losses(before)
+
+
+@pytest.mark.parametrize("damage", [b"garbage\n", b"[]\n", b'{"op_code": 99}\n', b'{"op_code": 4}\n'])
+def test_a_damaged_journal_is_named(data, tmp_path, damage):
+    (tmp_path / "journal.log").write_bytes(damage)
+    with pytest.raises(UserError, match=r"journal.log is damaged: .*; remove it: finished trials are read from their"):
+        run(data, tmp_path, method="grid", space=Space(dropout=[0.0]))
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"status": "done"}', '{"status": "finished"}', '{"status": "fail"}'])
+def test_a_damaged_outcome_is_named(tmp_path, damage):
+    (tmp_path / "outcome.json").write_text(damage)
+    with pytest.raises(UserError, match=r"outcome.json is damaged.*remove it to train that anew"):
+        outcome_of(tmp_path)
 
 
 @pytest.mark.parametrize(

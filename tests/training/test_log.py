@@ -54,3 +54,26 @@ def test_tensorboard_reads_what_was_written(run):
         log.write(2, loss=2.0)
     events = EventAccumulator(str(plan.out / "tensorboard")).Reload()
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 3.0), (2, 2.0)]
+
+
+DAMAGED = (
+    b'{"step": 2, "lo\n\xff\xfe\nnull\n{"loss": 1.0}\n{"step": 3, "norm": NaN}\n{"step": 4, "loss": "low"}\n'
+    + b"[" * 9999
+)
+
+
+def test_damaged_lines_block_nothing(run, capsys):
+    plan = run()
+    plan.out.mkdir()
+    file, samples = plan.out / "log.jsonl", plan.out / "samples.md"
+    file.write_bytes(b'{"step": 1, "loss": 2.0}\n' + DAMAGED + b'\n{"step": 5, "loss": 1.0}\n')
+    samples.write_bytes(b"\xff my notes\n## step 1\na\n## step x\n## step 9\nb\n")
+    assert read(file) == [{"step": 1, "loss": 2.0}, {"step": 5, "loss": 1.0}]
+    assert read(file, "valid_loss") == []
+    with Log(plan, step=5) as log:
+        log.write(6, loss=1.0)
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            log.write(7, loss=float("nan"))
+    assert [line["step"] for line in read(file)] == [1, 5, 6]
+    assert f"{file}: 7 damaged lines are left out" in capsys.readouterr().err
+    assert samples.read_bytes() == b"\xff my notes\n## step 1\na\n## step x\n"

@@ -106,6 +106,14 @@ def test_a_finished_run_is_not_repeated(run):
     stamp = (plan.out / "step-00000012" / "model.safetensors").stat().st_mtime_ns
     again = train(plan)
     assert again["valid_loss"] == first["valid_loss"]
+    for damage in (b"{", b"\xff", b"[]", b'{"step": 12}', b"[" * 99_999):
+        (plan.out / "results.json").write_bytes(damage)
+        again = train(plan)
+        assert (
+            again["valid_loss"]
+            == json.loads((plan.out / "results.json").read_text())["valid_loss"]
+            == first["valid_loss"]
+        )
     assert (plan.out / "step-00000012" / "model.safetensors").stat().st_mtime_ns == stamp
 
 
@@ -271,6 +279,28 @@ def test_a_disk_that_fills_while_saving_leaves_the_last_checkpoint(run, monkeypa
     assert not list(plan.out.glob(".*.part"))
     monkeypatch.undo()
     assert train(plan)["step"] == 12
+
+
+def test_what_a_killed_run_left_is_removed(run):
+    plan = run(steps=2)
+    for name in (".step-00000002.3.1@elsewhere.part", "..step-00000002.part.part"):
+        (plan.out / name).mkdir(parents=True)
+        (plan.out / name / "model.safetensors").write_text("half")
+    train(plan)
+    assert not list(plan.out.glob(".*.part"))
+
+
+@pytest.mark.parametrize("name", ["run.yaml", "corpus.json"])
+def test_a_damaged_record_of_what_the_run_is_is_named(run, name):
+    plan = run(steps=1)
+    plan.out.mkdir()
+    for damage in (b"{", b"\xff", b"[]", b"[" * 99_999):
+        (plan.out / name).write_bytes(damage)
+        with pytest.raises(
+            UserError, match=rf"{name} (is damaged|is not UTF-8).*name another folder, or remove"
+        ) as caught:
+            train(plan)
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow

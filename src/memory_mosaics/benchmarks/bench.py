@@ -5,7 +5,6 @@ benchmark that runs again replaces its section and leaves the others. Of one tha
 to are kept, unless there is a whole section already.
 """
 
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from memory_mosaics import results as files
 from memory_mosaics.benchmarks import decode, kernels, memory, profile, train
 from memory_mosaics.benchmarks.clock import Clock, ceilings
 from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.files import read_json
 from memory_mosaics.training import parallel
 from memory_mosaics.training.recipe import Machine
 
@@ -88,7 +88,7 @@ def earlier(out: Path) -> dict[str, Any]:
     """What results.json holds already: sections of benchmarks, or nothing."""
     file = out / "results.json"
     try:
-        results = json.loads(file.read_text(encoding="utf-8"))
+        results = read_json(file)
     except (FileNotFoundError, NotADirectoryError):
         return {"study": "bench"}
     except (OSError, ValueError) as error:

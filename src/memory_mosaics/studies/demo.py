@@ -4,8 +4,8 @@ Three moons; the embedded stories as a corpus; a Memory Mosaic and its transform
 what both have learned, in numbers and in their own words; one HTML page with all of it.
 """
 
-import json
 import math
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,8 @@ import torch
 
 from memory_mosaics import checkpoint, figures
 from memory_mosaics import results as files
+from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.files import read_json
 from memory_mosaics.generation import Draw, generate
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.report import Page
@@ -92,8 +94,14 @@ def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_cou
 def _finished(folder: Path) -> dict[str, Any] | None:
     """What a study that came to its end has left."""
     file = folder / "results.json"
-    results = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"interrupted": True}
-    return None if results["interrupted"] else results
+    try:
+        results = read_json(file)
+        return None if results["interrupted"] else results
+    except FileNotFoundError:
+        return None
+    except (UserError, LookupError, TypeError) as error:
+        print(f"{file} is damaged: {one_line(error)}; the study runs again", file=sys.stderr)
+        return None
 
 
 @torch.no_grad()

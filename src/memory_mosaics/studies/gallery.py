@@ -8,7 +8,6 @@
 Each part is a study of its own, in a folder of its own: what is finished is not computed again.
 """
 
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from memory_mosaics import evaluation, figures
 from memory_mosaics import results as files
 from memory_mosaics.errors import UserError
+from memory_mosaics.files import read_json
 from memory_mosaics.report import Page
 from memory_mosaics.studies import attention, evaluate, prompts
 from memory_mosaics.studies.prompts_page import BY_RULE, score
@@ -115,8 +115,11 @@ def _found(
 ) -> dict[str, Any]:
     """What a study found, from its folder if it came to its end there with the same wishes."""
     file, wishes = place / "results.json", place / "asked.json"
-    if file.exists() and wishes.exists() and json.loads(wishes.read_text(encoding="utf-8")) == asked:
-        return json.loads(file.read_text(encoding="utf-8"))
+    try:
+        if read_json(wishes) == asked and isinstance(found := read_json(file), dict):
+            return found
+    except (FileNotFoundError, UserError):
+        pass  # damaged: it is measured again
     wishes.unlink(missing_ok=True)
     found = study(*words, out=place, **options)
     if found.get("interrupted"):

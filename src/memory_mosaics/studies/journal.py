@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol, runtime_checkable
 
-from memory_mosaics.errors import UserError
+from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.studies.trials import Claim, Outcome, Settings, held_at_once, lock
 from memory_mosaics.training.folder import difference
 
@@ -86,8 +86,12 @@ class Journal:
                 with file.open("rb+") as stream:  # half a line, left by a full disk, would spoil the next
                     stream.truncate(stream.read().rfind(b"\n") + 1)
             alone = lock(plan.out, "journal-file")  # Optuna's own, left by a kill, holds all up for half a minute
-            storage = storages.JournalStorage(storages.journal.JournalFileBackend(str(file), lock_obj=alone))
-            self.study = optuna().create_study(storage=storage, study_name=plan.study, load_if_exists=True)
+            try:
+                storage = storages.JournalStorage(storages.journal.JournalFileBackend(str(file), lock_obj=alone))
+                self.study = optuna().create_study(storage=storage, study_name=plan.study, load_if_exists=True)
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError, AssertionError) as error:
+                remedy = "remove it: finished trials are read from their folders"
+                raise UserError(f"{file} is damaged: {one_line(error)}; {remedy}") from error
             if other := difference("sweep", self.study.user_attrs.get("sweep", plan.identity), plan.identity):
                 raise UserError(f"{plan.out} holds {other}; name another folder, or remove that one")
             self.study.set_user_attr("sweep", plan.identity)

@@ -9,7 +9,6 @@ Each run has a folder, OUT/trials/NAME, where the name says everything about it.
 asked next: results.json, the tables and the figures are of all that the folder holds.
 """
 
-import json
 from math import inf
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +17,7 @@ from memory_mosaics import figures
 from memory_mosaics import results as files
 from memory_mosaics.data.regbench_anchors import anchors
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import written_whole
+from memory_mosaics.files import read_json, written_whole
 from memory_mosaics.studies import regbench_tables as tables
 from memory_mosaics.studies.journal import optuna
 from memory_mosaics.studies.regbench_models import ARCHITECTURES, ELEVEN
@@ -148,7 +147,7 @@ def setup_of(out: Path) -> Settings:
     """What all runs of a folder have in common; nothing of a new one."""
     file = out / "setup.json"
     try:
-        return NOT_SAID | dict(json.loads(file.read_text(encoding="utf-8")))
+        return NOT_SAID | dict(read_json(file))
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError) as error:
@@ -170,10 +169,12 @@ class Watch:
         ended, going = {}, []
         best: dict[tuple[Any, ...], float] = {}
         for folder in sorted(self.out.glob("trials/*")):
-            if outcome := outcome_of(folder):
+            if outcome := _outcome(folder):
                 ended[folder.name] = outcome
                 best[case_of(outcome)] = min(best.get(case_of(outcome), inf), outcome.get("valid_loss", inf))
-            elif self.is_asked(folder.name) and (lines := read(folder / "log.jsonl")):
+            elif self.is_asked(folder.name) and (
+                lines := read(folder / "log.jsonl", "steps", "loss", "tokens_per_second")
+            ):
                 going.append(lines[-1])
         if len(ended) != self.known:
             self.known = len(ended)
@@ -185,13 +186,17 @@ class Watch:
         return News(done, {name: tables.line(name, outcome, best) for name, outcome in ended.items()}, beside)
 
 
+def _outcome(folder: Path) -> Outcome | None:
+    return outcome_of(folder, ("architecture", "environments", "in_distribution", "label"), finished=tables.KEPT[1:])
+
+
 def case_of(outcome: Outcome) -> tuple[Any, ...]:
     return outcome["architecture"], outcome["environments"], outcome["in_distribution"]
 
 
 def collect(out: Path, held_out: int) -> dict[str, Any]:
     """What results.json says: all runs of the folder, and of each case the one with the lowest validation loss."""
-    outcomes = [(folder.name, outcome_of(folder)) for folder in sorted(out.glob("trials/*"))]
+    outcomes = [(folder.name, _outcome(folder)) for folder in sorted(out.glob("trials/*"))]
     runs = [{"name": name, **outcome} for name, outcome in outcomes if outcome]
     best: dict[tuple[Any, ...], dict[str, Any]] = {}
     for one in runs:
@@ -225,8 +230,9 @@ def _anchors(out: Path, held_out: int, environments: int) -> dict[str, dict[str,
     """
     file = out / "anchors.json"
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        found = read_json(file)
+        return {name: {key: float(scores[key]) for key in ("accuracy", "tvd")} for name, scores in found.items()}
+    except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
         common = NOT_SAID | setup_of(out) | {"held_out": held_out, "in_distribution": False}
         found = anchors(task_of(environments, common).sequences("test", folder=out / "data"))
         measured = {

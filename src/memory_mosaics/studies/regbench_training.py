@@ -25,7 +25,7 @@ from memory_mosaics.parameters import groups
 from memory_mosaics.results import rounded, surroundings
 from memory_mosaics.studies.regbench_measures import BATCH, Examination, Split, best_temperature, measure
 from memory_mosaics.studies.regbench_models import Size, architecture
-from memory_mosaics.training.log import read
+from memory_mosaics.training.log import trim
 from memory_mosaics.training.loop import Diverged, stopped_gently
 from memory_mosaics.training.objective import Objective, adamw_of, moments, set_steps
 from memory_mosaics.training.parallel import find_device, precision_of
@@ -130,16 +130,14 @@ class Trainer:
         """What the job came to; nothing if it was told to stop."""
         self._restore()
         file = self.folder / "log.jsonl"
-        kept = [line for line in read(file) if line["step"] <= self.progress["step"]]
-        with written_whole(file) as aside:
-            aside.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        trim(file, self.progress["step"])
         with stopped_gently(self):
             saved = time.perf_counter()
             while not (self.finished or self.stopping):
                 line = self._advance()
                 if line is not None:
                     with file.open("a", encoding="utf-8") as log:
-                        log.write(json.dumps(line) + "\n")
+                        log.write(json.dumps(line, allow_nan=False) + "\n")
                 if self.stopping or time.perf_counter() - saved > SAVED_EVERY:
                     self._save()
                     saved = time.perf_counter()

@@ -9,7 +9,6 @@ Whoever claims a trial holds a lock of the operating system, which goes when its
 left behind, the next to ask goes on with. OUT/trials/NAME/outcome.json is written once, whole, at the end of a trial.
 """
 
-import json
 import os
 import signal
 import sys
@@ -17,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from math import isfinite
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
@@ -26,6 +26,7 @@ from filelock import FileLock, Timeout  # torch brings it
 from tqdm import tqdm
 
 from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.files import read_json
 from memory_mosaics.results import write
 
 Settings = dict[str, Any]  # of a trial: numbers and words
@@ -73,12 +74,17 @@ class Plan(Protocol):
     def queue(self) -> Queue: ...
 
 
-def outcome_of(folder: Path) -> Outcome | None:
-    """What a finished trial came to."""
+def outcome_of(folder: Path, fields: Sequence[str] = (), *, finished: Sequence[str] = ()) -> Outcome | None:
+    """What a trial came to; `fields` are those that an outcome of its study has, and `finished` those that it has too
+    unless it failed.
+    """
     file = folder / "outcome.json"
     try:
-        outcome = json.loads(file.read_text(encoding="utf-8"))
-        outcome["status"]
+        outcome = read_json(file)
+        needed = {"fail": ("reason",), "finished": ("train_loss", "valid_loss", *finished)}[outcome["status"]]
+        for name in (*needed, *fields):
+            if outcome[name] is not None and name.endswith("loss") and not isfinite(outcome[name]):
+                raise ValueError(f"its {name} is {outcome[name]}")
     except FileNotFoundError:
         return None
     except (ValueError, LookupError, TypeError) as error:

@@ -1,13 +1,8 @@
 """Writing a corpus: a folder that appears whole or not at all, and the two files of ids in it."""
 
 import hashlib
-import os
-import platform
-import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from glob import escape
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import flush
+from memory_mosaics.files import flush, remove_temporary, temporary_path
 from memory_mosaics.text.sources import Source, read_blocks
 from memory_mosaics.text.tokenizer import Tokenizer
 from memory_mosaics.text.workers import Encoded, encode_blocks
@@ -28,13 +23,10 @@ def folder_written_whole(folder: Path) -> Iterator[Path]:
     What a killed run on this machine left behind is removed first.
     """
     target = folder.resolve()
-    aside = target.with_name(f".{target.name}.{platform.node()}.{os.getpid()}.part")
+    aside = temporary_path(target)
     made = [parent for parent in target.parents if not parent.exists()]
     done = False
     try:
-        for left in target.parent.glob(f".{escape(target.name)}.{platform.node()}.*.part"):
-            if left == aside or not _alive(left.suffixes[-2][1:]):
-                shutil.rmtree(left, ignore_errors=True)
         aside.mkdir(parents=True)
         yield aside
         for path in (*aside.iterdir(), aside):
@@ -48,21 +40,11 @@ def folder_written_whole(folder: Path) -> Iterator[Path]:
         reason = error.strerror or one_line(error)
         raise UserError(f"cannot write {folder}: {reason}; free some space or name another --out") from error
     finally:
+        remove_temporary(aside)
         if not done:
-            shutil.rmtree(aside, ignore_errors=True)
             for parent in made:
                 with suppress(OSError):
                     parent.rmdir()
-
-
-def _alive(process: str) -> bool:
-    if sys.platform == "win32" or not process.isdecimal():
-        return True  # Windows has no signal that only asks
-    try:
-        os.kill(int(process), 0)
-    except OSError as error:
-        return not isinstance(error, ProcessLookupError)
-    return True
 
 
 class SplitWriter:

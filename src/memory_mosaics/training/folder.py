@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from filelock import FileLock, Timeout  # torch brings it
 
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import written_whole
+from memory_mosaics.files import read_bytes, read_json, read_text, remove_temporary, written_whole
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training.parallel import World
 from memory_mosaics.training.recipe import Run, plain
@@ -39,6 +40,8 @@ def _claim(run: Run, corpus: Corpus, lock: FileLock) -> None:
     try:
         run.out.mkdir(parents=True, exist_ok=True)
         lock.acquire()
+        for left in run.out.glob(".*step-*.part"):  # with the lock, whoever wrote it is gone, on any machine
+            remove_temporary(left)
         check_same(run, corpus)
     except Timeout:
         raise UserError(
@@ -59,8 +62,17 @@ def check_same(run: Run, corpus: Corpus) -> None:
 
 def _same(folder: Path, name: str, mine: dict[str, Any], read: Callable[..., Any], text: Callable[..., str]) -> None:
     """Compare with what the file says, then write it anew: what may differ, such as the machine, may have changed."""
+    import yaml
+
     file = folder / name
-    theirs = read(file.read_text(encoding="utf-8")) if file.exists() else mine
+    try:
+        theirs = read(read_text(file))
+        if not isinstance(theirs, dict):
+            raise ValueError(f"it holds {type(theirs).__name__}, not names and values")
+    except FileNotFoundError:
+        theirs = mine
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UserError(f"{file} is damaged: {one_line(error)}; name another folder, or remove that one") from error
     for part in mine.keys() & {"corpus", "model", "training"}:
         if other := difference(part, theirs.get(part), mine[part]):
             raise UserError(f"{folder} holds a run with {other}; name another folder, or remove that one")
@@ -90,13 +102,30 @@ def closing(results: dict[str, Any]) -> str:
     return f"{', '.join(said)}.{go_on}\n{where}"
 
 
+def read_results(out: Path, step: int) -> dict[str, Any] | None:
+    """What results.json says of a run that ended at a step; None where it says something else or is damaged."""
+    try:
+        results = read_json(out / "results.json")
+        closing(results)
+        return results if results["step"] == step else None
+    except FileNotFoundError:
+        return None
+    except (ValueError, LookupError, TypeError) as error:
+        print(f"{out / 'results.json'} is damaged and written again: {one_line(error)}", file=sys.stderr)
+        return None
+
+
 def trim_samples(file: Path, step: int) -> None:
     """Forget what was written after a step, as a run that goes on from there will write it again."""
     if file.exists():
-        parts = re.split(r"^(?=## step \d+$)", file.read_text(encoding="utf-8"), flags=re.M)
-        kept = [part for part in parts if part and int(part.split()[2]) <= step]
+        parts = re.split(rb"^(?=## step \d{1,18}$)", read_bytes(file), flags=re.M)  # whatever else it holds stays
+        kept = [
+            part
+            for part in parts
+            if not (head := re.match(rb"## step (\d{1,18})$", part, re.M)) or int(head[1]) <= step
+        ]
         with written_whole(file) as aside:
-            aside.write_text("".join(kept), encoding="utf-8")
+            aside.write_bytes(b"".join(kept))
 
 
 def write_samples(file: Path, step: int, stories: list[tuple[str, str]]) -> None:

@@ -1,6 +1,8 @@
 """The log of a run: log.jsonl always, one JSON object a line; TensorBoard, wandb and trackio where asked for."""
 
 import json
+import sys
+from math import isfinite
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -8,7 +10,7 @@ from uuid import uuid4
 from tqdm import tqdm
 
 from memory_mosaics.errors import UserError
-from memory_mosaics.files import written_whole
+from memory_mosaics.files import read_bytes, written_whole
 from memory_mosaics.training.folder import trim_samples
 from memory_mosaics.training.recipe import Run, plain
 
@@ -27,9 +29,7 @@ class Log:
         if silent:
             return
         file = run.out / "log.jsonl"
-        kept = [line for line in read(file) if line["step"] <= step]
-        with written_whole(file) as aside:
-            aside.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        trim(file, step)
         trim_samples(run.out / "samples.md", step)
         self._also = [LOGGERS[name](run.out, step, plain(run)) for name in run.machine.loggers]
         self._stream = file.open("a", encoding="utf-8")
@@ -48,7 +48,7 @@ class Log:
         """Add a line, on the disk at once, and show the newest numbers."""
         if self._silent:
             return
-        self._stream.write(json.dumps({"step": step, **numbers}) + "\n")
+        self._stream.write(json.dumps({"step": step, **numbers}, allow_nan=False) + "\n")
         self._stream.flush()
         for log in self._also:
             log.write(step, numbers)
@@ -56,12 +56,40 @@ class Log:
         self.bar.set_postfix_str(", ".join(SHOWN[name].format(value) for name, value in self._shown.items()))
 
 
-def read(file: Path) -> list[dict[str, Any]]:
-    """The lines of a log. What a killed run left half-written at the end does not count."""
-    if not file.exists():
+MAX_LOG_BYTES = 1 << 30
+
+
+def read(file: Path, *names: str) -> list[dict[str, Any]]:
+    """The lines of a log that have numbers of such `names`.
+
+    A log is only a record: damaged lines do not count, nor does what a killed run left half-written at the end.
+    """
+    try:
+        content = read_bytes(file, MAX_LOG_BYTES)
+    except FileNotFoundError:
         return []
-    whole, _, _ = file.read_text(encoding="utf-8").rpartition("\n")
-    return [json.loads(line) for line in whole.splitlines()]
+    lines = (_line(text) for text in content.rpartition(b"\n")[0].split(b"\n"))
+    return [line for line in lines if line and all(name in line for name in names)]
+
+
+def _line(text: bytes) -> dict[str, Any] | None:
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+        return None
+    return line if all(type(value) in (int, float) and isfinite(value) for value in line.values()) else None
+
+
+def trim(file: Path, step: int) -> None:
+    """Forget the lines after a step, as a run that goes on from there will write them again, and damaged ones."""
+    lines = read(file)
+    if file.exists() and (damaged := read_bytes(file, MAX_LOG_BYTES).count(b"\n") - len(lines)):
+        print(f"{file}: {damaged} damaged lines are left out", file=sys.stderr)
+    with written_whole(file) as aside:
+        kept = "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= step)
+        aside.write_text(kept, encoding="utf-8")
 
 
 class Tensorboard:

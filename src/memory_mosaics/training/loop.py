@@ -4,7 +4,6 @@ A run that is stopped, killed or moved to another number of processes goes on fr
 command and ends with the same losses. On a CPU and the same number of processes they are the same to the last bit.
 """
 
-import json
 import signal
 import time
 from collections.abc import Iterator
@@ -105,8 +104,8 @@ class Trainer:
             newest = self.world.agree([str(path) for path in checkpoint.steps(self.run.out)][-1:])
             for path in newest:
                 self.progress |= state.restore(Path(path), self.model, self.adamw)
-            if self.done and (self.run.out / "results.json").exists():
-                return self._said(json.loads((self.run.out / "results.json").read_text(encoding="utf-8")))
+            if self.done and (results := folder.read_results(self.run.out, self.progress["step"])):
+                return self._said(results)
             with Log(self.run, step=self.progress["step"], silent=not self.world.first) as log, stopped_gently(self):
                 advice = f"{self.micro} sequences at once are too many; give a smaller --machine.micro_batch"
                 with within_memory(advice):

@@ -10,7 +10,6 @@ holds no pickle, and any number of processes can read it, whatever number wrote 
 
 import json
 import logging
-import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from memory_mosaics import checkpoint
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import flush
+from memory_mosaics.files import flush, remove_temporary, temporary_path
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.text.tokenizer import Tokenizer
 from memory_mosaics.training.objective import moments, set_steps
@@ -42,7 +41,7 @@ def save(
     import torch.distributed.checkpoint as dcp
 
     folder = run / f"step-{progress['step']:08}"
-    aside = run / f".{folder.name}.part"
+    aside = Path(world.agree(str(temporary_path(folder))))
     weights = full_weights(model, keep=world.first)
     try:
         with _one_line(f"cannot save {folder}"):
@@ -52,15 +51,13 @@ def save(
             world.all(lambda: _rename(aside, folder))
     finally:
         if world.first:
-            shutil.rmtree(aside, ignore_errors=True)  # a full disk should not stay full of it
+            remove_temporary(aside)  # a full disk should not stay full of it
     return folder
 
 
 def _write_model(
     aside: Path, model: LanguageModel, weights: dict[str, Tensor], progress: dict[str, Any], tokenizer: Tokenizer
 ) -> None:
-    for left in aside.parent.glob(".*.part"):  # of a run that was killed while writing
-        shutil.rmtree(left) if left.is_dir() else left.unlink()
     end = tokenizer.end_of_text
     ends = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
     checkpoint.save(model, aside, weights=weights, generation=ends)
@@ -93,9 +90,9 @@ def prune(run: Path, *, keep: int, best: int) -> None:
     """Remove all checkpoints but the newest `keep` and the one of the `best` step."""
     for folder in checkpoint.steps(run)[:-keep]:
         if folder.name != f"step-{best:08}":
-            aside = run / f".{folder.name}.part"  # half a folder must not look like a checkpoint
+            aside = temporary_path(folder)  # half a folder must not look like a checkpoint
             folder.rename(aside)
-            shutil.rmtree(aside)
+            remove_temporary(aside)
 
 
 def full_weights(model: LanguageModel, *, keep: bool) -> dict[str, Tensor]:
