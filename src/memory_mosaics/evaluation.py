@@ -21,6 +21,7 @@ from memory_mosaics.mixers.attention import Alibi, AttentionConfig, Rotary
 from memory_mosaics.progress import progress
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.text.corpus import Corpus
+from memory_mosaics.text.token_file import TokenFile
 from memory_mosaics.trained import Trained
 
 LOGITS = 1 << 25  # at a time, 128 MiB of them
@@ -31,7 +32,7 @@ NORMAL_95 = 1.959964  # standard errors on either side of a mean that hold 95 % 
 class Sample:
     """What every model reads: `length` tokens from each start, and the one after them."""
 
-    tokens: np.ndarray
+    tokens: TokenFile
     starts: list[int]
     length: int
 
@@ -75,7 +76,7 @@ def sample(
     return Sample(tokens, [int(starts[number * len(starts) // count]) for number in range(count)], length)
 
 
-def _long_documents(tokens: np.ndarray, corpus: Corpus, split: str, length: int, step: int = 1 << 24) -> np.ndarray:
+def _long_documents(tokens: TokenFile, corpus: Corpus, split: str, length: int, step: int = 1 << 24) -> np.ndarray:
     """Where documents begin that are, with the end of text after them, longer than a window."""
     parts = [np.flatnonzero(tokens[at : at + step] == corpus.end_of_text) + at for at in range(0, len(tokens), step)]
     ends = np.concatenate(parts)

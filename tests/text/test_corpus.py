@@ -18,12 +18,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memory_mosaics.data.windows import Windows
 from memory_mosaics.errors import UserError
 from memory_mosaics.text import workers as workers_module
 from memory_mosaics.text import writing
 from memory_mosaics.text.corpus import Corpus, run
 from memory_mosaics.text.documents import parse
 from memory_mosaics.text.sources import Source, find_sources, read_blocks
+from memory_mosaics.text.token_file import TokenFile
 from memory_mosaics.text.tokenizer import Tokenizer, byte_tokenizer, gpt2, train_bpe
 from memory_mosaics.text.workers import default_workers, encode_block, encode_blocks
 
@@ -34,7 +36,7 @@ STORIES = ["Once upon a time.\nThe end.", "  Two  cats'  naïve café 東京 �
 
 def documents(corpus: Corpus, split: str) -> list[str]:
     """The texts of a split, read back from its file."""
-    ids = corpus.tokens(split)
+    ids = corpus.tokens(split)[:]
     ends = np.flatnonzero(ids == corpus.end_of_text)
     assert len(ids) == 0 or ends[-1] == len(ids) - 1, "every document ends"
     tokenizer = corpus.tokenizer()
@@ -464,6 +466,81 @@ def test_what_is_no_corpus_is_refused(manifest, message, tmp_path):
     with pytest.raises(UserError) as told:
         Corpus.open(tmp_path)
     assert message in str(told.value)
+
+
+DAMAGES = {
+    "dtype float32": (("dtype",), "float32", "dtype is 'float32', not uint16 or uint32"),
+    "dtype object": (("dtype",), "O", "dtype is 'O', not uint16 or uint32"),
+    "no checksum": (("splits", "train", "sha256"), None, "sha256 of train is None, not a checksum"),
+    "a vocabulary of text": (("tokenizer", "vocabulary"), "257", "vocabulary is '257', not a number up to 65536"),
+    "more than the dtype holds": (("tokenizer", "vocabulary"), 10**9, "vocabulary is 1000000000, not a number up to"),
+    "an end outside": (("tokenizer", "end_of_text"), 257, "end_of_text is 257, not an id below the vocabulary of 257"),
+    "a negative end": (("tokenizer", "end_of_text"), -1, "end_of_text is -1, not an id"),
+    "half a token": (("splits", "train", "tokens"), 3.5, "tokens of train is 3.5, not a number"),
+    "less than nothing": (("splits", "valid", "tokens"), -1, "tokens of valid is -1, not a number"),
+    "a file elsewhere": (("splits", "train", "file"), "../a.bin", "the file of train is '../a.bin', not train.bin"),
+    "no valid split": (("splits",), {}, "KeyError 'train'"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_manifest_that_prepare_cannot_have_written_is_refused_on_opening(name, tmp_path):
+    (*places, last), value, message = DAMAGES[name]
+    prepare(make_lines(tmp_path / "some.jsonl", 20), out=tmp_path / "corpus")
+    file = tmp_path / "corpus" / "manifest.json"
+    manifest = json.loads(file.read_text())
+    part = manifest
+    for place in places:
+        part = part[place]
+    part[last] = value
+    file.write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match=re.escape(message)):
+        Corpus.open(tmp_path / "corpus")
+
+
+def test_a_vocabulary_that_is_not_the_tokenizers_is_refused(tmp_path):
+    prepare(make_lines(tmp_path / "some.jsonl", 20), out=tmp_path / "corpus")
+    file = tmp_path / "corpus" / "manifest.json"
+    file.write_text(file.read_text().replace('"vocabulary": 257', '"vocabulary": 60000'))
+    with pytest.raises(UserError, match=r"its vocabulary has 60000 ids, that of tokenizer.json 257; prepare it again"):
+        Corpus.open(tmp_path / "corpus").tokenizer()
+
+
+def test_ids_beyond_the_vocabulary_and_changed_bytes_are_refused_before_training(tmp_path):
+    """Each process reads a file once; one that is too large for that is checked where it is read."""
+    corpus = prepare(make_lines(tmp_path / "some.jsonl", 20), out=tmp_path / "corpus")
+    file = tmp_path / "corpus" / "train.bin"
+    data = file.read_bytes()
+    file.write_bytes(data[:20] + b"\xff\xff" + data[22:])
+    message = "train.bin is damaged: token 10 is 65535, the vocabulary has 257; prepare the corpus again"
+    with pytest.raises(UserError, match=message):
+        corpus.tokens("train")
+    tokens = TokenFile(file, np.dtype("<u2"), len(data) // 2, 257)
+    assert tokens[:10].tolist() == np.frombuffer(data[:20], "<u2").tolist()
+    with pytest.raises(UserError, match=message):
+        tokens[5:15]
+    file.write_bytes(data[:20] + b"\0\0" + data[22:])
+    with pytest.raises(UserError, match=r"train.bin is damaged: sha256 \w{12}, not \w{12}"):
+        corpus.tokens("train")
+    file.write_bytes(data)
+    corpus.tokens("train")
+
+
+def test_a_file_truncated_while_it_is_read_is_an_error_and_no_signal(tmp_path):
+    """A mapped file ends the process with SIGBUS."""
+    corpus = prepare(make_lines(tmp_path / "some.jsonl", 2000), out=tmp_path / "corpus")
+    windows = Windows(corpus.tokens("train"), 8)
+    windows.batch(0, 2)
+    os.truncate(tmp_path / "corpus" / "train.bin", 10)
+    with pytest.raises(UserError, match=r"train.bin was truncated to 10 bytes while it was read: prepare the corpus"):
+        windows.batch(1, 2)
+
+
+def test_a_slice_of_a_token_file_is_that_of_an_array(tmp_path):
+    np.arange(100, dtype="<u2").tofile(tmp_path / "a.bin")
+    tokens, array = TokenFile(tmp_path / "a.bin", np.dtype("<u2"), 100, 100), np.arange(100)
+    for part in (slice(None), slice(5), slice(-5, None), slice(90, 200), slice(7, 3), slice(100, None)):
+        assert tokens[part].tolist() == array[part].tolist()
 
 
 def test_reading_needs_numpy_and_the_standard_library(tmp_path):

@@ -8,6 +8,7 @@ the rows of a batch can be dealt to any number of processes.
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import islice
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,10 +17,18 @@ from memory_mosaics.data.batches import Batch
 from memory_mosaics.errors import UserError
 
 
+@runtime_checkable
+class Tokens(Protocol):
+    """An array of ids, or a file of them."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, part: slice, /) -> np.ndarray: ...
+
+
 class Windows:
     """`length` tokens and what follows each of them, out of a long row of tokens. T is that length."""
 
-    def __init__(self, tokens: np.ndarray, length: int, *, seed: int = 0, name: str = "the corpus"):
+    def __init__(self, tokens: Tokens, length: int, *, seed: int = 0, name: str = "the corpus"):
         self.tokens, self.length, self.seed = tokens, length, seed
         if len(tokens) <= length:
             raise UserError(
@@ -58,7 +67,7 @@ class Windows:
         return Batch(rows[:, :-1], rows[:, 1:], torch.ones_like(rows[:, 1:], dtype=torch.bool))
 
 
-def openings(tokens: np.ndarray, end: int, *, count: int, length: int = 12) -> list[torch.Tensor]:
+def openings(tokens: Tokens, end: int, *, count: int, length: int = 12) -> list[torch.Tensor]:
     """How the first documents begin: at the first token, and after each `end`."""
     tokens = np.asarray(tokens[:1_000_000], dtype=np.int64)
     starts = [0, *np.flatnonzero(tokens[: len(tokens) - length] == end) + 1]

@@ -3,9 +3,9 @@
 `mosaics prepare` writes one, `Corpus.open` reads it. Every document is followed by the end-of-text id.
 """
 
-import hashlib
 import json
 import platform
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 
 from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.files import read_json
 from memory_mosaics.text.documents import parse
 from memory_mosaics.text.sources import Source, find_sources, read_blocks
+from memory_mosaics.text.token_file import TokenFile
 from memory_mosaics.text.tokenizer import Tokenizer, find, train_bpe
 from memory_mosaics.text.workers import default_workers, token_dtype
 from memory_mosaics.text.writing import CorpusWriter, folder_written_whole, split_of, write_corpus
@@ -41,25 +43,23 @@ class Corpus:
         folder = Path(folder)
         file = folder / "manifest.json"
         try:
-            manifest = json.loads(file.read_text(encoding="utf-8"))
+            manifest = read_json(file)
             if manifest["format"] != FORMAT:
                 raise UserError(
                     f"{file} is of format {manifest['format']}, this version reads {FORMAT}: prepare it again"
                 )
-            width = np.dtype(manifest["dtype"]).itemsize
-            sizes = {folder / split["file"]: split["tokens"] * width for split in manifest["splits"].values()}
-            if not manifest["tokenizer"]["end_of_text"] < manifest["tokenizer"]["vocabulary"]:
-                raise ValueError("end_of_text is outside the vocabulary")
+            _check_manifest(manifest)
         except FileNotFoundError:
             raise UserError(
                 f"{folder} is not a corpus: it has no manifest.json; make one with mosaics prepare"
             ) from None
         except UserError:
             raise
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise UserError(f"{file} is damaged: {type(error).__name__} {one_line(error)}; prepare it again") from error
-        for path, size in sizes.items():
-            there = path.stat().st_size if path.exists() else 0
+        for split in manifest["splits"].values():
+            path, size = folder / split["file"], split["tokens"] * np.dtype(manifest["dtype"]).itemsize
+            there = path.stat().st_size if path.is_file() else 0
             if there != size:
                 raise UserError(f"{path} holds {there} bytes, the manifest says {size}: prepare the corpus again")
         return cls(folder, manifest)
@@ -78,28 +78,58 @@ class Corpus:
         wanted = self.manifest["tokenizer"]["fingerprint"]
         if tokenizer.fingerprint != wanted:
             raise UserError(f"{self.folder / 'tokenizer.json'} is not the one that made the corpus: {wanted[:12]}")
+        if tokenizer.vocabulary != self.vocabulary:
+            raise UserError(
+                f"{self.folder / 'manifest.json'} is damaged: its vocabulary has {self.vocabulary} ids, that of "
+                f"tokenizer.json {tokenizer.vocabulary}; prepare it again"
+            )
         return tokenizer
 
-    def tokens(self, split: str) -> np.ndarray:
-        """All ids of `train` or `valid`, one after the other, read from the disk where they are used."""
+    def tokens(self, split: str) -> TokenFile:
+        """All ids of `train` or `valid`, one after the other, read from the disk where they are used.
+
+        A file of up to a gigabyte is read once by each process, to compare it with its checksum.
+        """
         if split not in self.manifest["splits"]:
             raise UserError(f"{self.folder} has no split {split!r}; it has {', '.join(self.manifest['splits'])}")
-        part = self.manifest["splits"][split]
-        dtype = np.dtype(self.manifest["dtype"]).newbyteorder("<")
-        if part["tokens"] == 0:
-            return np.empty(0, dtype)  # an empty file cannot be mapped
-        return np.memmap(self.folder / part["file"], dtype=dtype, mode="r")
+        tokens = self._file(split)
+        tokens.check(self.manifest["splits"][split]["sha256"])
+        return tokens
 
     def verify(self) -> None:
         """Read everything again and compare with the manifest's sha256."""
-        for split in self.manifest["splits"].values():
-            with (self.folder / split["file"]).open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found != split["sha256"]:
-                raise UserError(
-                    f"{self.folder / split['file']} is damaged: sha256 {found[:12]}, not {split['sha256'][:12]}"
-                )
+        for name, split in self.manifest["splits"].items():
+            self._file(name).check(split["sha256"], limit=None)
         self.tokenizer()
+
+    def _file(self, split: str) -> TokenFile:
+        part = self.manifest["splits"][split]
+        dtype = np.dtype(self.manifest["dtype"]).newbyteorder("<")
+        return TokenFile(self.folder / part["file"], dtype, part["tokens"], self.vocabulary)
+
+
+def _check_manifest(manifest: dict[str, Any]) -> None:
+    """Refuse, as ValueError, a manifest that `mosaics prepare` cannot have written."""
+
+    def check(name: str, value: Any, right: bool, wanted: str) -> None:
+        if not right:
+            raise ValueError(f"{name} is {one_line(ValueError(repr(value)), 60)}, not {wanted}")
+
+    def is_count(value: Any) -> bool:
+        return type(value) is int and value >= 0
+
+    check("dtype", manifest["dtype"], manifest["dtype"] in ("uint16", "uint32"), "uint16 or uint32")
+    ids, about = 1 << 8 * np.dtype(manifest["dtype"]).itemsize, manifest["tokenizer"]
+    size, end = about["vocabulary"], about["end_of_text"]
+    check("vocabulary", size, is_count(size) and size <= ids, f"a number up to {ids}, the ids of {manifest['dtype']}")
+    check("end_of_text", end, is_count(end) and end < size, f"an id below the vocabulary of {size}")
+    check("fingerprint", about["fingerprint"], isinstance(about["fingerprint"], str), "a text")
+    for name in ("train", "valid"):
+        split = manifest["splits"][name]
+        file, sha256 = split["file"], str(split.get("sha256"))
+        check(f"the file of {name}", file, file == f"{name}.bin", f"{name}.bin")
+        check(f"tokens of {name}", split["tokens"], is_count(split["tokens"]), "a number")
+        check(f"sha256 of {name}", split.get("sha256"), bool(re.fullmatch("[0-9a-f]{64}", sha256)), "a checksum")
 
 
 def run(
