@@ -14,20 +14,20 @@ from pathlib import Path
 
 LONGEST = 120.0  # seconds after which a command counts as hanging
 LARGEST = 1536 << 20  # bytes of memory beyond what it has at the start
-PAGE = os.sysconf("SC_PAGE_SIZE")
 
 Commands = Sequence[Sequence[str]]
+Before = Callable[[], object] | None
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child ended: its exit code, or minus the number of a signal."""
+    """How a child ended: its exit code, or minus the number of a signal; or why the watch has stopped it."""
 
     code: int
     out: str
     err: str
     seconds: float
-    stopped: str | None = None  # by the watch, and why
+    stopped: str | None = None
 
     def problem(self, allowed: Sequence[int] = (0, 2)) -> str | None:
         """What is wrong with it: only these exit codes are allowed, and one line is said with exit code 2."""
@@ -39,7 +39,7 @@ class Ended:
             return f"traceback, exit code {self.code}: {said}"
         if self.code not in allowed:
             return f"exit code {self.code}: {said}"
-        if re.search(r"[\x00-\x08\x0b-\x1f\x7f\x9b]", self.err.replace("\r\n", "\n")):
+        if re.search(r"[\x00-\x08\x0b-\x1f\x7f\x9b]", self.err):
             return f"control characters on the error output: {said!r}"
         if self.code == 2 and (len(lines) != 1 or not lines[0].startswith("mosaics: ")):
             return f"exit code 2 with {len(lines)} lines: {said}"
@@ -49,11 +49,10 @@ class Ended:
 class Child:
     """A child that runs commands one after the other until one fails. `before` is called first, in the child."""
 
-    def __init__(self, commands: Commands, folder: Path, before: Callable[[], object] | None = None):
+    def __init__(self, commands: Commands, folder: Path, before: Before = None):
         self.files = folder / "stdout", folder / "stderr"
         ready, started = os.pipe()
         sys.stdout.flush()
-        sys.stderr.flush()
         self.pid = os.fork()
         if self.pid == 0:
             os.close(ready)
@@ -61,29 +60,31 @@ class Child:
         os.close(started)
         os.read(ready, 1)  # until the first command begins
         os.close(ready)
-        self.start = time.monotonic()
-        self.memory = _memory(self.pid)
+        self.start, self.memory = time.monotonic(), self._memory()
         self.status: int | None = None
         self.stopped: str | None = None
 
-    def alive(self) -> bool:
-        """Whether it still runs; the watch ends one that takes too long or too much memory."""
-        if self.status is None:
-            if _memory(self.pid) - self.memory > LARGEST:
-                self._stop(f"more than {LARGEST >> 20} MiB of memory")
-            elif time.monotonic() - self.start > LONGEST:
-                self._stop(f"hangs: not ended after {LONGEST:.0f} seconds")
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.status = status if pid else None
-        return self.status is None
-
-    def _stop(self, why: str) -> None:
-        self.stopped = why
-        self.signal(signal.SIGKILL, group=True)
+    def _memory(self) -> int:
+        with suppress(OSError, IndexError):
+            return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return 0
 
     def signal(self, number: int, *, group: bool = False) -> None:
         with suppress(ProcessLookupError):
             (os.killpg if group else os.kill)(self.pid, number)
+
+    def alive(self) -> bool:
+        """Whether it still runs; the watch ends one that takes too long or too much memory."""
+        if self.status is None:
+            if self._memory() - self.memory > LARGEST:
+                self.stopped = f"more than {LARGEST >> 20} MiB of memory"
+            elif time.monotonic() - self.start > LONGEST:
+                self.stopped = f"hangs: not ended after {LONGEST:.0f} seconds"
+            if self.stopped:
+                self.signal(signal.SIGKILL, group=True)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.status = status if pid else None
+        return self.status is None
 
     def wait(self, seconds: float = 1e9) -> bool:
         """Wait so long; whether it still runs."""
@@ -100,23 +101,16 @@ class Child:
             self.signal(signal.SIGKILL, group=True)
             if self.status is None:
                 _, self.status = os.waitpid(self.pid, 0)
-        code = os.waitstatus_to_exitcode(self.status)
         out, err = (file.read_text(encoding="utf-8", errors="replace") for file in self.files)
-        return Ended(code, out, err, time.monotonic() - self.start, self.stopped)
+        return Ended(os.waitstatus_to_exitcode(self.status), out, err, time.monotonic() - self.start, self.stopped)
 
 
-def run(commands: Commands, folder: Path, before: Callable[[], object] | None = None) -> Ended:
+def run(commands: Commands, folder: Path, before: Before = None) -> Ended:
     """Run commands in a child to their end."""
     return Child(commands, folder, before).end()
 
 
-def _memory(pid: int) -> int:
-    with suppress(OSError, IndexError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
-    return 0
-
-
-def _run(commands: Commands, folder: Path, files: tuple[Path, Path], before: object, started: int) -> None:
+def _run(commands: Commands, folder: Path, files: tuple[Path, Path], before: Before, started: int) -> None:
     """The life of a child. It never returns to what forked it."""
     code = 1
     try:
@@ -130,7 +124,7 @@ def _run(commands: Commands, folder: Path, files: tuple[Path, Path], before: obj
         os.chdir(folder)
         from memory_mosaics import cli
 
-        if callable(before):
+        if before is not None:
             before()
         os.write(started, b"!")
         os.close(started)

@@ -5,16 +5,19 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import cycle
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import yaml
+
 from .children import Commands, Ended, run
-from .crash_points import CODE, CrashPoints
+from .crashes import CODE, CrashPoints
 from .workloads import SAVES, SIZES, STEPS, WORKLOADS, Given, checked, difference, digests, read_json, stable
 
+EDITED = {".json", ".jsonl", ".yaml", ".journal", ".log", ".safetensors"}
 VALUES: list[Any] = [0, -1, 1, 3, 10**9, 10**18, 2**63, 2**64, -(2**63), 1e308, 0.5, float("nan"), float("inf"), None]
 VALUES += [
     True,
@@ -75,34 +78,39 @@ READERS: dict[str, Reader] = {
     "evaluate": ("train/out/step-00000006", lambda given, at: _evaluate(at / "out", given.corpus, at), _measured),
     "inspect": ("train/out/step-00000006", lambda _, at: [["inspect", str(at / "out"), "One", "--device=cpu"]], _said),
     "generate-run": ("train/out", _generate, _said),
-    "corpus-evaluate": ("prepare/out", lambda given, at: _evaluate(given.trained, at / "out", at), _measured),
+    "corpus-evaluate": (
+        "prepare/out",
+        lambda given, at: _evaluate(given.folder / "train" / "out", at / "out", at),
+        _measured,
+    ),
     "corpus-train": ("prepare/out", lambda _, at: _short(at / "out", at), _weights),
     "source": ("source", _prepare, lambda at, _: digests(at / "corpus", "*.bin")),
     "config": ("config", lambda given, at: _short(given.corpus, at, "--config", f"{at}/out/config.yaml"), _weights),
     "draw": ("sweep/out", lambda _, place: [["draw", str(place / "out")]], _said),
 }
 for _name, _workload in WORKLOADS.items():
-    _again = lambda given, place, name=_name: given.commands(name, place / "out")  # noqa: E731
+    _again = lambda given, place, name=_name: WORKLOADS[name].commands(given, place / "out")  # noqa: E731
     _outcome = lambda place, _, outcome=_workload.outcome: outcome(place / "out")  # noqa: E731
     READERS[f"again-{_name}"] = (f"{_name}/out", _again, _outcome)
     if _name != "prepare":  # which begins anew
         READERS[f"resume-{_name}"] = (f"{_name}/half/out", _again, _outcome)
 
 
-def prepare(given: Given) -> None:
+def prepare(given: Given, names: Iterable[str] = READERS) -> None:
     """What is damaged: runs that crashed half-way too; and what each reader makes of it undamaged."""
     for name, events in given.events.items():
         half = given.folder / name / "half"
         half.mkdir()
         points = CrashPoints(half, at=len(events) * 3 // 5)
-        assert run(given.commands(name, half / "out"), half, points.install).code == CODE
+        assert run(WORKLOADS[name].commands(given, half / "out"), half, points.install).code == CODE
     config, source = given.folder / "config", given.folder / "source"
     config.mkdir()
     (config / "config.yaml").write_text("training:\n  steps: 2\n  betas: [0.9, 0.95]\nmodel:\n  blocks: 1\n")
     source.mkdir()
     shutil.copy(given.folder / "stories.jsonl", source)
     (source / "more.txt").write_text("One.\n<|endoftext|>\nTwo.\n<|endoftext|>\n" * 200)
-    for name, (damaged, commands, outcome) in READERS.items():
+    for name in names:
+        damaged, commands, outcome = READERS[name]
         place = given.folder / "readers" / name
         shutil.copytree(given.folder / damaged, place / "out", symlinks=True)
         given.outcomes[name] = outcome(place, checked(commands(given, place), place))
@@ -140,9 +148,6 @@ MAY_DIFFER = re.compile(
 )
 
 
-TEXT = {".json", ".jsonl", ".yaml", ".journal", ".log", ".safetensors", ".jinja"}
-
-
 def damage(folder: Path, random: Random, *, times: int) -> list[tuple[str, list[str]]]:
     """Damage files so often; how, and which."""
     done = []
@@ -150,114 +155,102 @@ def damage(folder: Path, random: Random, *, times: int) -> list[tuple[str, list[
         there = [(path, path.lstat()) for path in sorted(folder.rglob("*")) if not path.name.endswith("lock")]
         files = [path for path, about in there if stat.S_ISREG(about.st_mode) and about.st_size < 1 << 24]
         if files:
-            file = random.choice(files)
-            how = random.choice([*WAYS, *([_edit] * 6 if file.suffix in TEXT else [])])
-            changed = how(file, random, files) or [file]
-            done.append((how.__name__.strip("_"), [str(path.relative_to(folder)) for path in changed]))
+            file, other = random.choice(files), random.choice(files)
+            how = random.choice([*WAYS, *["edit"] * (6 if file.suffix in EDITED else 0)])
+            changed = _damage(how, file, other, random)
+            done.append((how, [str(path.relative_to(folder)) for path in changed]))
     return done
 
 
-def _flip(file: Path, random: Random, files: list[Path]) -> None:
-    data = bytearray(file.read_bytes() or b"\0")
-    for _ in range(random.choice([1, 1, 4, 64])):
-        data[random.randrange(len(data))] ^= 1 << random.randrange(8)
-    file.write_bytes(data)
+WAYS = [
+    "flip",
+    "flip",
+    "truncate",
+    "append",
+    "overwrite",
+    "remove",
+    "empty",
+    "swap",
+    "replace",
+    "duplicate",
+    "sparse",
+    "special",
+]
+SPECIAL = ("/dev/zero", "/dev/null", "/dev/full", "/proc/self/mem", "nowhere", "itself", "fifo", "folder")
+TAILS = (b"\0", b"\n{", b'{"step": ', b"\xff", b"[1, 2]\n", b"x\n")
 
 
-def _truncate(file: Path, random: Random, files: list[Path]) -> None:
-    os.truncate(file, random.randint(0, max(0, file.stat().st_size - 1)))
-
-
-def _append(file: Path, random: Random, files: list[Path]) -> None:
-    with file.open("ab") as stream:
-        stream.write(random.choice([b"\0", b"\n{", b'{"step": ', b"\xff", random.randbytes(100), b"[1, 2]\n", b"x\n"]))
-
-
-def _overwrite(file: Path, random: Random, files: list[Path]) -> None:
-    file.write_bytes(random.choice([*TEXTS, random.randbytes(500)]))
-
-
-def _remove(file: Path, random: Random, files: list[Path]) -> list[Path]:
-    """It, or its folder."""
-    if random.random() < 0.8 or len(files) < 4:
+def _damage(how: str, file: Path, other: Path, random: Random) -> list[Path]:
+    """Damage a file in one way; all files that are no longer what they were."""
+    data, theirs = file.read_bytes(), other.read_bytes()
+    if how == "flip":
+        bits = int.from_bytes(data or b"\0", "little")
+        for _ in range(random.choice([1, 1, 4, 64])):
+            bits ^= 1 << random.randrange(8 * max(1, len(data)))
+        file.write_bytes(bits.to_bytes(max(1, len(data)), "little"))
+    elif how == "truncate":
+        os.truncate(file, random.randint(0, max(0, len(data) - 1)))
+    elif how == "append":
+        file.write_bytes(data + random.choice([*TAILS, random.randbytes(100)]))
+    elif how == "overwrite":
+        file.write_bytes(random.choice([*TEXTS, random.randbytes(500)]))
+    elif how == "remove":
         file.unlink()
-        return [file]
-    shutil.rmtree(file.parent)
-    return [each for each in files if not each.exists()]
+    elif how == "empty":  # the whole folder
+        files = [path for path in file.parent.rglob("*") if path.is_file()]
+        shutil.rmtree(file.parent)
+        return files
+    elif how in ("swap", "replace"):
+        file.write_bytes(theirs)
+        if how == "swap":
+            other.write_bytes(data)
+            return [file, other]
+    elif how == "duplicate":
+        file.with_name(random.choice(["0-", "copy-of-", "~"]) + file.name).write_bytes(data)
+    elif how == "sparse":
+        os.truncate(file, 1 << random.choice([31, 36, 40]))
+    elif how == "special":
+        file.unlink()
+        kind = random.choice(SPECIAL)
+        make = {"fifo": os.mkfifo, "folder": os.mkdir}.get(kind)
+        make(file) if make else file.symlink_to(file if kind == "itself" else kind)
+    elif how == "edit":
+        _edit(file, data, random)
+    return [file]
 
 
-def _swap(file: Path, random: Random, files: list[Path]) -> list[Path]:
-    other = random.choice(files)
-    mine, theirs = file.read_bytes(), other.read_bytes()
-    file.write_bytes(theirs)
-    other.write_bytes(mine)
-    return [file, other]
-
-
-def _replace(file: Path, random: Random, files: list[Path]) -> None:
-    shutil.copyfile(random.choice([each for each in files if each != file] or [os.devnull]), file)
-
-
-def _duplicate(file: Path, random: Random, files: list[Path]) -> None:
-    shutil.copyfile(file, file.with_name(random.choice(["0-", "copy-of-", "~"]) + file.name))
-
-
-def _sparse(file: Path, random: Random, files: list[Path]) -> None:
-    os.truncate(file, 1 << random.choice([31, 36, 40]))
-
-
-def _special(file: Path, random: Random, files: list[Path]) -> None:
-    """Something in its place that is no file, or none of ours."""
-    file.unlink()
-    kind = random.choice(
-        ["/dev/zero", "/dev/null", "/dev/full", "fifo", "folder", str(file), "nowhere", "/proc/self/mem"]
-    )
-    if kind == "fifo":
-        os.mkfifo(file)
-    elif kind == "folder":
-        file.mkdir()
-    else:
-        file.symlink_to(kind)
-
-
-def _edit(file: Path, random: Random, files: list[Path]) -> None:
+def _edit(file: Path, data: bytes, random: Random) -> None:
     """Change one value of a file of JSON or YAML, of one line of many, or of a header of safetensors."""
-    import yaml
-
-    data, tail = file.read_bytes(), b""
-    head = b""
+    head, tail = b"", b""
+    if file.suffix == ".safetensors":
+        size = int.from_bytes(data[:8], "little")
+        data, tail = data[8 : 8 + size], data[8 + size :]
+    elif file.suffix in (".jsonl", ".journal", ".log"):
+        lines = data.splitlines(keepends=True) or [b""]
+        at = random.randrange(len(lines))
+        head, data, tail = b"".join(lines[:at]), lines[at], b"\n" + b"".join(lines[at + 1 :])
     try:
-        if file.suffix == ".safetensors":
-            size = int.from_bytes(data[:8], "little")
-            data, tail = data[8 : 8 + size], data[8 + size :]
-        elif file.suffix in (".jsonl", ".journal", ".log"):
-            lines = data.splitlines(keepends=True)
-            at = random.randrange(len(lines))
-            head, data, tail = b"".join(lines[:at]), lines[at], b"\n" + b"".join(lines[at + 1 :])
         value = yaml.safe_load(data) if file.suffix == ".yaml" else json.loads(data)
-    except (ValueError, IndexError, yaml.YAMLError):  # damaged already
+    except (ValueError, RecursionError, yaml.YAMLError):  # damaged already
         return
-    text = json.dumps(_edited(value, random))  # YAML reads it too
-    changed = text.replace('"DEEP"', "[" * 5000 + "]" * 5000).encode()
+    changed = (
+        json.dumps(_edited(value, random)).replace('"DEEP"', "[" * 5000 + "]" * 5000).encode()
+    )  # YAML reads it too
     if file.suffix == ".safetensors":
         head = len(changed).to_bytes(8, "little")
     file.write_bytes(head + changed + tail)
 
 
 def _edited(value: Any, random: Random) -> Any:
-    if isinstance(value, dict | list) and value and random.random() < 0.9:
-        key = random.choice(list(value) if isinstance(value, dict) else range(len(value)))
-        kind = random.random()
-        if kind < 0.1:
-            del value[key]
-        elif kind < 0.2 and isinstance(value, dict):
-            value[random.choice(["extra", "__class__", ""])] = random.choice(VALUES)
-        elif kind < 0.25 and isinstance(value, list):
-            value *= 2
-        else:
-            value[key] = _edited(value[key], random)
-        return value
-    return random.choice(VALUES)
-
-
-WAYS = [_flip, _flip, _truncate, _append, _overwrite, _remove, _swap, _replace, _duplicate, _sparse, _special]
+    if not isinstance(value, dict | list) or not value or random.random() < 0.1:
+        return random.choice(VALUES)
+    key, kind = random.choice(list(value) if isinstance(value, dict) else range(len(value))), random.random()
+    if kind < 0.1:
+        del value[key]
+    elif kind < 0.2 and isinstance(value, dict):
+        value[random.choice(["extra", "__class__", ""])] = random.choice(VALUES)
+    elif kind < 0.2:
+        value *= 2
+    else:
+        value[key] = _edited(value[key], random)
+    return value

@@ -1,31 +1,24 @@
 """The commands that write for long, made small; what each comes to; and an undisturbed run of each to compare with."""
 
+import ctypes
 import hashlib
 import importlib
 import json
 import os
+import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from .children import Commands, Ended, run
-from .crash_points import CrashPoints
+from .children import Before, Commands, Ended, run
 
 PASSING = {"seconds", "tokens_per_second", "hardware", "commit", "out", "data", "interrupted", "machine", "folder"}
 SIZES = ["--model.width=16", "--model.blocks=1", "--model.heads=2", "--model.context=16", "--model.dropout=0.1"]
 STEPS = ["--training.batch=2", "--training.warm_up=2", "--training.learning_rate=3e-3", "--training.evaluate_windows=3"]
 SAVES = ["--machine.device=cpu", "--machine.save_every=2", "--machine.log_every=1"]
-
-
-@dataclass(frozen=True)
-class Workload:
-    """Commands that write into a folder, and what is to be found there afterwards."""
-
-    commands: Callable[["Given", Path], Commands]
-    outcome: Callable[[Path], Any]
 
 
 @dataclass
@@ -42,12 +35,12 @@ class Given:
     def corpus(self) -> Path:
         return self.folder / "prepare" / "out"
 
-    @property
-    def trained(self) -> Path:
-        return self.folder / "train" / "out"
 
-    def commands(self, name: str, out: Path) -> Commands:
-        return WORKLOADS[name].commands(self, out)
+class Workload(NamedTuple):
+    """Commands that write into a folder, and what is to be found there afterwards."""
+
+    commands: Callable[[Given, Path], Commands]
+    outcome: Callable[[Path], Any]
 
 
 def stable(value: Any) -> Any:
@@ -61,57 +54,29 @@ def read_json(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
+def read_lines(file: Path) -> list[Any]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
 def digests(folder: Path, pattern: str = "*") -> dict[str, str]:
     files = sorted(path for path in folder.glob(pattern) if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def left_behind(out: Path) -> list[str]:
-    """Temporary files and folders that should not be there after a run that ended well."""
+def _left(out: Path) -> list[str]:
+    """Temporary files and folders, which should not be there after a run that ended well."""
     return sorted(path.name for path in (*out.parent.glob(".*.part"), *out.rglob(".*.part")))
-
-
-def _trained(out: Path) -> Any:
-    log = [stable(json.loads(line)) for line in (out / "log.jsonl").read_text().splitlines()]
-    return {
-        "left": left_behind(out),
-        "results": stable(read_json(out / "results.json")),
-        "weights": digests(out, "step-*/model.safetensors"),
-        "log": log,
-        "samples": (out / "samples.md").read_text(encoding="utf-8"),
-    }
-
-
-def _studied(out: Path) -> Any:
-    rows = read_json(out / "results.json")
-    return {"left": left_behind(out), "results": stable(rows)}
-
-
-def _prepared(out: Path) -> Any:
-    return {"left": left_behind(out), "files": digests(out)}
-
-
-def _told(out: Path) -> Any:
-    lines = [json.loads(line) for line in (out / "stories.journal").read_text(encoding="utf-8").splitlines()]
-    stories = sorted((line["index"], line["text"]) for line in lines if "index" in line)
-    cleaned = [line for split in ("train", "valid") for line in (out / f"{split}.jsonl").read_text().splitlines()]
-    return {"left": left_behind(out), "stories": stories, "cleaned": sorted(cleaned)}
-
-
-def _prepare(given: Given, out: Path, *more: str) -> Commands:
-    words = ["--tokenizer", "bpe", "--vocabulary", "300", "--valid_share", "0.2", "--out", str(out), *more]
-    return [["prepare", str(given.folder / "stories.jsonl"), *words]]
-
-
-def _tell(given: Given, out: Path) -> Commands:
-    asked = ["--server", given.address, "--count", "16", "--concurrency", "3", "--seed", "3"]
-    cleaned = ["--out", str(out), "--valid_share", "0.2", "--shortest", "5"]
-    return [["babistories", "stories", "--out", str(out), *asked], ["babistories", "clean", *cleaned]]
 
 
 def _train(given: Given, out: Path) -> Commands:
     steps = ["--training.steps=6", "--training.evaluate_every=4", *SIZES, *STEPS, *SAVES]
     return [["train", str(given.corpus), "--out", str(out), *steps]]
+
+
+def _trained(out: Path) -> Any:
+    results, log = read_json(out / "results.json"), read_lines(out / "log.jsonl")
+    samples, weights = digests(out, "samples.md"), digests(out, "step-*/model.safetensors")
+    return {"left": _left(out), "results": stable(results), "log": stable(log), "samples": samples, "weights": weights}
 
 
 def _sweep(given: Given, out: Path) -> Commands:
@@ -121,9 +86,32 @@ def _sweep(given: Given, out: Path) -> Commands:
 
 def _regbench(given: Given, out: Path) -> Commands:
     sizes = ["--choices.blocks", "[1]", "--choices.width", "[8]", "--epochs", "2", "--held_out", "4"]
-    return [
-        ["regbench", "--out", str(out), "--architectures", "lstm", "--environments", "8", *sizes, "--device", "cpu"]
-    ]
+    return [["regbench", "--out", str(out), "--architectures=lstm", "--environments=8", *sizes, "--device=cpu"]]
+
+
+def _studied(out: Path) -> Any:
+    return {"left": _left(out), "results": stable(read_json(out / "results.json"))}
+
+
+def _prepare(given: Given, out: Path, *more: str) -> Commands:
+    words = ["--tokenizer", "bpe", "--vocabulary", "300", "--valid_share", "0.2", "--out", str(out), *more]
+    return [["prepare", str(given.folder / "stories.jsonl"), *words]]
+
+
+def _prepared(out: Path) -> Any:
+    return {"left": _left(out), "files": digests(out)}
+
+
+def _tell(given: Given, out: Path) -> Commands:
+    asked = ["--server", given.address, "--count", "16", "--concurrency", "3", "--seed", "3"]
+    cleaned = ["--out", str(out), "--valid_share", "0.2", "--shortest", "5"]
+    return [["babistories", "stories", "--out", str(out), *asked], ["babistories", "clean", *cleaned]]
+
+
+def _told(out: Path) -> Any:
+    stories = [(line["index"], line["text"]) for line in read_lines(out / "stories.journal") if "index" in line]
+    cleaned = [*read_lines(out / "train.jsonl"), *read_lines(out / "valid.jsonl")]
+    return {"left": _left(out), "stories": sorted(stories), "cleaned": sorted(cleaned)}
 
 
 WORKLOADS = {
@@ -136,33 +124,35 @@ WORKLOADS = {
 IN_PROCESSES = Workload(lambda given, out: _prepare(given, out, "--workers", "2"), _prepared)
 
 
-def make(folder: Path) -> Given:
+def make(folder: Path, names: Iterable[str] = WORKLOADS) -> Given:
     """Run everything once undisturbed, and once more counting what it does to its files."""
     from memory_mosaics import results
     from memory_mosaics.studies import regbench_training
+
+    from .crashes import CrashPoints
 
     regbench_training.SAVED_EVERY = 0  # seconds: after each epoch
     results.commit()
     given = Given(folder, address=_serve())
     checked([["stories", "--count", "40", "--out", str(folder / "stories.jsonl")]], folder)
-    for name, workload in WORKLOADS.items():
-        place = folder / name
-        place.mkdir()
-        modules = place / "modules.json"
-        checked(given.commands(name, place / "out"), place, lambda modules=modules: _note_modules(modules))
-        _import(modules)
-        given.outcomes[name] = workload.outcome(place / "out")
-        second = folder / f"{name}-traced"
+    for name in names:
+        first, second, workload = folder / name, folder / f"{name}-traced", WORKLOADS[name]
+        first.mkdir()
         second.mkdir()
-        points = CrashPoints(second, trace=folder / f"{name}.events")
-        given.seconds[name] = checked(given.commands(name, second / "out"), second, points.install).seconds
-        given.events[name] = (folder / f"{name}.events").read_text().splitlines()
+        modules, trace = first / "modules.json", second / "events"
+        checked(workload.commands(given, first / "out"), first, lambda file=modules: _note_modules(file))
+        _import(read_json(modules))
+        counting = CrashPoints(second, trace=trace).install
+        given.seconds[name] = checked(workload.commands(given, second / "out"), second, counting).seconds
+        given.events[name] = trace.read_text(encoding="utf-8").splitlines()
+        given.outcomes[name] = workload.outcome(first / "out")
         if (other := workload.outcome(second / "out")) != given.outcomes[name]:
             raise RuntimeError(f"{name}: two undisturbed runs differ: {difference(given.outcomes[name], other)}")
     return given
 
 
-def checked(commands: Commands, folder: Path, before: Callable[[], object] | None = None) -> Ended:
+def checked(commands: Commands, folder: Path, before: Before = None) -> Ended:
+    """Run commands that nothing disturbs."""
     ended = run(commands, folder, before)
     if problem := ended.problem(allowed=(0,)):
         raise RuntimeError(f"undisturbed, mosaics {' '.join(commands[0])}: {problem}\n{ended.err}")
@@ -171,30 +161,25 @@ def checked(commands: Commands, folder: Path, before: Callable[[], object] | Non
 
 def difference(mine: Any, other: Any, where: str = "") -> str:
     """Where two outcomes differ first."""
+    parts: list[Any] = []
     if isinstance(mine, dict) and isinstance(other, dict):
-        for key in sorted({*mine, *other}):
-            if mine.get(key) != other.get(key):
-                return difference(mine.get(key), other.get(key), f"{where}.{key}")
-    if isinstance(mine, list) and isinstance(other, list) and len(mine) == len(other):
-        for place, (one, two) in enumerate(zip(mine, other, strict=True)):
-            if one != two:
-                return difference(one, two, f"{where}[{place}]")
-    return f"{where or 'outcome'} was {str(mine)[:150]!r}, is {str(other)[:150]!r}"
+        parts = [(key, mine.get(key), other.get(key)) for key in sorted({*mine, *other})]
+    elif isinstance(mine, list | tuple) and isinstance(other, list | tuple) and len(mine) == len(other):
+        parts = list(zip(range(len(mine)), mine, other, strict=True))
+    for key, one, two in parts:
+        if one != two:
+            return difference(one, two, f"{where}.{key}")
+    return f"{where or 'the outcome'} was {str(mine)[:150]!r}, is {str(other)[:150]!r}"
 
 
 def _note_modules(file: Path) -> None:
     """At the end of the child, write what it has imported, so that the next need not import it again."""
     end = threading._shutdown  # type: ignore[attr-defined]
-
-    def note() -> None:
-        end()
-        file.write_text(json.dumps(sorted(sys.modules)))
-
-    threading._shutdown = note  # type: ignore[attr-defined]
+    threading._shutdown = lambda: (end(), file.write_text(json.dumps(sorted(sys.modules))))  # type: ignore
 
 
-def _import(file: Path) -> None:
-    for name in read_json(file):
+def _import(names: list[str]) -> None:
+    for name in names:
         if name not in sys.modules and not name.startswith("__"):
             try:
                 importlib.import_module(name)
@@ -204,9 +189,6 @@ def _import(file: Path) -> None:
 
 def _serve() -> str:
     """A server in a process of its own, which ends with this one; its stories depend on the prompts alone."""
-    import ctypes
-    import signal
-
     from babistories.conftest import Misbehaving
 
     server, parent = Misbehaving(), os.getpid()
@@ -216,4 +198,4 @@ def _serve() -> str:
             server.serve_forever()
         os._exit(0)
     server.socket.close()
-    return f"http://127.0.0.1:{server.server_port}"
+    return server.address
