@@ -21,6 +21,9 @@ MIXERS = {
     "contextual memory, convolutions": ContextualMemoryConfig(
         heads=4, key=ConvolutionConfig(back=2), value=ConvolutionConfig(back=0, peek=1)
     ),
+    "contextual memory, convolutions peeking 2": ContextualMemoryConfig(
+        heads=4, value=ConvolutionConfig(back=1, peek=2)
+    ),
     "persistent memory": PersistentMemoryConfig(heads=4, slots=40),
     "persistent memory, three a head": PersistentMemoryConfig(heads=4, slots=13, memories=3),
     "attention": AttentionConfig(heads=4),

@@ -6,7 +6,6 @@ import os
 import pickle
 import zipfile
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,29 @@ LAYOUTS = ("nano", "plain", "plain-convolution", "fast", "fast-convolution")
 Weights = dict[str, Tensor]
 
 
-def checkpoint(layout: str, *, bias: bool = False, count: int = 1, prefix: str = "", seed: int = 0) -> dict:
-    """A file of the authors' code with everything random that training would move."""
+# What the Library's trainer keeps besides the sizes, at its defaults: options of the model, then all others.
+LIBRARY_ARGS: dict[str, Any] = dict(v_shift=1, v_kernel_size=2, k_kernel_size=1, k_fe_type="linearconv", pre_ln=True)
+LIBRARY_ARGS |= dict(weight_tying=True, attn_only=False, skip_tokens=0, ic_dropout=0.05, hd_dropout=0.05, att_shift=0)
+LIBRARY_ARGS |= dict(seed=1337, out_dir="out", backend="nccl", device="cuda", dtype="float16", compile=True, gamma=0.2)
+LIBRARY_ARGS |= dict(eval_interval=1000, save_checkpoint_interval=1000, log_interval=100, eval_iters=10, batch_size=8)
+LIBRARY_ARGS |= dict(learning_rate=5e-3, max_iters=80000, weight_decay=0.1, beta1=0.9, beta2=0.95, grad_clip=1.0)
+LIBRARY_ARGS |= dict(decay_type="cosine", warmup_iters=2000, lr_decay_iters=80000, min_lr=1e-4, milestone=[10000])
+LIBRARY_ARGS |= dict(gradient_accumulation_steps=1, dataset="BabiStories")
+
+
+def checkpoint(
+    layout: str, *, bias: bool = False, count: int = 1, prefix: str = "", seed: int = 0, **options: Any
+) -> dict:
+    """A file of the authors' code with everything random that training would move; `options` are of the Library."""
     random = torch.Generator().manual_seed(seed)
-    model = (nano_weights if layout == "nano" else library_weights)(layout, bias, count, random)
     args = dict(n_layer=BLOCKS, n_head=HEADS, n_embd=WIDTH, block_size=CONTEXT, bias=bias, vocab_size=VOCABULARY)
-    args |= dict(pmem_count=count, pmem_size=SLOTS, dropout=0.05)
-    if layout != "nano":
-        args |= dict(k_fe_type="linearconv", v_kernel_size=2, weight_tying=True, learning_rate=1e-3, out_dir=None)
-        args |= dict(v_fe_type="linearconv" if "convolution" in layout else "lowrlinearconv")
+    args |= dict(pmem_count=count, pmem_size=SLOTS)
+    if layout == "nano":
+        args |= dict(dropout=0.05)
+        model = nano_weights(bias, count, random)
+    else:
+        args |= LIBRARY_ARGS | dict(v_fe_type="linearconv" if "convolution" in layout else "lowrlinearconv") | options
+        model = library_weights(layout, bias, count, random, args)
     return {"model": {prefix + name: tensor for name, tensor in model.items()}, "model_args": args, "iter_num": 7}
 
 
@@ -73,7 +86,7 @@ def slots(random: torch.Generator, *shape: int, beta: float) -> Tensor:
     return normal(random, *shape, HEADS, SLOTS, D) * torch.tensor([0.5, 1.0, 2 / beta])[:, None, None]
 
 
-def nano_weights(_: str, bias: bool, count: int, random: torch.Generator) -> Weights:
+def nano_weights(bias: bool, count: int, random: torch.Generator) -> Weights:
     weights: Weights = {"mosaic.wte.weight": normal(random, VOCABULARY, WIDTH)}
     weights["lm_head.weight"] = weights["mosaic.wte.weight"]
     affine(weights, "mosaic.ln_f", norm(random), bias, random)
@@ -99,32 +112,36 @@ def nano_weights(_: str, bias: bool, count: int, random: torch.Generator) -> Wei
     return weights
 
 
-def library_weights(layout: str, bias: bool, count: int, random: torch.Generator) -> Weights:
+def library_weights(layout: str, bias: bool, count: int, random: torch.Generator, args: dict) -> Weights:
     weights: Weights = {"emb.weight": normal(random, VOCABULARY, WIDTH)}
     weights["head.weight"] = weights["emb.weight"]
     affine(weights, "ln_out", norm(random), bias, random)
     for i in range(BLOCKS):
-        for name in ("ln1", "ln2"):
+        for name in ("ln1",) if args["attn_only"] else ("ln1", "ln2"):
             affine(weights, f"blocks.{i}.{name}", norm(random), bias, random)
-        for memory in ("attn", "pmem"):
+        for memory in ("attn",) if args["attn_only"] else ("attn", "pmem"):
             at = f"blocks.{i}.{memory}"
             if layout.startswith("fast"):
                 affine(weights, f"{at}.leaky_average.linear", matrix(random), bias, random)
                 weights[f"{at}.leaky_average.leaky_beta_w_under"] = leaks(random)
                 weights[f"{at}.leaky_average.leaky_beta_u_under"] = weights[f"{at}.leaky_average.leaky_beta_w_under"]
             else:
-                affine(weights, f"{at}.k_featurizer.conv", matrix(random, 1), bias, random)
+                if args["k_fe_type"] == "lowrlinearconv":
+                    affine(weights, f"{at}.k_featurizer.linear", matrix(random), bias, random)
+                    weights[f"{at}.k_featurizer.coef"] = coefficients(i)
+                else:
+                    affine(weights, f"{at}.k_featurizer.conv", matrix(random, args["k_kernel_size"]), bias, random)
                 weights[f"{at}.leaky_key_beta"] = leaks(random)
             weights[f"{at}.kernel_beta"] = torch.tensor([0.1, -0.02, 0.62])
             weights[f"{at}.value_beta"] = scales(random)
             affine(weights, f"{at}.c_proj", matrix(random), bias, random)
         value = f"blocks.{i}.attn.v_featurizer"
         if "convolution" in layout:
-            affine(weights, f"{value}.conv", matrix(random, 2), bias, random)
+            affine(weights, f"{value}.conv", matrix(random, args["v_kernel_size"]), bias, random)
         else:
             affine(weights, f"{value}.linear", matrix(random), bias, random)
             weights[f"{value}.coef"] = coefficients(i)
-        for j in range(count):
+        for j in range(0 if args["attn_only"] else count):
             weights[f"blocks.{i}.pmem.pmem.M_k{j}"] = slots(random, 1, beta=math.exp(10))
             weights[f"blocks.{i}.pmem.pmem.M_v{j}"] = normal(random, 1, HEADS, SLOTS, D, std=0.5)
     return weights
@@ -133,9 +150,9 @@ def library_weights(layout: str, bias: bool, count: int, random: torch.Generator
 # The formulas, in double precision and one position at a time. Rows of x are positions.
 
 
-def apply(weights: Weights, name: str, x: Tensor, tap: int = 0) -> Tensor:
+def apply(weights: Weights, name: str, x: Tensor) -> Tensor:
     matrix = weights[f"{name}.weight"]
-    y = x @ (matrix[..., tap] if matrix.dim() == 3 else matrix).T
+    y = x @ (matrix[..., 0] if matrix.dim() == 3 else matrix).T
     return y + weights[f"{name}.bias"] if f"{name}.bias" in weights else y
 
 
@@ -155,13 +172,14 @@ def keys_of(mapped: Tensor, leak: Tensor) -> list[Tensor]:
     return keys
 
 
-def contextual(keys: list[Tensor], values: list[Tensor], factor: Tensor, scale: Tensor) -> Tensor:
-    """Softmax over i < t of the dot products of the keys, each multiplied by `factor`; nothing at t = 0."""
-    answers = [torch.zeros(HEADS, D, dtype=torch.float64)]
+def contextual(keys: list[Tensor], values: list[Tensor], factor: Tensor, scale: Tensor, shift: int = 1) -> Tensor:
+    """Softmax over i <= t - shift of the dot products of the keys, each multiplied by `factor`; 0 if there is none."""
+    answers = [torch.zeros(HEADS, D, dtype=torch.float64)] * min(shift, len(keys))
     values = [v / v.norm(dim=-1, keepdim=True) * torch.exp(10 * scale.flatten())[:, None] for v in values]
-    for t in range(1, len(keys)):
-        scores = torch.stack([(factor[:, None] * keys[t] * factor[:, None] * keys[i]).sum(-1) for i in range(t)])
-        answers.append((scores.softmax(0)[..., None] * torch.stack(values[:t])).sum(0))
+    for t in range(shift, len(keys)):
+        seen = range(t - shift + 1)
+        scores = torch.stack([(factor[:, None] * keys[t] * factor[:, None] * keys[i]).sum(-1) for i in seen])
+        answers.append((scores.softmax(0)[..., None] * torch.stack(values[: len(seen)])).sum(0))
     return torch.stack(answers).flatten(1)
 
 
@@ -174,10 +192,20 @@ def persistent(keys: list[Tensor], pairs: list[tuple[Tensor, Tensor]], factor: T
     return torch.stack(answers).flatten(1)
 
 
-def mixed(raw: Tensor, coefficient: Tensor) -> list[Tensor]:
-    """The values c W x_t + (1 - c) W x_{t+1}, of all positions but the last."""
-    c = coefficient.flatten()[:, None]
-    return [c * now.view(HEADS, D) + (1 - c) * later.view(HEADS, D) for now, later in pairwise(raw)]
+def mixed(raw: Tensor, coefficient: Tensor, shift: int = 1) -> list[Tensor]:
+    """The values c W x_t + (1 - c) W x_{t+shift}, of all positions that have one so much later."""
+    c, pairs = coefficient.flatten()[:, None], zip(raw, raw[shift:], strict=False)
+    return [c * now.view(HEADS, D) + (1 - c) * later.view(HEADS, D) for now, later in pairs]
+
+
+def convolved(weights: Weights, name: str, h: Tensor, shift: int) -> list[Tensor]:
+    """The values sum_j W_j x_{t + shift - j}, j from 0 (the last of the kernel) on; before the first x is nothing."""
+    matrices = weights[f"{name}.weight"].unbind(dim=-1)[::-1]
+    bias = weights.get(f"{name}.bias", torch.zeros(WIDTH, dtype=h.dtype))
+    return [
+        (bias + sum(matrix @ h[t + shift - j] for j, matrix in enumerate(matrices) if t + shift >= j)).view(HEADS, D)
+        for t in range(len(h) - shift)
+    ]
 
 
 def nano_logits(weights: Weights, tokens: Tensor) -> Tensor:
@@ -204,26 +232,30 @@ def nano_logits(weights: Weights, tokens: Tensor) -> Tensor:
     return layer_norm(weights, "mosaic.ln_f", x) @ weights["lm_head.weight"].T
 
 
-def library_logits(weights: Weights, tokens: Tensor) -> Tensor:
+def library_logits(weights: Weights, tokens: Tensor, args: dict) -> Tensor:
+    shift, post_norm = args.get("v_shift", 1), not args.get("pre_ln", True)
+
     def keys_at(at: str, h: Tensor) -> list[Tensor]:
         if f"{at}.leaky_average.linear.weight" in weights:
             mapped = apply(weights, f"{at}.leaky_average.linear", h)
             return keys_of(mapped, weights[f"{at}.leaky_average.leaky_beta_w_under"])
-        return keys_of(apply(weights, f"{at}.k_featurizer.conv", h), weights[f"{at}.leaky_key_beta"])
+        kind = "linear" if f"{at}.k_featurizer.linear.weight" in weights else "conv"
+        return keys_of(apply(weights, f"{at}.k_featurizer.{kind}", h), weights[f"{at}.leaky_key_beta"])
 
     x = weights["emb.weight"][tokens]
     for i in range(BLOCKS):
         at, value = f"blocks.{i}.attn", f"blocks.{i}.attn.v_featurizer"
         h = layer_norm(weights, f"blocks.{i}.ln1", x)
         if f"{value}.conv.weight" in weights:
-            later = h[1:] @ weights[f"{value}.conv.weight"][..., 1].T
-            values = list((apply(weights, f"{value}.conv", h[:-1], tap=0) + later).view(-1, HEADS, D))
+            values = convolved(weights, f"{value}.conv", h, shift)
         else:
             raw = apply(weights, f"{value}.linear", h)
-            values = mixed(raw, weights[f"{value}.coef"])
+            values = mixed(raw, weights[f"{value}.coef"], shift)
         factor = torch.exp((10 * weights[f"{at}.kernel_beta"]).clamp(max=5))
-        answers = contextual(keys_at(at, h), values, factor, weights[f"{at}.value_beta"])
-        x = x + apply(weights, f"{at}.c_proj", answers)
+        answers = contextual(keys_at(at, h), values, factor, weights[f"{at}.value_beta"], shift)
+        x = (h if post_norm else x) + apply(weights, f"{at}.c_proj", answers)
+        if args.get("attn_only"):
+            continue
 
         at = f"blocks.{i}.pmem"
         h = layer_norm(weights, f"blocks.{i}.ln2", x)
@@ -231,15 +263,16 @@ def library_logits(weights: Weights, tokens: Tensor) -> Tensor:
         count = sum(f"{at}.pmem.M_k" in name for name in weights)
         pairs = [(weights[f"{at}.pmem.M_k{j}"][0], weights[f"{at}.pmem.M_v{j}"][0]) for j in range(count)]
         answers = persistent(keys_at(at, h), pairs, factor, weights[f"{at}.value_beta"])
-        x = x + apply(weights, f"{at}.c_proj", answers)
+        x = (h if post_norm else x) + apply(weights, f"{at}.c_proj", answers)
     return layer_norm(weights, "ln_out", x) @ weights["head.weight"].T / WIDTH**0.5
 
 
 def their_logits(contents: dict, tokens: Tensor) -> Tensor:
     names = (name.replace("_orig_mod.", "").replace("module.", "") for name in contents["model"])
     weights = dict(zip(names, (tensor.double() for tensor in contents["model"].values()), strict=True))
-    logits = nano_logits if "mosaic.wte.weight" in weights else library_logits
-    return torch.stack([logits(weights, row) for row in tokens]).float()
+    if "mosaic.wte.weight" in weights:
+        return torch.stack([nano_logits(weights, row) for row in tokens]).float()
+    return torch.stack([library_logits(weights, row, contents["model_args"]) for row in tokens]).float()
 
 
 def some_tokens(length: int) -> Tensor:
@@ -259,9 +292,9 @@ def written(contents: object, folder: Path, **how: Any) -> Path:
 
 
 @torch.no_grad()
-def assert_same_logits(model: LanguageModel, contents: dict, length: int = 20) -> None:
+def assert_same_logits(model: LanguageModel, contents: dict, length: int = 20, atol: float = 1e-4) -> None:
     tokens = some_tokens(length)
-    torch.testing.assert_close(model(tokens)[0], their_logits(contents, tokens), atol=1e-4, rtol=0)
+    torch.testing.assert_close(model(tokens)[0], their_logits(contents, tokens), atol=atol, rtol=0)
 
 
 @pytest.mark.parametrize("prefix", ["", "_orig_mod.", "module._orig_mod."])
@@ -276,13 +309,90 @@ def test_logits_are_theirs(layout, bias, count, prefix, tmp_path):
         torch.testing.assert_close(ours, expected(layout, bias, count, length), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("kept", ["ln", "k_featurizer", "c_proj"])
+OPTIONS: dict[str, dict[str, Any]] = {
+    "post-norm": {"pre_ln": False},
+    "shift 2": {"v_shift": 2},
+    "shift 5": {"v_shift": 5},
+    "post-norm, shift 3": {"pre_ln": False, "v_shift": 3},
+    "no persistent memory": {"attn_only": True},
+    "no persistent memory, post-norm": {"attn_only": True, "pre_ln": False},
+    "not of the logits": {"skip_tokens": 3, "att_shift": 2, "ic_dropout": 0.3, "dtype": "bfloat16", "seed": 1},
+}
+KERNELS: dict[str, dict[str, Any]] = {
+    "kernel 3": {"v_kernel_size": 3},
+    "kernel 4, shift 2": {"v_kernel_size": 4, "v_shift": 2},
+    "kernel 3, shift 2": {"v_kernel_size": 3, "v_shift": 2},
+    "kernel 2, shift 4": {"v_kernel_size": 2, "v_shift": 4},
+    "kernel 1": {"v_kernel_size": 1},
+}
+KEYS: dict[str, dict[str, Any]] = {"keys of two coefficients": {"k_fe_type": "lowrlinearconv", "k_kernel_size": 2}}
+
+
+def quiet(contents: dict) -> dict:
+    """Without the head that is beyond the cap, whose scores amplify rounding errors."""
+    for name, tensor in contents["model"].items():
+        if name.endswith("kernel_beta"):
+            tensor.clamp_(max=0.15)
+    return contents
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
+@pytest.mark.parametrize(
+    ("layout", "option"),
+    [(layout, option) for layout in LAYOUTS if layout != "nano" for option in OPTIONS]
+    + [(layout, option) for layout in ("plain-convolution", "fast-convolution") for option in KERNELS]
+    + [(layout, option) for layout in ("plain", "plain-convolution", "fast") for option in KEYS],
+)
+def test_options_of_the_library(layout, option, bias, tmp_path):
+    options = (OPTIONS | KERNELS | KEYS)[option]
+    contents = quiet(checkpoint(layout, bias=bias, **options))
+    source = written(contents, tmp_path)
+    args = contents["model_args"]
+    if "convolution" in layout and args["v_kernel_size"] <= args["v_shift"] and not bias:
+        reason = f"v_kernel_size={args['v_kernel_size']} is not above v_shift={args['v_shift']}: their logits are NaN"
+        assert reason in refusal(source, tmp_path)
+        return
+    model = load(convert(source, tmp_path / "out"))
+    for length in (3, 20):
+        assert_same_logits(model, contents, length, atol=1e-5)
+
+
+def test_every_option_of_theirs_counts():
+    tokens = some_tokens(20)[:1]
+    for layout, option in [("plain", option) for option in OPTIONS] + [("plain-convolution", "kernel 4, shift 2")]:
+        contents = checkpoint(layout, **(OPTIONS | KERNELS)[option])
+        plain = contents | {"model_args": LIBRARY_ARGS | {"attn_only": contents["model_args"]["attn_only"]}}
+        moved = (their_logits(contents, tokens) - their_logits(plain, tokens)).abs().max() > 0.05
+        assert moved == any(name in OPTIONS[option] if option in OPTIONS else True for name in ("pre_ln", "v_shift"))
+
+
+def test_a_shifted_post_norm_model_reads_on_as_it_reads_at_once(tmp_path):
+    contents = quiet(checkpoint("fast", v_shift=3, pre_ln=False, bias=True))
+    model, tokens = read_reference(written(contents, tmp_path)), some_tokens(20)
+    state, steps = None, []
+    with torch.no_grad():
+        for token in tokens.split(1, dim=1):
+            logits, state = model(token, state)
+            steps.append(logits)
+    torch.testing.assert_close(torch.cat(steps, dim=1), their_logits(contents, tokens), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_options_that_are_not_said_are_their_defaults(layout, tmp_path):
+    contents = quiet(checkpoint(layout))
+    for name in LIBRARY_ARGS:
+        contents["model_args"].pop(name, None)
+    assert_same_logits(read_reference(written(contents, tmp_path)), contents, atol=1e-4 if layout == "nano" else 1e-5)
+
+
+@pytest.mark.parametrize("kept", ["ln", "k_featurizer leaky_average", "c_proj"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_only_some_maps_have_a_bias(layout, kept, tmp_path):
     contents = checkpoint(layout, bias=True)
     model = contents["model"]
-    for name in [name for name in model if name.endswith(".bias") and kept not in name and "attn.bias" not in name]:
-        del model[name]
+    for name in [name for name in model if name.endswith(".bias") and "attn.bias" not in name]:
+        if not any(part in name for part in kept.split()):
+            del model[name]
     assert_same_logits(read_reference(written(contents, tmp_path)), contents)
 
 
@@ -418,13 +528,37 @@ REFUSED = {
     "key kernel": (
         "plain",
         weight("blocks.0.attn.k_featurizer.conv.weight", torch.ones(WIDTH, WIDTH, 3)),
-        "(24, 24, 3)",
+        "k_kernel_size=1, the weights 3",
+    ),
+    "one key kernel": (
+        "plain",
+        weight("blocks.1.attn.k_featurizer.conv.weight", torch.ones(WIDTH, WIDTH, 3)),
+        "(24, 24, 3), where the other weights want (24, 24, 1)",
     ),
     "value kernel": (
         "plain-convolution",
         weight("blocks.0.attn.v_featurizer.conv.weight", torch.ones(WIDTH, WIDTH, 3)),
+        "v_kernel_size=2, the weights 3",
+    ),
+    "one value kernel": (
+        "plain-convolution",
+        weight("blocks.1.attn.v_featurizer.conv.weight", torch.ones(WIDTH, WIDTH, 3)),
         "v_featurizer.conv.weight is (24, 24, 3), where the other weights want (24, 24, 2)",
     ),
+    "no shift": ("fast", said(v_shift=0), "model_args say v_shift=0; convertible are 1 to 64"),
+    "long shift": ("plain", said(v_shift=10**9), "model_args say v_shift=1000000000; convertible are 1 to 64"),
+    "odd shift": ("plain", said(v_shift=1.5), "model_args say v_shift=1.5; convertible are 1 to 64"),
+    "no norm": ("plain", said(pre_ln=None), "model_args say pre_ln=None; convertible are True or False"),
+    "strange norm": ("plain", said(pre_ln="no"), "model_args say pre_ln='no'; convertible are True or False"),
+    "attention only": ("plain", said(attn_only=True), "attn_only=True, the weights False"),
+    "bias": ("plain", said(bias=True), "bias=True, the weights False"),
+    "no bias": ("nano+bias", said(bias=False), "bias=False, the weights True"),
+    "unknown": ("plain", said(v_leaky=True), "model_args say v_leaky=True, an option whose meaning is not known here"),
+    "unknown, fast": ("fast", said(gate="silu"), "model_args say gate='silu', an option whose"),
+    "unknown, nano": ("nano", said(rope=None), "model_args say rope=None, an option whose"),
+    "of the Library": ("nano", said(pre_ln=False), "model_args say pre_ln=False, an option whose"),
+    "of nanoMosaics": ("plain", said(dropout=0.1), "model_args say dropout=0.1, an option whose"),
+    "no name": ("nano", lambda contents: contents["model_args"].update({"a\x1bb": 1}), "model_args say 'a\\x1bb'=1"),
     "huge scale": ("plain", weight("blocks.0.attn.value_beta", torch.full((3,), 3.0)), "value_beta is above 2.218"),
     "depth": ("nano", said(n_layer=3), "n_layer=3, the weights 2"),
     "width": ("nano", said(n_embd=48), "n_embd=48, the weights 24"),
@@ -436,7 +570,11 @@ REFUSED = {
     "value type": ("plain", said(v_fe_type="mlp"), "v_fe_type='mlp', the weights 'lowrlinearconv'"),
     "other value type": ("plain", said(v_fe_type="linearconv"), "v_fe_type='linearconv', the weights 'lowrlinearconv'"),
     "key type": ("plain", said(k_fe_type="mlp"), "k_fe_type='mlp', the weights 'linearconv'"),
-    "fast key type": ("fast", said(k_fe_type="mlp"), "k_fe_type='mlp', the weights 'linearconv' or 'linear' or 'eft'"),
+    "other key type": (
+        "plain",
+        said(k_fe_type="lowrlinearconv"),
+        "k_fe_type='lowrlinearconv', the weights 'linearconv'",
+    ),
     "value taps": ("plain", said(v_kernel_size=3), "v_kernel_size=3, the weights 2"),
     "tied": ("plain", weight("head.weight", torch.ones(VOCABULARY, WIDTH)), "weight_tying=True, the weights False"),
     "no length": (
@@ -445,6 +583,7 @@ REFUSED = {
         "a number as block_size, not None",
     ),
     "length": ("nano", said(block_size=0), "context must be at least 1, not 0"),
+    "half a token": ("nano", said(block_size=8.5), "block_size=8.5, which is not a whole number"),
     "no end": ("nano", said(block_size=math.inf), "cannot convert float infinity"),
     "dropout": ("nano", said(dropout="much"), "a number as dropout, not 'much'"),
 }
@@ -458,6 +597,16 @@ def test_what_does_not_fit_is_refused(case, tmp_path):
     message = refusal(written(contents, tmp_path), tmp_path)
     assert message.startswith(" cannot be converted: ")
     assert reason in message
+
+
+def test_keys_of_several_tokens_are_refused(tmp_path):
+    message = refusal(written(checkpoint("plain", k_kernel_size=3), tmp_path), tmp_path)
+    assert "k_kernel_size=3: keys that read several tokens" in message
+
+
+def test_the_fast_form_does_not_look_at_options_of_keys(tmp_path):
+    contents = quiet(checkpoint("fast", k_fe_type="mlp", k_kernel_size=3))
+    assert_same_logits(read_reference(written(contents, tmp_path)), contents, atol=1e-5)
 
 
 def test_other_models_are_refused(tmp_path):

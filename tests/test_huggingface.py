@@ -36,6 +36,7 @@ CONFIGS: dict[str, LanguageModelConfig] = {
 SAVED: dict[str, LanguageModelConfig] = CONFIGS | {
     "mosaic untied, biased": replace(CONFIGS["mosaic"], tied=False, bias=True),
     "learned untied, biased": replace(CONFIGS["learned"], tied=False, bias=True),
+    "mosaic, post-norm": replace(CONFIGS["mosaic"], norm_placement="post"),
 }
 every_architecture = pytest.mark.parametrize("name", CONFIGS)
 every_saved = pytest.mark.parametrize("name", SAVED)

@@ -35,6 +35,7 @@ MODELS = {
     "one mixer only": LanguageModelConfig(
         vocabulary=50, width=32, blocks=1, sequence_mixer=ContextualMemoryConfig(heads=4), tied=False, bias=True
     ),
+    "post-norm": replace(memory_mosaic(**SMALL), norm_placement="post"),
 }
 models = pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
 
@@ -79,6 +80,18 @@ def test_every_parameter_is_trained(config):
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
+
+
+def test_post_norm_normalises_the_residual_too():
+    config = replace(MODELS["memory mosaic"], norm_placement="post", bias=True)
+    block = LanguageModel(config).blocks[0].eval()
+    x = torch.randn(2, 9, 32)
+    torch.nn.init.normal_(block.sequence_norm.bias)
+    h = block.sequence_norm(x)
+    h = block.channel_norm(h + block.sequence_mixer(h)[0])
+    assert_close(block(x)[0], h + block.channel_mixer(h)[0])
+    with pytest.raises(ValueError, match="norm_placement must be 'pre' or 'post', not 'middle'"):
+        replace(config, norm_placement="middle")
 
 
 def test_it_learns_to_repeat():

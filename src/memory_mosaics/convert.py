@@ -2,13 +2,16 @@
 
 That code keeps one architecture in three ways, which the names of the weights tell apart: nanoMosaics, and the plain
 and the fast form of its Library. A file is a `torch.save` dictionary with the weights under "model" and the sizes
-under "model_args". Only tensors and plain values are ever unpickled, and all that does not fit is refused.
+under "model_args", the only options that their code builds a model from (nanoMosaics keeps those of its trainer under
+"config" too). Only tensors and plain values are ever unpickled, and all that does not fit is refused: an option is
+read, or known not to change the logits of a trained model, or named in an error.
 """
 
 import pickle
 import re
 import warnings
 import zipfile
+from collections.abc import Sequence
 from math import log
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from memory_mosaics.checkpoint import CheckpointError, save
+from memory_mosaics.config import ExtractorConfig
 from memory_mosaics.errors import one_line
 from memory_mosaics.extractors import ConvolutionConfig, TapsConfig
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig
@@ -70,6 +74,16 @@ MARKS = ((NANO, "mosaic.h."), (FAST, ".leaky_average."), (LIBRARY, ".kernel_beta
 BUFFERS = (".attn.bias", ".leaky_avg.coef")  # of nanoMosaics: a mask, and something computed
 ALIAS = ("leaky_beta_u_under", "leaky_beta_w_under")  # two names of one tensor in the fast form
 
+# Options that are not read, for they do not change the logits of a trained model: what each is for.
+HARMLESS = {
+    "machine and records": "seed out_dir backend device dtype compile dataset log_interval save_checkpoint_interval",
+    "evaluation": "eval_interval eval_iters skip_tokens",  # the first tokens are left out, the others' logits the same
+    "optimiser": "batch_size gradient_accumulation_steps max_iters weight_decay beta1 beta2 grad_clip ic_dropout",
+    "learning rate": "learning_rate min_lr decay_type warmup_iters lr_decay_iters gamma milestone",
+    "nothing": "att_shift leaky_cuda",  # their trainers take them, their models do not look at them
+}
+LONGEST_SHIFT = 64  # of values: every step is a tap of ours, for the Library's convolutions a matrix
+
 
 def convert(source: Path, out: Path) -> Path:
     """Write the authors' checkpoint `source` as a checkpoint folder of ours, with the same logits."""
@@ -119,14 +133,19 @@ class _Reference:
         for entry in ("model", "model_args"):
             if not isinstance(contents, dict) or not isinstance(contents.get(entry), dict):
                 raise ValueError(f"it has no dictionary {entry!r}, as checkpoints of the authors' code have")
-        self.args: dict[str, Any] = contents["model_args"]
+        self.args: dict[Any, Any] = contents["model_args"]
+        harmless = " ".join(HARMLESS.values()).split()
+        self.unread = {name: value for name, value in self.args.items() if name not in harmless}
         self.weights = _plain_names(contents["model"])
         self.names = _layout(self.weights)
         self.nano, self.fast = self.names is NANO, self.names is FAST
         self.weights = _trained(self.weights, BUFFERS if self.nano else ())
         self.convolution = "blocks.0.attn.v_featurizer.conv.weight" in self.weights
-        if self.convolution:  # the Library's other values, with a matrix for each of the two taps
+        if self.convolution:  # the Library's other values, with a matrix for every tap
             self.names = self.names | {"value.map": "v_featurizer.conv"}
+        self.mixed_keys = "blocks.0.attn.k_featurizer.linear.weight" in self.weights
+        if self.mixed_keys:  # c W x_t + (1 - c) W x_t: the Library's other values taken for keys, which may not shift
+            self.names = self.names | {"key.map": "k_featurizer.linear"}
 
     def theirs(self, name: str) -> str:
         """Their name of one of our weights."""
@@ -137,33 +156,69 @@ class _Reference:
         vocabulary, width = self._shape(self.theirs("embedding.weight"), 2)
         number = re.compile(rf"{self.names['blocks']}\.(\d+)\.")
         blocks = {found[1] for found in map(number.match, self.weights) if found}
-        sharpness, keys = map(self.theirs, ("blocks.0.sequence_mixer.sharpness.theta", "blocks.0.channel_mixer.keys"))
-        if self.nano:
-            _, heads, _, _ = self._shape(sharpness, 4)
-            memories, _, _, slots, _ = self._shape(keys, 5)
-        else:
-            (heads,) = self._shape(sharpness, 1)
-            _, _, slots, _ = self._shape(f"{keys}0", 4)
-            memories = sum(name.startswith(keys) for name in self.weights)
-            self._agreed("k_fe_type", "linearconv", *(("linear", "eft") if self.fast else ()))
-            self._agreed("v_fe_type", "linearconv" if self.convolution else "lowrlinearconv")
-            self._agreed("v_kernel_size", 2)
-        if 0 in (heads, memories, slots):
-            raise ValueError(f"it has {heads} heads with {memories} memories of {slots} slots")
-        value = ConvolutionConfig(back=0, peek=1) if self.convolution else TapsConfig()
-        heads = self._agreed("n_head", heads)
-        slots, memories = self._agreed("pmem_size", slots), self._agreed("pmem_count", memories)
-        return LanguageModelConfig(
+        sharpness = self._shape(self.theirs("blocks.0.sequence_mixer.sharpness.theta"), 4 if self.nano else 1)
+        heads = self._agreed("n_head", sharpness[1 if self.nano else 0])
+        if heads == 0:
+            raise ValueError("it has 0 heads")
+        config = LanguageModelConfig(
             vocabulary=self._agreed("vocab_size", vocabulary),
             width=self._agreed("n_embd", width),
             blocks=self._agreed("n_layer", len(blocks)),
-            sequence_mixer=ContextualMemoryConfig(heads=heads, value=value),
-            channel_mixer=PersistentMemoryConfig(heads=heads, slots=slots, memories=memories),
-            context=int(self._number("block_size")),
-            dropout=float(self._number("dropout", 0.0)),
-            bias=any(name.endswith(".bias") for name in self.weights),
-            tied=self._agreed("weight_tying", *self._ties()),
+            sequence_mixer=ContextualMemoryConfig(heads=heads, value=TapsConfig() if self.nano else self._values()),
+            channel_mixer=self._persistent(heads),
+            context=self._context(),
+            dropout=float(self._number("dropout" if self.nano else "hd_dropout", 0.0)),
+            bias=self._agreed("bias", any(name.endswith(".bias") for name in self.weights)),
+            tied=self._ties()[0] if self.nano else self._agreed("weight_tying", *self._ties()),
+            norm_placement="pre" if self.nano or self._option("pre_ln", True, (True, False)) else "post",
         )
+        for name, value in self.unread.items():
+            name = name if isinstance(name, str) and name.isidentifier() else repr(name)
+            raise ValueError(f"model_args say {name}={value!r}, an option whose meaning is not known here")
+        return config
+
+    def _values(self) -> ExtractorConfig:
+        """The Library's values: c W x_t + (1 - c) W x_{t+shift}, or the matrices of a convolution that ends there."""
+        shift = self._option("v_shift", 1, range(1, LONGEST_SHIFT + 1))
+        self._keys()
+        if not self.convolution:
+            self._agreed("v_fe_type", "lowrlinearconv")
+            self._agreed("v_kernel_size", 2)
+            return TapsConfig(peek=shift)
+        self._agreed("v_fe_type", "linearconv")
+        weight = self.theirs("blocks.0.sequence_mixer.value.map.weight")
+        kernel = self._agreed("v_kernel_size", self._shape(weight, 3)[2])
+        if kernel <= shift and weight.replace(".weight", ".bias") not in self.weights:
+            raise ValueError(f"v_kernel_size={kernel} is not above v_shift={shift}: their logits are NaN (0 / 0)")
+        return ConvolutionConfig(back=max(kernel - 1 - shift, 0), peek=shift)
+
+    def _keys(self) -> None:
+        """What the Library's options say of keys is what the weights are; its fast form does not look at them."""
+        if self.fast:
+            self._ignored("k_fe_type", "k_kernel_size")
+        elif self.mixed_keys:
+            self._agreed("k_fe_type", "lowrlinearconv")
+            self._agreed("k_kernel_size", 2)
+        else:
+            self._agreed("k_fe_type", "linearconv")
+            weight = self._shape(self.theirs("blocks.0.sequence_mixer.key.map.weight"), 3)
+            if self._agreed("k_kernel_size", weight[2]) != 1:
+                raise ValueError(f"k_kernel_size={weight[2]}: keys that read several tokens have no counterpart here")
+
+    def _persistent(self, heads: int) -> PersistentMemoryConfig | None:
+        keys = self.theirs("blocks.0.channel_mixer.keys")
+        if not self.nano and self._agreed("attn_only", not any(".pmem." in name for name in self.weights)):
+            self._ignored("pmem_size", "pmem_count")
+            return None
+        if self.nano:
+            memories, _, _, slots, _ = self._shape(keys, 5)
+        else:
+            _, _, slots, _ = self._shape(f"{keys}0", 4)
+            memories = sum(name.startswith(keys) for name in self.weights)
+        if 0 in (memories, slots):
+            raise ValueError(f"it has {memories} memories of {slots} slots")
+        slots, memories = self._agreed("pmem_size", slots), self._agreed("pmem_count", memories)
+        return PersistentMemoryConfig(heads=heads, slots=slots, memories=memories)
 
     def translate(self, model: LanguageModel) -> dict[str, Tensor]:
         """The weights of `model`, each out of theirs in the one shape that fits. None may be left over."""
@@ -181,7 +236,7 @@ class _Reference:
             return torch.zeros(shape)  # which of their maps have a bias differs from version to version
         if ending in ("sharpness.theta", "combine.scale.theta", "key.decay.rate", "value.taps"):
             numbers = self._take(theirs, (1, shape[0], 1, 1) if self.nano else shape[:1]).flatten()
-            return self._per_head(name, numbers)
+            return self._per_head(name, numbers, shape)
         if ending in ("keys", "values"):
             memories, slots, heads, width = shape
             if self.nano:
@@ -189,23 +244,29 @@ class _Reference:
             each = [self._take(f"{theirs}{i}", (1, heads, slots, width)) for i in range(memories)]
             return torch.cat(each).transpose(1, 2)
         if ending == "value.map.weight" and self.convolution:
-            return torch.cat(self._take(theirs, (shape[1], shape[1], 2)).unbind(dim=2))
-        if ending == "value.map.bias" and self.convolution:  # one of theirs for the sum of both taps
-            return F.pad(self._take(theirs, (shape[0] // 2,)), (0, shape[0] // 2))
-        if ending == "key.map.weight" and not self.nano and not self.fast:
+            taps = self._take(theirs, (shape[1], shape[1], self._shape(theirs, 3)[2])).unbind(dim=2)
+            return F.pad(torch.cat(taps), (0, 0, shape[0] - shape[1] * len(taps), 0))  # theirs are the last ones
+        if ending == "value.map.bias" and self.convolution:  # one of theirs for the sum; the last tap always reads
+            (width,) = self._shape(theirs, 1)
+            return F.pad(self._take(theirs, (width,)), (shape[0] - width, 0))
+        if ending == "key.map.weight" and self.mixed_keys:
+            self.weights.pop(theirs.replace("linear.weight", "coef"), None)
+        elif ending == "key.map.weight" and not self.nano and not self.fast:
             return self._take(theirs, (*shape, 1))[..., 0]
         if ending in ("norm.weight", "norm.bias") and not self.nano:  # the Library divides its logits by sqrt(width)
             return self._take(theirs, shape) / shape[0] ** 0.5
         return self._take(theirs, shape)
 
-    def _per_head(self, name: str, numbers: Tensor) -> Tensor:
+    def _per_head(self, name: str, numbers: Tensor, shape: tuple[int, ...]) -> Tensor:
         """One number a head: exp(10 x), exp(20 x) or exp(-|10 x|) of the same x in both codes, but for the caps."""
         if name.endswith("sharpness.theta"):
             nano_cap = log(65535) * (2 if "sequence_mixer" in name else 1)
             return numbers.clamp(max=(nano_cap if self.nano else 10) / 20)  # of log(beta)
         if name.endswith("scale.theta") and (10 * numbers > Scale.LARGEST).any():
             raise ValueError(f"{self.theirs(name)} is above {Scale.LARGEST / 10:.4g}, the largest that can be kept")
-        return torch.stack([numbers, 1 - numbers], dim=1) if name.endswith("value.taps") else numbers
+        if name.endswith("value.taps"):  # the first and the last
+            return torch.cat([numbers[:, None], torch.zeros(shape[0], shape[1] - 2), 1 - numbers[:, None]], dim=1)
+        return numbers
 
     def _take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         found = self._shape(name, len(shape))
@@ -228,22 +289,45 @@ class _Reference:
             return (True,)
         return (True, False) if torch.equal(head, self.weights[self.theirs("embedding.weight")]) else (False,)
 
+    def _ignored(self, *names: str) -> None:
+        """Options that their code does not look at in such a model."""
+        for name in names:
+            self.unread.pop(name, None)
+
+    def _said(self, name: str) -> Any:
+        self.unread.pop(name, None)
+        return self.args.get(name)
+
     def _agreed(self, name: str, *possible: Any) -> Any:
         """What the weights say, unless model_args say otherwise; where the weights allow several, model_args decide."""
-        said = self.args.get(name)
+        said = self._said(name)
         if said is None:
             return possible[0]
         if not isinstance(said, int | float | str) or said not in possible:
             raise ValueError(f"model_args say {name}={said!r}, the weights {' or '.join(map(repr, possible))}")
         return possible[possible.index(said)]
 
+    def _option(self, name: str, default: Any, possible: Sequence[Any]) -> Any:
+        """What model_args say of something that leaves no trace in the weights; else the default of their code."""
+        said = self._said(name) if name in self.args else default
+        if isinstance(said, int | float | str) and said in possible:
+            return possible[possible.index(said)]
+        between = " to " if isinstance(possible, range) else " or "
+        raise ValueError(f"model_args say {name}={said!r}; convertible are {possible[0]}{between}{possible[-1]}")
+
     def _number(self, name: str, default: float | None = None) -> int | float:
-        said = self.args.get(name)
+        said = self._said(name)
         if said is None and default is not None:
             return default
         if isinstance(said, int | float):
             return said
         raise ValueError(f"model_args must hold a number as {name}, not {said!r}")
+
+    def _context(self) -> int:
+        said = self._number("block_size")
+        if said != int(said):
+            raise ValueError(f"model_args say block_size={said!r}, which is not a whole number")
+        return int(said)
 
 
 def _plain_names(model: dict[Any, Any]) -> dict[str, Tensor]:

@@ -74,8 +74,8 @@ class Look:
 
     What is retrieved: `places` are earlier positions, or the slots of a persistent memory (those of its second memory
     follow those of the first). What the answer predicts: `logits` are what the head adds to those of `tokens`, its
-    answer through the combining map, the last norm's gain and the output matrix. Over all mixers, heads and the
-    embedding these add up to the model's own logits, but for biases and for mixers that recall nothing.
+    answer through the combining map, the gains of the norms after it and the output matrix. Over all mixers, heads and
+    the embedding these add up to the model's own logits, but for biases and for mixers that recall nothing.
     """
 
     block: int
@@ -96,15 +96,17 @@ def look(model: LanguageModel, tokens: Int[Tensor, " T"], *, position: int = -1,
         raise ValueError(f"position {position} is outside a text of {len(tokens)} tokens")
     position %= len(tokens)
     tokens = tokens[: position + 1].to(model.embedding.weight.device)  # what comes later changes nothing
-    last: list[Tensor] = []
-    hook = model.norm.register_forward_pre_hook(lambda _, x: last.append(x[0][0, position]))
+    spreads: list[Tensor] = []
+    see = lambda norm, x: spreads.append(spread(norm, x[0][:, position]))  # noqa: E731
+    hooks = [norm.register_forward_pre_hook(see) for norm in residual_norms(model)]
     try:
         return [
-            _look(model, number, mixer, question, position, top, last[0].float())
+            _look(model, number, mixer, question, position, top, torch.stack(spreads, dim=-1))
             for number, _, mixer, question in questions(model, tokens[None])
         ]
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
 
 
 def patterns(model: LanguageModel, tokens: Int[Tensor, " T"]) -> list[np.ndarray]:
@@ -131,7 +133,7 @@ def _look(
     question: Question,
     position: int,
     top: int,
-    last: Float[Tensor, " W"],
+    spreads: Float[Tensor, "1 L"],
 ) -> Look:
     weights = retrieval_weights(question, [position])[:, :, 0]  # (memories, H, N)
     answers = torch.einsum("mhn,mnhv->mhv", weights, question.pairs.values.to(weights.dtype)).mean(dim=0)
@@ -140,8 +142,7 @@ def _look(
     best = weights.topk(there, dim=-1)
     places = best.indices.masked_fill(best.values == 0, -1)
     missing = (0, top - there)
-    spread = (last.var(correction=0) + model.norm.eps).sqrt()
-    logits = added(model, mixer, answers[None], spread[None])[0] @ model.output.float().T
+    logits = added(model, mixer, answers[None], spreads)[0] @ model.output.float().T
     logits = logits.topk(min(top, model.config.vocabulary), dim=-1)
     decay = getattr(getattr(mixer, "key", None), "decay", None)
     squares = weights.square().sum(dim=-1)
@@ -161,11 +162,23 @@ def _look(
     )
 
 
+def residual_norms(model: LanguageModel) -> list[nn.Module]:
+    """The norms that the sum of all mixers goes through, in order: the last one, and with post-norm those of blocks."""
+    blocks = model.blocks if model.config.norm_placement == "post" else []
+    norms = [norm for block in blocks for norm in (block.sequence_norm, block.channel_norm)]
+    return [norm for norm in (*norms, model.norm) if isinstance(norm, nn.Module)]
+
+
+def spread(norm: nn.Module, x: Float[Tensor, "*B W"]) -> Float[Tensor, "*B"]:
+    """What a layer norm divides x by."""
+    return (x.float().var(dim=-1, correction=0) + norm.eps).sqrt()  # type: ignore[operator]
+
+
 def added(
-    model: LanguageModel, mixer: nn.Module, answers: Float[Tensor, "T H V"], spread: Float[Tensor, " T"]
+    model: LanguageModel, mixer: nn.Module, answers: Float[Tensor, "T H V"], spreads: Float[Tensor, "T L"]
 ) -> Float[Tensor, "T H W"]:
-    """What each head adds to what the output matrix reads: its answer with the other heads silent, under the last norm
-    as it was, which divided by `spread`.
+    """What each head adds to what the output matrix reads: its answer with the other heads silent, under the norms
+    after it as they were: `spreads` are what the `residual_norms` divided by.
     """
     combine: nn.Module = mixer.combine  # type: ignore[assignment]
     T, H, _ = answers.shape
@@ -174,7 +187,15 @@ def added(
     through = [x.flatten(2) if isinstance(combine, nn.Linear) else x for x in (one_each, nothing)]
     dtype = model.embedding.weight.dtype
     alone = (combine(through[0].to(dtype)) - combine(through[1].to(dtype)))[:, 0].float().unflatten(0, (T, H))
-    return (alone - alone.mean(dim=-1, keepdim=True)) / spread[:, None, None] * model.norm.weight.float()
+    norms = residual_norms(model)
+    mixers = [
+        part for block in model.blocks for part in (block.sequence_mixer, block.channel_mixer) if part is not None
+    ]
+    first = next(i for i, part in enumerate(mixers) if part is mixer) + 1 if len(norms) > 1 else 0
+    for norm, divided in zip(norms[first:], spreads.unbind(dim=-1)[first:], strict=True):
+        gain: Any = norm.weight
+        alone = (alone - alone.mean(dim=-1, keepdim=True)) / divided[:, None, None] * gain.float()
+    return alone
 
 
 def name_of(mixer: nn.Module) -> str:

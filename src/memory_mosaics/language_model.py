@@ -8,7 +8,7 @@ differs. The model obeys the contract of its parts: `logits, state = model(token
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +42,7 @@ class LanguageModelConfig:
     dropout: float = 0.0  # of the weights of attention and memories, and of what each mixer adds
     bias: bool = False
     tied: bool = True  # the embedding is the output matrix too
+    norm_placement: Literal["pre", "post"] = "pre"  # "post": the residual starts from the normalised x as well
 
     def __post_init__(self) -> None:
         at_least(self, vocabulary=1, width=1, blocks=1, context=1)
@@ -49,10 +50,16 @@ class LanguageModelConfig:
         check_sizes(self)
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), not {self.dropout}")
+        if self.norm_placement not in ("pre", "post"):
+            raise ValueError(f"norm_placement must be 'pre' or 'post', not {self.norm_placement!r}")
 
 
 class Block(nn.Module):
-    """x + sequence mixer, then x + channel mixer, each on a layer norm of x. State: the two mixers' states."""
+    """x + sequence mixer, then x + channel mixer, each on a layer norm of x. State: the two mixers' states.
+
+    With post-norm x itself is normalised first, norm(x) + mixer(norm(x)), so that every sum but the last has a norm
+    after it; the last has the model's.
+    """
 
     def __init__(self, config: LanguageModelConfig):
         super().__init__()
@@ -63,7 +70,7 @@ class Block(nn.Module):
         if config.channel_mixer is not None:
             self.channel_norm = nn.LayerNorm(config.width, bias=config.bias)
             self.channel_mixer = config.channel_mixer.build(config.width, **build)
-        self.dropout = config.dropout
+        self.dropout, self.post_norm = config.dropout, config.norm_placement == "post"
 
     def forward(
         self,
@@ -72,12 +79,15 @@ class Block(nn.Module):
         mask: Bool[Tensor, "B T"] | None = None,
     ) -> tuple[Float[Tensor, "B T W"], tuple[State, State]]:
         sequence_state, channel_state = state or (None, None)
-        y, sequence_state = self.sequence_mixer(self.sequence_norm(x), sequence_state, mask)
-        x = x + F.dropout(y, self.dropout, self.training)
+        normed = self.sequence_norm(x)
+        y, sequence_state = self.sequence_mixer(normed, sequence_state, mask)
+        x = (normed if self.post_norm else x) + F.dropout(y, self.dropout, self.training)
         if self.channel_mixer is None or self.channel_norm is None:
             return x, (sequence_state, ())
-        y, channel_state = self.channel_mixer(self.channel_norm(x), channel_state, mask)
-        return x + F.dropout(y, self.dropout, self.training), (sequence_state, channel_state)
+        normed = self.channel_norm(x)
+        y, channel_state = self.channel_mixer(normed, channel_state, mask)
+        x = (normed if self.post_norm else x) + F.dropout(y, self.dropout, self.training)
+        return x, (sequence_state, channel_state)
 
 
 class LanguageModel(nn.Module):

@@ -1,6 +1,7 @@
 """A text that keeps changing is read as if it had always been so; edits do to answers what they say."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -77,16 +78,20 @@ def test_it_shows_what_inspect_shows(name, request):
             assert len(pairs) >= len(weights)
 
 
-def test_contributions_add_up_to_the_logits(mosaic):
+@pytest.mark.parametrize("placement", ["pre", "post"])
+def test_contributions_add_up_to_the_logits(mosaic, placement):
     """Of all memories and the embedding; there are no biases, and every mixer recalls."""
     tokens = (torch.arange(80) * 7 % 280).tolist()
-    model = mosaic.model
+    model = LanguageModel(replace(mosaic.model.config, norm_placement=placement)).eval()
+    model.load_state_dict(mosaic.model.state_dict())
     reading = Reading(Engine(model))
     reading.read(tokens)
     total = sum(retrieved(reading, layer, 64, 80)[1].sum(dim=1) for layer in reading.engine.layers)
     x = model.embedding.weight[torch.tensor(tokens[64:])].detach()
-    spread = reading.stretches[1].spread[:, None]
-    x = (x - x.mean(dim=-1, keepdim=True)) / spread * model.norm.weight
+    norms = [norm for block in model.blocks for norm in (block.sequence_norm, block.channel_norm)]
+    spreads = reading.stretches[1].spreads.unbind(dim=-1)
+    for norm, spread in zip([*(norms if placement == "post" else []), model.norm], spreads, strict=True):
+        x = (x - x.mean(dim=-1, keepdim=True)) / spread[:, None] * norm.weight
     torch.testing.assert_close((total + x).detach(), whole(model, tokens)[64:], atol=1e-4, rtol=1e-3)
 
 

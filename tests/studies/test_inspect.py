@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,17 +24,26 @@ def scattered(each, size):
     return np.stack([logits[np.argsort(tokens)] for tokens, logits in zip(each.tokens, each.logits, strict=True)])
 
 
-def test_what_the_heads_add_makes_up_the_logits(model):
-    """Embedding and heads are all there is: their parts under the last norm add up to what the model says."""
+@pytest.mark.parametrize("placement", ["pre", "post"])
+@torch.no_grad()
+def test_what_the_heads_add_makes_up_the_logits(model, placement):
+    """Embedding and heads are all there is: their parts under the norms after them add up to what the model says."""
+    if placement == "post":
+        weights = model.state_dict()
+        model = LanguageModel(replace(model.config, norm_placement="post")).eval()
+        model.load_state_dict({name: x * 1.3 + 0.1 if "norm" in name else x for name, x in weights.items()})
     looks = look(model, TOKENS, top=SIZES["vocabulary"])
-    with torch.no_grad():
-        last = []
-        hook = model.norm.register_forward_pre_hook(lambda _, x: last.append(x[0][0, -1]))
-        logits = model(TOKENS[None])[0][0, -1]
+    norms = [norm for block in model.blocks for norm in (block.sequence_norm, block.channel_norm)]
+    seen = []
+    see = lambda norm, x: seen.append((norm, x[0][0, -1]))  # noqa: E731
+    hooks = [norm.register_forward_pre_hook(see) for norm in (*(norms if placement == "post" else []), model.norm)]
+    logits = model(TOKENS[None])[0][0, -1]
+    for hook in hooks:
         hook.remove()
-        start = model.embedding(TOKENS[-1])
-        share = (start - start.mean()) / (last[0].var(correction=0) + model.norm.eps).sqrt() * model.norm.weight
-        total = (share @ model.output.T).numpy() + sum(scattered(each, 257).sum(axis=0) for each in looks)
+    share = model.embedding(TOKENS[-1])
+    for norm, x in seen:
+        share = (share - share.mean()) / (x.var(correction=0) + norm.eps).sqrt() * norm.weight
+    total = (share @ model.output.T).numpy() + sum(scattered(each, 257).sum(axis=0) for each in looks)
     np.testing.assert_allclose(total, logits.numpy(), rtol=1e-4, atol=1e-4)
     assert [(each.block, each.mixer) for each in looks[:2]] == [(0, "contextual memory"), (0, "persistent memory")]
 

@@ -85,8 +85,7 @@ def retrieved(
         answers = answers.contiguous()
         answers[:, reading.changes[layer].off] = 0
     flat = weights.permute(2, 1, 0, 3).flatten(2) / len(weights)
-    spread = reading.stretches[stretch].spread[times]
-    return flat, added(engine.model, engine.layers[layer], answers, spread)
+    return flat, added(engine.model, engine.layers[layer], answers, reading.stretches[stretch].spreads[times])
 
 
 def overview(reading: Reading, first: int, last: int, target: int | None = None) -> list[dict[str, Any]]:

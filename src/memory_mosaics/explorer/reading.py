@@ -19,6 +19,7 @@ from torch import Tensor
 
 from memory_mosaics.errors import UserError
 from memory_mosaics.explorer.edits import Changes, Edit, Edited, Layer, by_head
+from memory_mosaics.inspection import residual_norms, spread
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.memory import PersistentMemory
 from memory_mosaics.scales import worked_out
@@ -34,7 +35,7 @@ class Step:
     """What was seen while a stretch of tokens was read."""
 
     features: Float[Tensor, "T W"]  # what the output matrix reads
-    spread: Float[Tensor, " T"]  # by which the last norm divided
+    spreads: Float[Tensor, "T L"]  # what the norms divided by, those that the sum of all mixers goes through
     questions: dict[Layer, Question]
 
 
@@ -49,14 +50,15 @@ class Engine:
         self.changes: dict[Layer, Changes] = {}
         self.stopped = False  # by another thread
         self._asked: dict[Layer, Question] = {}
-        self._spread = torch.zeros(0)
+        self._spreads: list[Tensor] = []
         for number, block in enumerate(self.model.blocks):
             for kind in ("sequence", "channel"):
                 mixer = getattr(block, f"{kind}_mixer")
                 if hasattr(mixer, "ask"):
                     self.layers[number, kind] = mixer
                     mixer.ask = self._watched((number, kind), mixer.ask)
-        self.model.norm.register_forward_pre_hook(self._see)
+        for norm in residual_norms(self.model):
+            norm.register_forward_pre_hook(lambda norm, x: self._spreads.append(spread(norm, x[0][0])))
 
     def peek(self, layer: Layer) -> int | None:
         """How far ahead the values of a layer look; None for pairs that are no part of the text."""
@@ -86,10 +88,10 @@ class Engine:
     @torch.no_grad()
     def read(self, tokens: Sequence[int], state: Any, changes: dict[Layer, Changes]) -> tuple[Step, Any]:
         self.check()
-        self.changes, self._asked = changes, {}
+        self.changes, self._asked, self._spreads = changes, {}, []
         x = self.model.embedding(torch.tensor([tokens], device=self.device))
         features, state = self.model.features(x, state)
-        return Step(features[0].float(), self._spread, self._asked), state
+        return Step(features[0].float(), torch.stack(self._spreads, dim=-1), self._asked), state
 
     def _watched(self, layer: Layer, ask: Any) -> Any:
         def watched(x: Tensor, state: Any = None, mask: Any = None) -> Any:
@@ -100,10 +102,6 @@ class Engine:
 
         return watched
 
-    def _see(self, _: Any, inputs: tuple[Tensor]) -> None:
-        x = inputs[0][0].float()
-        self._spread = (x.var(dim=-1, correction=0) + self.model.norm.eps).sqrt()
-
 
 @dataclass
 class Stretch:
@@ -112,7 +110,7 @@ class Stretch:
     tokens: Sequence[int]
     before: Any
     features: Tensor
-    spread: Tensor
+    spreads: Tensor
     queries: dict[Layer, Tensor]
     known: dict[Layer, int | None]
     sharpness: dict[Layer, Any]
@@ -170,7 +168,7 @@ class Reading:
                 tokens,
                 before and _thin(before, self._state),
                 step.features,
-                step.spread,
+                step.spreads,
                 {layer: question.queries for layer, question in asked.items()},
                 {layer: question.pairs.known for layer, question in asked.items()},
                 {layer: question.sharpness for layer, question in asked.items()},
