@@ -436,7 +436,8 @@ def test_convert_writes_a_folder_that_opens_as_the_same_model(layout, tmp_path):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_sizes_come_from_the_weights_where_model_args_are_silent(layout, tmp_path):
     contents = checkpoint(layout, bias=True, count=3)
-    contents["model_args"] = {"block_size": CONTEXT, "vocab_size": None, "dropout": None}
+    silent = "dropout" if layout == "nano" else "hd_dropout"
+    contents["model_args"] = {"block_size": CONTEXT, "vocab_size": None, silent: None}
     assert_same_logits(read_reference(written(contents, tmp_path)), contents)
 
 
@@ -510,7 +511,7 @@ REFUSED = {
     "one more": ("nano", weight("mosaic.wpe.weight", torch.ones(2)), "layout does not have: mosaic.wpe.weight"),
     "a head bias": ("plain+bias", weight("head.bias", torch.ones(VOCABULARY)), "does not have: head.bias"),
     "foreign mask": (
-        "plain",
+        "plain+bias",
         weight("blocks.0.attn.bias", torch.ones(1, 1, 2, 2)),
         "does not have: blocks.0.attn.bias",
     ),

@@ -157,9 +157,9 @@ class _Reference:
         number = re.compile(rf"{self.names['blocks']}\.(\d+)\.")
         blocks = {found[1] for found in map(number.match, self.weights) if found}
         sharpness = self._shape(self.theirs("blocks.0.sequence_mixer.sharpness.theta"), 4 if self.nano else 1)
-        heads = self._agreed("n_head", sharpness[1 if self.nano else 0])
-        if heads == 0:
+        if (heads := sharpness[1 if self.nano else 0]) == 0:
             raise ValueError("it has 0 heads")
+        heads = self._agreed("n_head", heads)
         config = LanguageModelConfig(
             vocabulary=self._agreed("vocab_size", vocabulary),
             width=self._agreed("n_embd", width),
@@ -188,6 +188,7 @@ class _Reference:
         self._agreed("v_fe_type", "linearconv")
         weight = self.theirs("blocks.0.sequence_mixer.value.map.weight")
         kernel = self._agreed("v_kernel_size", self._shape(weight, 3)[2])
+        self.kernel, self.taps = kernel, max(kernel, shift + 1)  # of theirs and ours: those that it has not are zero
         if kernel <= shift and weight.replace(".weight", ".bias") not in self.weights:
             raise ValueError(f"v_kernel_size={kernel} is not above v_shift={shift}: their logits are NaN (0 / 0)")
         return ConvolutionConfig(back=max(kernel - 1 - shift, 0), peek=shift)
@@ -244,10 +245,10 @@ class _Reference:
             each = [self._take(f"{theirs}{i}", (1, heads, slots, width)) for i in range(memories)]
             return torch.cat(each).transpose(1, 2)
         if ending == "value.map.weight" and self.convolution:
-            taps = self._take(theirs, (shape[1], shape[1], self._shape(theirs, 3)[2])).unbind(dim=2)
-            return F.pad(torch.cat(taps), (0, 0, shape[0] - shape[1] * len(taps), 0))  # theirs are the last ones
+            taps = self._take(theirs, (shape[1], shape[1], self.kernel)).unbind(dim=2)
+            return F.pad(torch.cat(taps), (0, 0, shape[1] * (self.taps - self.kernel), 0))  # theirs are the last ones
         if ending == "value.map.bias" and self.convolution:  # one of theirs for the sum; the last tap always reads
-            (width,) = self._shape(theirs, 1)
+            width = shape[0] // self.taps
             return F.pad(self._take(theirs, (width,)), (shape[0] - width, 0))
         if ending == "key.map.weight" and self.mixed_keys:
             self.weights.pop(theirs.replace("linear.weight", "coef"), None)
