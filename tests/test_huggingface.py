@@ -23,8 +23,12 @@ from transformers import (
 )
 
 from memory_mosaics import LanguageModel, LanguageModelConfig, checkpoint, memory_mosaic, to_plain, transformer
+from memory_mosaics.config import MixerConfig
 from memory_mosaics.huggingface import MosaicCache, MosaicConfig, MosaicForCausalLM
 from memory_mosaics.language_model import next_token_loss
+from memory_mosaics.mixers.mlp import MLPConfig
+from memory_mosaics.parameters import exact_names
+from mixers_under_contract import MIXERS, WIDTH
 
 SIZE: dict[str, Any] = {"width": 16, "blocks": 2, "heads": 2, "vocabulary": 48, "context": 64}
 CONFIGS: dict[str, LanguageModelConfig] = {
@@ -302,6 +306,30 @@ def test_a_model_loads_in_bfloat16_with_its_scales_in_float32(name: str, tmp_pat
     half.save_pretrained(tmp_path / "bfloat16")
     assert same_weights(AutoModelForCausalLM.from_pretrained(tmp_path / "bfloat16"), half)
     assert same_weights(checkpoint.load(tmp_path / "bfloat16"), half.language_model)
+
+
+@pytest.mark.parametrize("mixer", MIXERS.values(), ids=[name.replace(" ", "-") for name in MIXERS])
+def test_every_mixer_reads_and_generates_in_every_dtype(mixer: MixerConfig, tmp_path: Path):
+    sizes = {"vocabulary": SIZE["vocabulary"], "width": WIDTH, "blocks": 2}
+    config = LanguageModelConfig(sequence_mixer=mixer, channel_mixer=MLPConfig(), **sizes)
+    MosaicForCausalLM(MosaicConfig(language_model=to_plain(config))).save_pretrained(tmp_path)
+    ids, logits = tokens(2, 9), {}
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype)
+        exact = exact_names(loaded.language_model)
+        for name, weight in loaded.language_model.named_parameters():
+            assert weight.dtype == (torch.promote_types(dtype, torch.float32) if name in exact else dtype), name
+        with torch.no_grad():
+            logits[dtype] = loaded(ids).logits
+            assert logits[dtype].dtype == dtype
+            assert logits[dtype].isfinite().all()
+            first = loaded(ids[:, :4], use_cache=True)
+            rest = [loaded(ids[:, t : t + 1], past_key_values=first.past_key_values).logits for t in range(4, 9)]
+        if dtype == torch.float64:
+            assert_close(torch.cat([first.logits, *rest], dim=1), logits[dtype], rtol=1e-10, atol=1e-10)
+            assert same_weights(checkpoint.load(tmp_path, dtype=dtype), loaded.language_model)
+        assert loaded.generate(ids, **GREEDY | {"max_new_tokens": 3}).shape == (2, 9 + 3)
+    assert_close(logits[torch.float32].double(), logits[torch.float64], rtol=1e-3, atol=1e-3)
 
 
 def test_a_model_loads_with_a_device_map(tmp_path: Path):

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from memory_mosaics.config import from_plain, to_plain
 from memory_mosaics.language_model import LanguageModelConfig, map_state
@@ -170,7 +172,47 @@ def test_double_precision_is_kept(mixer):
     mixer, x = mixer.double(), torch.randn(2, 9, WIDTH, dtype=torch.float64)
     y = mixer(x)[0]
     assert y.dtype == torch.float64
-    assert_close(stream(mixer, x, 2)[0], y, rtol=1e-6, atol=1e-6)
+    for size in (1, 2, 5):
+        assert_close(stream(mixer, x, size)[0], y, rtol=1e-10, atol=1e-10)
+
+
+class NothingNarrow(TorchDispatchMode):
+    """Refuses every op whose result has less than double precision."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            assert not isinstance(tensor, torch.Tensor) or tensor.dtype not in NARROW, f"{func} gave {tensor.dtype}"
+        return result
+
+
+NARROW = (torch.float32, torch.bfloat16, torch.float16, torch.complex64)
+
+
+def test_double_precision_is_double_in_every_op(mixer):
+    mixer, x = mixer.double(), torch.randn(2, 20, WIDTH, dtype=torch.float64)
+    mask = torch.arange(20) >= torch.tensor([[0], [8]])
+    with NothingNarrow():
+        for given in (None, mask):
+            state = mixer(x, None, given)[1]
+            mixer(x[:, :1], state)[0].square().sum().backward()
+        state = mixer(x[:, :1])[1]
+        mixer(x, state)[0].square().sum().backward()
+        if hasattr(mixer, "with_room"):
+            with torch.no_grad():
+                mixer(x[:, :1], mixer.with_room(mixer(x)[1], 24))
+
+
+def test_gradients_in_double_precision_are_those_of_differences(mixer):
+    """By numerical differences, which single precision anywhere on the way would spoil."""
+    loud(mixer).double()
+    names, weights = zip(*mixer.named_parameters(), strict=True)
+    x = torch.randn(2, 6, WIDTH, dtype=torch.float64, requires_grad=True)
+
+    def answer(x, *weights):
+        return torch.func.functional_call(mixer, dict(zip(names, weights, strict=True)), (x,))[0]
+
+    assert torch.autograd.gradcheck(answer, (x, *weights), fast_mode=True)
 
 
 def test_dropout_is_for_training_only(config):

@@ -94,7 +94,7 @@ def load(
 ) -> LanguageModel:
     """Read a checkpoint folder, or the newest of a training run's.
 
-    With `dtype` the matrices are converted; scales and decays stay in float32.
+    With `dtype` the matrices are converted; scales and decays stay in float32 at least.
     """
     folder = newest(Path(folder))
     config = read_config(folder)
@@ -107,7 +107,7 @@ def load(
     if dtype is not None:
         exact = exact_names(model)
         for name, tensor in weights.items():
-            weights[name] = tensor.to(torch.float32 if name in exact else dtype)
+            weights[name] = tensor.to(torch.promote_types(dtype, torch.float32) if name in exact else dtype)
     model.load_state_dict(weights, assign=True)
     return model.requires_grad_(True).eval()
 

@@ -18,6 +18,7 @@ from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, without_state
 from memory_mosaics.memory import ContextualMemoryConfig
 from memory_mosaics.mixers.attention import Alibi, AttentionConfig, Rotary
+from memory_mosaics.ops.precision import at_least_fp32
 from memory_mosaics.progress import progress
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.text.corpus import Corpus
@@ -178,7 +179,7 @@ def token_losses(model: LanguageModel, inputs: Int[Tensor, "B T"], targets: Int[
     features, _ = model.features(model.embedding(inputs), through=without_state)
     size = max(1, LOGITS // model.config.vocabulary)
     parts = zip(features.flatten(0, 1).split(size), targets.flatten().split(size), strict=True)
-    losses = [F.cross_entropy(model.logits(some).float(), wanted, reduction="none") for some, wanted in parts]
+    losses = [F.cross_entropy(at_least_fp32(model.logits(some)), wanted, reduction="none") for some, wanted in parts]
     return torch.cat(losses).unflatten(0, inputs.shape)
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from memory_mosaics.config import ExtractorConfig, at_least, part
 from memory_mosaics.ops.leaky_average import leaky_average
 from memory_mosaics.ops.normalise import Length, normalise
+from memory_mosaics.ops.precision import at_least_fp32
 from memory_mosaics.ops.recall import sharpened
 from memory_mosaics.ops.taps import tapped
 from memory_mosaics.ops.triton import kernels_take
@@ -134,7 +135,7 @@ class LeakyAverage(nn.Module):
             if length is not None and not isinstance(length, Tensor):
                 length = torch.full((self.heads,), length, device=raw.device)
             return leaky_key(raw, self.decay(), state, length)
-        average, last = leaky_average(raw.float(), self.decay(), state)
+        average, last = leaky_average(at_least_fp32(raw), self.decay(), state)
         return normalise(average, length).to(raw.dtype), last
 
 
@@ -180,7 +181,7 @@ class Taps(nn.Module):
         kept = _keep(window, self.taps.shape[1] - 1)
         if self.taps.shape[1] == 2 and self.norm is normalise and kernels_take(window[:, 1:]) and length is None:
             return tapped_value(window, self.taps), kept
-        return lengthened(self.norm(tapped(window.float(), self.taps)), length).to(window.dtype), kept
+        return lengthened(self.norm(tapped(at_least_fp32(window), self.taps)), length).to(window.dtype), kept
 
 
 class Convolution(nn.Module):

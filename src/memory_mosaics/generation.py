@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.ops.precision import at_least_fp32
 from memory_mosaics.reader import Reader
 from memory_mosaics.shapes import Float, Int
 
@@ -55,7 +56,7 @@ class Draw:
 
     def cooled(self, logits: Float[Tensor, "B vocabulary"]) -> Float[Tensor, "B vocabulary"]:
         """Divided by the temperature, the largest at zero: however cold, it stays finite."""
-        logits = logits.float()
+        logits = at_least_fp32(logits)
         return (logits - logits.amax(dim=-1, keepdim=True)) / self.temperature
 
     def allowed(self, logits: Float[Tensor, "B vocabulary"]) -> Float[Tensor, "B vocabulary"]:
@@ -145,7 +146,7 @@ def beam_search(
     scores = torch.full((len(prompts), beams), -torch.inf, device=reader.device)
     scores[:, 0] = 0.0  # all beams of a prompt begin alike: one speaks for them
     for step in range(1, length + 1):
-        logs = reader.logits.float().log_softmax(dim=-1).unflatten(0, scores.shape) + scores[..., None]
+        logs = at_least_fp32(reader.logits).log_softmax(dim=-1).unflatten(0, scores.shape) + scores[..., None]
         best = logs.flatten(1).topk(min(2 * beams, logs[0].numel()), dim=-1)
         found = zip(searches, best.values.tolist(), best.indices.tolist(), strict=True)
         kept = [search.keep(*candidates, vocabulary=logs.shape[-1]) for search, *candidates in found]

@@ -19,6 +19,7 @@ from memory_mosaics.config import MixerConfig, at_least, at_most, check_sizes, f
 from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.extractors import Convolution, LeakyAverage, Taps
 from memory_mosaics.memory import PersistentMemory
+from memory_mosaics.ops.precision import at_least_fp32
 from memory_mosaics.scales import Decay, Scale
 from memory_mosaics.shapes import Bool, Float, Int
 from memory_mosaics.sizes import check_memory
@@ -199,7 +200,7 @@ def next_token_loss(
     logits: Float[Tensor, "B T vocabulary"], targets: Int[Tensor, "B T"], ignore: int = -100
 ) -> Float[Tensor, ""]:
     """Mean cross-entropy in nats; targets equal to `ignore` do not count."""
-    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=ignore)
+    return F.cross_entropy(at_least_fp32(logits.flatten(0, 1)), targets.flatten(), ignore_index=ignore)
 
 
 def map_state(function: Callable[[Tensor], Tensor], state: Any) -> Any:

@@ -18,7 +18,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Rule:
-    """How a parameter is trained and kept: without weight decay, slowly, in float32 where matrices are not."""
+    """How a parameter is trained and kept: without weight decay, slowly, in float32 where matrices have less."""
 
     decay: bool = True
     largest_rate: float = inf  # no learning rate above it
@@ -43,7 +43,7 @@ def rules_of(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Rule]]:
 
 
 def exact_names(model: nn.Module) -> set[str]:
-    """The parameters that stay in float32."""
+    """The parameters that stay in float32 at least."""
     return {name for name, _, rule in rules_of(model) if rule.exact}
 
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from memory_mosaics.ops.precision import at_least_fp32
 from memory_mosaics.parameters import SENSITIVE
 from memory_mosaics.shapes import Float
 
@@ -49,7 +50,7 @@ class Scale(nn.Module):
         self.theta.copy_(scale.log() / self.speed)
 
     def forward(self) -> Float[Tensor, " H"]:
-        return (self.speed * self.theta.float()).clamp(max=self.LARGEST).exp()
+        return (self.speed * at_least_fp32(self.theta)).clamp(max=self.LARGEST).exp()
 
     def worked_out(self) -> Fixed:
         return Fixed(self())
@@ -70,7 +71,7 @@ class Decay(nn.Module):
             self.rate.copy_(torch.linspace(0.05, 0.5, len(self.rate)))
 
     def forward(self) -> Float[Tensor, " H"]:
-        return torch.exp(-(10 * self.rate.float()).abs())
+        return torch.exp(-(10 * at_least_fp32(self.rate)).abs())
 
     def worked_out(self) -> Fixed:
         return Fixed(self())

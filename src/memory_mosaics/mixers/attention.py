@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from memory_mosaics.config import ExtractorConfig, MixerConfig, at_least, part
 from memory_mosaics.extractors import Extractor, LinearConfig, no_peeking
 from memory_mosaics.memory import head_width
+from memory_mosaics.ops.precision import at_least_fp32, wide
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import Question, State, remember, stored_count, with_room
 
@@ -37,7 +38,7 @@ class PositionCode(Protocol):
 
 def positions(x: Float[Tensor, "B T H D"], start: int | Tensor) -> Float[Tensor, "_ T"]:
     """Of each step, the same for all rows (1 T) or not (B T)."""
-    time = torch.arange(x.shape[1], device=x.device, dtype=torch.float32)
+    time = torch.arange(x.shape[1], device=x.device, dtype=wide(x))
     return (start + time)[None] if isinstance(start, int) else start[:, None] + time
 
 
@@ -52,9 +53,9 @@ class Rotary:
         D = queries.shape[-1]
         if D % 2:
             raise ValueError(f"rotary positions turn pairs of coordinates, but a head is {D} wide")
-        speed = self.base ** (-torch.arange(0, D, 2, device=queries.device, dtype=torch.float32) / D)
+        speed = self.base ** (-torch.arange(0, D, 2, device=queries.device, dtype=wide(queries)) / D)
         angle = positions(queries, start)[:, :, None, None] * speed  # (B or 1, T, 1, D/2)
-        x, y = queries.float().chunk(2, dim=-1)
+        x, y = at_least_fp32(queries).chunk(2, dim=-1)
         turned = torch.cat([x * angle.cos() - y * angle.sin(), x * angle.sin() + y * angle.cos()], dim=-1)
         return turned.to(queries.dtype)
 
@@ -76,22 +77,24 @@ class Alibi:
 
     def keys(self, keys: Float[Tensor, "B T H D"], start: int | Tensor) -> Float[Tensor, "B T H E"]:
         B, H = len(keys), keys.shape[2]
-        rest = positions(keys, start)[:, :, None] * alibi_slopes(H, keys.device)  # (B or 1, T, H)
+        rest = positions(keys, start)[:, :, None] * alibi_slopes(H, keys.device, wide(keys))  # (B or 1, T, H)
         digits = []
         for _ in range(3):
             digits.append(rest.to(keys.dtype))
-            rest = rest - digits[-1].float()
+            rest = rest - digits[-1].to(rest.dtype)
         return torch.cat([keys, torch.stack(digits, dim=-1).expand(B, -1, -1, -1)], dim=-1)
 
 
-def alibi_slopes(heads: int, device: torch.device | None = None) -> Float[Tensor, " H"]:
+def alibi_slopes(
+    heads: int, device: torch.device | None = None, dtype: torch.dtype = torch.float32
+) -> Float[Tensor, " H"]:
     """The official slopes: 2^(-8h/n) for n a power of two; else those, then every second one of 2n.
 
     Computed where they are used: a step that is recorded cannot copy from the host.
     """
     n = 2 ** int(math.log2(heads))
-    powers = torch.arange(1, n + 1, device=device) / n
-    between = torch.arange(1, 2 * n + 1, 2, device=device)[: heads - n] / (2 * n)
+    powers = torch.arange(1, n + 1, device=device, dtype=dtype) / n
+    between = torch.arange(1, 2 * n + 1, 2, device=device, dtype=dtype)[: heads - n] / (2 * n)
     return torch.exp2(-8 * torch.cat([powers, between]))
 
 

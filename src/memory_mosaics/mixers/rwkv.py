@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from memory_mosaics.config import MixerConfig, part
+from memory_mosaics.ops.precision import wide
 from memory_mosaics.ops.scan import Elements, scan
 from memory_mosaics.parameters import SENSITIVE, Rule
 from memory_mosaics.shapes import Bool, Float
@@ -64,14 +65,14 @@ class RWKV(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], State]:
-        exact = torch.promote_types(x.dtype, torch.float32)
+        exact = wide(x)
         x = x if mask is None else x * mask[..., None]
         last, *average = state or (x.new_zeros(len(x), x.shape[2]),)
         inputs = torch.cat([last[:, None].to(x.dtype), x], dim=1)
         shifted = inputs[:, :-1]
 
         def mixed(mix: Tensor) -> Tensor:
-            return x * mix + shifted * (1 - mix)
+            return (x * mix + shifted * (1 - mix)).to(x.dtype)  # `mix` may be kept in a wider one
 
         k, v = self.key(mixed(self.mix_key)).to(exact), self.value(mixed(self.mix_value)).to(exact)
         k = k if mask is None else k.masked_fill(~mask[..., None], EMPTY)

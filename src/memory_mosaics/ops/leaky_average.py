@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from memory_mosaics.ops.precision import full_precision
+from memory_mosaics.ops.precision import full_precision, wide
 from memory_mosaics.shapes import Float
 
 CHUNK = 16
@@ -21,9 +21,9 @@ CHUNK = 16
 def leaky_average(
     x: Float[Tensor, "B T H D"], decay: Float[Tensor, " H"], mean: Float[Tensor, "B H D"] | None = None
 ) -> tuple[Float[Tensor, "B T H D"], Float[Tensor, "B H D"]]:
-    """Average of every prefix, and the last one in float32, to continue from. `decay` in [0, 1], one per head."""
+    """Average of every prefix, and the last one in float32 at least, to continue from. `decay` in [0, 1], per head."""
     B, T, H, D = x.shape
-    dtype = torch.promote_types(x.dtype, torch.float32)
+    dtype = wide(x)
     mean = x.new_zeros(B, H, D, dtype=dtype) if mean is None else mean.to(dtype)
     if T == 0:
         return x, mean
@@ -109,7 +109,7 @@ def reference(
 ) -> tuple[Float[Tensor, "B T H D"], Float[Tensor, "B H D"]]:
     """The definition, one step at a time in float32. Every faster form is tested against this one."""
     B, _, H, D = x.shape
-    dtype = torch.promote_types(x.dtype, torch.float32)
+    dtype = wide(x)
     mean = x.new_zeros(B, H, D, dtype=dtype) if mean is None else mean
     means = [x.new_zeros(B, 0, H, D)]
     for x_t in x.to(dtype).unbind(dim=1):

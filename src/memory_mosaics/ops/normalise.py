@@ -5,6 +5,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from memory_mosaics.ops.precision import at_least_fp32
 from memory_mosaics.shapes import Float
 
 Length = float | Float[Tensor, " H"] | None  # of what is normalised, one for all or one a head; none is 1
@@ -12,9 +13,9 @@ EPS = 1e-12
 
 
 def normalise(x: Float[Tensor, "*B D"], length: Length = None) -> Float[Tensor, "*B D"]:
-    """Norm(x) times `length`, in float32 and rounded once. With a length for each head x is (..., H, D)."""
+    """Norm(x) times `length`, in float32 or better and rounded once. With a length for each head x is (..., H, D)."""
     wanted = length[:, None] if isinstance(length, Tensor) else length
-    return cast(Tensor, _Normalise.apply(x.float(), wanted)).to(x.dtype)
+    return cast(Tensor, _Normalise.apply(at_least_fp32(x), wanted)).to(x.dtype)
 
 
 class _Normalise(torch.autograd.Function):

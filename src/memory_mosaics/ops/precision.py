@@ -11,6 +11,11 @@ def full_precision(device: torch.device) -> torch.autocast | nullcontext:
     return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
+def at_least_fp32(x: Tensor) -> Tensor:
+    """X in single precision, or in double where it has it."""
+    return x.to(wide(x))
+
+
 def wide(x: Tensor) -> torch.dtype:
     """Single precision, or double where x has it."""
     return torch.promote_types(x.dtype, torch.float32)

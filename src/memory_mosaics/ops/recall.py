@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
+from memory_mosaics.ops.precision import at_least_fp32, wide
 from memory_mosaics.ops.triton import TRITON
 from memory_mosaics.ops.triton.recall import DTYPES, EMPTY, FEW, WIDEST, recall_few
 from memory_mosaics.shapes import Bool, Float, Int
@@ -56,8 +57,8 @@ def recall(
     if 0 in (time, pairs, keys.shape[1]):
         return _zeros(queries, values)
     few = len(queries) * time <= FEW and known is None and not (dropout or torch.is_grad_enabled())
-    wide = max(queries.shape[-1], values.shape[-1]) > WIDEST
-    if few and queries.is_cuda and TRITON and queries.dtype in DTYPES and not wide:
+    too_wide = max(queries.shape[-1], values.shape[-1]) > WIDEST
+    if few and queries.is_cuda and TRITON and queries.dtype in DTYPES and not too_wide:
         beta = sharpness if isinstance(sharpness, Tensor) and sharpness.ndim == 1 else None
         queries = sharpened(queries, sharpness) if beta is None else queries
         return recall_few(queries, keys, values, beta, real, held)
@@ -92,7 +93,7 @@ def recall_with_lse(
     """The answers and the logarithm of the total weight behind each (-inf where nothing was seen), for `merge`."""
     queries = sharpened(queries, sharpness)
     if 0 in (queries.shape[1], keys.shape[1]):
-        return _zeros(queries, values), queries.new_full(queries.shape[:3], -torch.inf, dtype=torch.float32)
+        return _zeros(queries, values), queries.new_full(queries.shape[:3], -torch.inf, dtype=wide(queries))
     ahead = 0 if known is None else 1 - known
     fused = real is None and ahead >= 0 and queries.device.type == "cpu" and not torch.is_grad_enabled()
     if fused and queries.shape[1] > ahead:  # the kernel knows its log-sum-exp, but has no gradient for it
@@ -126,7 +127,7 @@ def reference(
     real: Bool[Tensor, "B N"] | None = None,
 ) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "B T H"]]:
     """The definition, query by query in float32. The empty sum is zero: a memory that holds nothing says nothing."""
-    dtype = torch.promote_types(queries.dtype, torch.float32)
+    dtype = wide(queries)
     queries, keys, values = sharpened(queries.to(dtype), sharpness), keys.to(dtype), values.to(dtype)
     B, T = queries.shape[:2]
     i = torch.arange(keys.shape[1], device=keys.device)
@@ -167,7 +168,7 @@ def sharpened(queries: Tensor, sharpness: Sharpness) -> Tensor:
     """Beta times the queries, rounded once: the product is taken in float32 whatever they are kept in."""
     if isinstance(sharpness, float | int):
         return queries if sharpness == 1.0 else queries * sharpness
-    product = queries.to(torch.promote_types(queries.dtype, torch.float32)) * sharpness[..., None]
+    product = at_least_fp32(queries) * sharpness[..., None]
     if queries.dtype == torch.float16:  # a sharp memory may leave its narrow range
         product = product.clamp(-torch.finfo(torch.float16).max, torch.finfo(torch.float16).max)
     return product.to(queries.dtype)
@@ -273,7 +274,7 @@ def _masked(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor, drop
 
 
 def _weighed(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-    dtype = torch.promote_types(queries.dtype, torch.float32)
+    dtype = wide(queries)
     scores = torch.einsum("bthd,bnhd->bhtn", queries.to(dtype), keys.to(dtype)).masked_fill(~visible, EMPTY)
     anything = visible.any(dim=-1).transpose(1, 2)  # (B, block, 1)
     answers = torch.einsum("bhtn,bnhv->bthv", scores.softmax(dim=-1).to(values.dtype), values)

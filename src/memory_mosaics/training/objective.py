@@ -28,7 +28,7 @@ class Objective(nn.Module):
 
     def forward(self, inputs: Int[Tensor, "B T"], targets: Int[Tensor, "B T"]) -> Float[Tensor, ""]:
         features, _ = self.model.features(self.model.embedding(inputs), through=self.through)
-        if features.is_cuda:
+        if features.is_cuda and features.dtype != torch.float64:
             return linear_cross_entropy(features.flatten(0, 1), self.model.output, targets.flatten())
         return next_token_loss(self.model.logits(features), targets)
 
