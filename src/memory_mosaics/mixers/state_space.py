@@ -55,13 +55,14 @@ def extended(
 
 def inverse_spectrum(pairs: int) -> Tensor:
     """S4D-Inv: -1/2 + i (N/pi) (N/(2n+1) - 1), N twice the pairs."""
-    N, n = 2 * pairs, torch.arange(pairs)
-    return torch.complex(torch.full((pairs,), -0.5), N / math.pi * (N / (2 * n + 1) - 1))
+    N, n = 2 * pairs, torch.arange(pairs, dtype=torch.float32)
+    return torch.complex(torch.full_like(n, -0.5), N / math.pi * (N / (2 * n + 1) - 1))
 
 
 def linear_spectrum(pairs: int) -> Tensor:
     """S4D-Lin: -1/2 + i pi n."""
-    return torch.complex(torch.full((pairs,), -0.5), math.pi * torch.arange(pairs))
+    n = torch.arange(pairs, dtype=torch.float32)
+    return torch.complex(torch.full_like(n, -0.5), math.pi * n)
 
 
 def zero_order_hold(A: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
