@@ -17,6 +17,7 @@ ORDER = [
     "errors",
     "progress",
     "files",
+    "isolation",
     "results",
     "config",
     "sizes",

@@ -19,10 +19,10 @@ from jsonargparse import auto_cli
 from memory_mosaics.babistories.commands import COMMANDS as BABISTORIES
 from memory_mosaics.babistories.writer import Writer
 from memory_mosaics.benchmarks import bench
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.errors import UserError, one_line, within_memory
 from memory_mosaics.explorer import command as explorer
 from memory_mosaics.files import read_json
-from memory_mosaics.parser import Parser, either
+from memory_mosaics.parser import Parser, check_arguments, either
 from memory_mosaics.serving import server
 from memory_mosaics.studies import (
     anchors,
@@ -165,7 +165,7 @@ def _is_list(value: str, kind: str) -> bool:
     """Whether it is a list as the parser has it, and not a text in brackets."""
     try:
         found = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(found, list) and not ("str" in kind and any(not isinstance(each, str) for each in found))
 
@@ -204,6 +204,7 @@ def gather_lists(arguments: Sequence[str]) -> list[str]:
         kinds |= {field.name: field.type for field in fields(Writer)}
     for name, group in tuple(kinds.items()):
         kinds |= {f"{name}.{field.name}": field.type for field in (fields(group) if is_dataclass(group) else ())}
+    check_arguments(arguments, {"--config"} | {f"--{name.partition('.')[0]}" for name in kinds if "." in name})
     lists = {
         f"--{name}": str(kind) for name, kind in kinds.items() if re.match(r"(list|tuple)\[(?!.*\| str)", str(kind))
     }
@@ -247,7 +248,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     options: dict[str, Any] = {"prog": "mosaics", "parser_class": Parser, "version": __version__}
     try:
-        results = auto_cli(COMMANDS, args=with_preset(gather_lists(arguments)), **options)
+        with within_memory("these sizes do not fit this machine; choose smaller ones"):
+            results = auto_cli(COMMANDS, args=with_preset(gather_lists(arguments)), **options)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, `head` say, has what it wants
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -136,3 +136,21 @@ def read_json(file: Path, limit: int = MAX_JSON_BYTES) -> Any:
         raise
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{file} is damaged or not JSON: {one_line(error)}") from error
+
+
+MAX_YAML_DEPTH, MAX_YAML_ALIASES = 100, 16  # deeper, PyYAML overflows its stack; more could grow without bound
+
+
+def check_yaml(text: str, limit: int = MAX_JSON_BYTES) -> None:
+    """Refuse a YAML or JSON text that is too large, nested too deeply or full of aliases, before it is parsed."""
+    import yaml
+
+    if len(text) > limit:
+        raise UserError(f"a YAML text of {len(text):,} characters is larger than the {limit:,} that it may have")
+    depth = aliases = 0
+    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        aliases += isinstance(event, yaml.AliasEvent)
+        if depth > MAX_YAML_DEPTH or aliases > MAX_YAML_ALIASES:
+            bounds = f"{MAX_YAML_DEPTH} levels and {MAX_YAML_ALIASES} aliases"
+            raise UserError(f"YAML may have at most {bounds}, and line {event.start_mark.line + 1} has more")

@@ -3,14 +3,19 @@
 import re
 import sys
 from argparse import ArgumentError
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from math import isfinite
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from jsonargparse import ArgumentParser
+import yaml
+from jsonargparse import ArgumentParser, get_loader, set_loader
 
-from memory_mosaics.errors import one_line
+from memory_mosaics.config import MAX_SEED
+from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.files import check_regular, check_yaml
 
 NOUNS = {int: "whole number", float: "number", str: "text", Path: "path"}
 # What jsonargparse says: the last key is the innermost, the first value the wrong one, also of a list.
@@ -18,8 +23,63 @@ KEY = re.compile(r'.*Parser key "(?P<key>[^"]+)":?\s*(?P<why>.*)', re.DOTALL)
 VALUE = re.compile(r"(?:Got value:|Given value:|load config) (.*)")
 
 
+MAX_CONFIG_BYTES = 1 << 20
+LOAD_YAML = get_loader("yaml")
+
+
+def load_yaml(text: str) -> Any:
+    """A value as jsonargparse reads it, of bounded nesting: PyYAML recurses in C, to a segmentation fault."""
+    try:
+        check_yaml(text, MAX_CONFIG_BYTES)
+        return LOAD_YAML(text)
+    except (ValueError, RecursionError, OverflowError) as error:
+        raise yaml.YAMLError(one_line(error)) from error
+
+
+set_loader("yaml", load_yaml, (yaml.YAMLError,))
+
+
+def check_arguments(arguments: Sequence[str], flags: Iterable[str]) -> None:
+    """Refuse nested values, and configurations that are too large or no regular files, before jsonargparse reads them.
+
+    `flags` are those that take a file. Other values, such as prompts, need not be YAML.
+    """
+    for word in arguments:
+        with suppress(yaml.YAMLError):
+            check_yaml(word.partition("=")[2] if word.startswith("--") else word)
+    for flag, value in zip(arguments, [*arguments[1:], ""], strict=True):
+        flag, given, inline = flag.partition("=")
+        file = Path(inline if given else value)
+        try:
+            there = flag in flags and not file.is_dir() and file.exists()
+        except (OSError, ValueError):  # a text that cannot be a path
+            continue
+        if there and check_regular(file) > MAX_CONFIG_BYTES:
+            raise UserError(f"{file} is larger than the {MAX_CONFIG_BYTES:,} bytes that a configuration may have")
+
+
+def check_numbers(flag: str, value: Any) -> None:
+    """Refuse what is no number, and whole numbers that PyTorch and NumPy have no room for, wherever they are given."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            check_numbers(f"{flag}.{name}" if flag else str(name), inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            check_numbers(flag, inner)
+    elif isinstance(value, float) and not isfinite(value):
+        raise UserError(f"--{flag} must be a finite number, not {value}")
+    elif isinstance(value, int) and abs(value) > MAX_SEED:
+        raise UserError(f"--{flag} must be between {-MAX_SEED} and {MAX_SEED}, not {str(value)[:40]}")
+
+
 class Parser(ArgumentParser):
     """Says what is wrong in one line, without the usage that `--help` shows."""
+
+    def parse_args(self, *arguments: Any, **options: Any) -> Any:
+        found = super().parse_args(*arguments, **options)
+        if "subcommand" not in found:  # whose parser has checked its own
+            check_numbers("", found.as_dict())
+        return found
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:  # type: ignore[override]
         command = self.prog.replace(" [options]", "")

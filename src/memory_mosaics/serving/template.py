@@ -5,22 +5,23 @@ with a blank line between them, and the model goes on where the last one ends. A
 chat_template.jinja, which is where Hugging Face keeps one, has its own way.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.files import read_text
 from memory_mosaics.serving.requests import Message
+from memory_mosaics.text.chat import MAX_TEMPLATE_BYTES, ChatTemplate
 
 FILE = "chat_template.jinja"
 
 
 @dataclass(frozen=True)
 class Template:
-    """`render` takes messages as dictionaries; None is the plain way."""
+    """The template of a folder; None is the plain way."""
 
-    render: Callable[..., str] | None = None
+    own: ChatTemplate | None = None
 
     @classmethod
     def of(cls, folder: Path) -> "Template":
@@ -28,28 +29,16 @@ class Template:
         file = folder / FILE
         if not file.exists():
             return cls()
-        from jinja2 import TemplateError
-        from jinja2.sandbox import ImmutableSandboxedEnvironment  # comes with torch; a template is not to be trusted
-
         try:
-            environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-            environment.globals["raise_exception"] = _refuse
-            return cls(environment.from_string(file.read_text(encoding="utf-8")).render)
-        except (OSError, ValueError, TemplateError) as error:
+            return cls(ChatTemplate(read_text(file, MAX_TEMPLATE_BYTES)))
+        except (OSError, ValueError) as error:
             raise UserError(f"{file} is no template: {one_line(error)}") from error
 
     def fill(self, messages: Sequence[Message]) -> str:
         """The text to go on from."""
-        if self.render is None:
+        if self.own is None:
             return "\n\n".join(message.content for message in messages)
-        plain: list[dict[str, Any]] = [{"role": message.role, "content": message.content} for message in messages]
         try:
-            return self.render(messages=plain, add_generation_prompt=True, bos_token="", eos_token="")
-        except UserError:
-            raise
-        except Exception as error:
+            return self.own.render([{"role": message.role, "content": message.content} for message in messages])
+        except UserError as error:
             raise UserError(f"these messages do not fit the model's template: {one_line(error)}") from error
-
-
-def _refuse(message: str) -> None:
-    raise UserError(message)

@@ -16,7 +16,8 @@ from memory_mosaics.trained import Trained
 from memory_mosaics.training.parallel import find_device
 
 # A terminal would obey control characters; it gets to see their pictures instead.
-VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
+VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
+VISIBLE |= {127: 0x2421} | dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)
 
 
 def run(

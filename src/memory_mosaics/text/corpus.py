@@ -160,8 +160,8 @@ def run(
     """
     if not 0 <= valid_share < 1:
         raise UserError(f"valid_share must be at least 0 and below 1, not {valid_share}")
-    if workers is not None and workers < 1:
-        raise UserError(f"workers must be at least 1, not {workers}")
+    if workers is not None and not 1 <= workers <= 1024:
+        raise UserError(f"workers must be at {'least 1' if workers < 1 else 'most 1,024'}, not {workers}")
     groups = {"train": find_sources(sources), "valid": find_sources(valid or [])}
     if not groups["train"]:
         raise UserError("no source was named; name a file, a directory, hf:NAME or stories:COUNT")

@@ -9,7 +9,8 @@ import codecs
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +20,19 @@ import numpy as np
 
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import written_whole
-from memory_mosaics.text.vocabulary import BYTES, END_OF_TEXT, byte_level, gpt2_parts, gpt2_places, ids_of, read_json
+from memory_mosaics.text.vocabulary import (
+    BYTES,
+    END_OF_TEXT,
+    MAX_TRAINED,
+    byte_level,
+    check_ids,
+    check_tokenizer,
+    gpt2_parts,
+    gpt2_places,
+    ids_of,
+    is_ours,
+    read_json,
+)
 
 GPT2_FINGERPRINT = "5e664d042a4aa2d82ffa3381a97056000cfa8b73d05923635f93d820dd14883f"
 
@@ -106,7 +119,8 @@ class Tokenizer:
             if not 0 <= index < self.vocabulary:
                 raise ValueError(f"id {index} is outside the vocabulary of {self.vocabulary}")
         if not self._spells_bytes:
-            return self._tokenizers.decode(ids, skip_special_tokens=False)
+            with self._no_panic():
+                return self._tokenizers.decode(ids, skip_special_tokens=False)
         return b"".join(self._bytes[index] for index in ids).decode(errors="replace")
 
     def said(self, index: int) -> str:
@@ -156,11 +170,12 @@ class Tokenizer:
         end = end.get("content") if isinstance(end, dict) else end
         try:
             ids, name = ids_of(layout), settings.get("name")
+            check_ids(ids)
             if end not in ids:
                 raise UserError(f"{file} has no token {end!r} to end a text with; name one as eos_token")
             return cls(layout, name if isinstance(name, str) else path.resolve().name, end_of_text=ids[end])
-        except UserError:
-            raise
+        except UserError as error:
+            raise UserError(f"{file}: {one_line(error)}" if str(file) not in str(error) else str(error)) from None
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise UserError(f"{file} is not a tokenizer.json: {type(error).__name__} {one_line(error)}") from error
 
@@ -188,12 +203,27 @@ class Tokenizer:
         return np.array([len(spelt) for spelt in self._bytes])
 
     def _by_tokenizers(self, texts: Sequence[str]) -> list[list[int]]:
-        return [one.ids for one in self._tokenizers.encode_batch_fast(list(texts), add_special_tokens=False)]
+        with self._no_panic():
+            return [one.ids for one in self._tokenizers.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    @contextmanager
+    def _no_panic(self) -> Iterator[None]:
+        """Errors of the library on a text, also a panic of Rust, which is no Exception, as errors of the tokenizer."""
+        try:
+            yield
+        except UserError:
+            raise
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            raise UserError(f"tokenizer {self.name} fails on a text: {one_line(error)}") from error
 
     @cached_property
     def _tokenizers(self) -> Any:
         library = _tokenizers_library()
         try:
+            if not is_ours(self.layout):
+                check_tokenizer(self.layout, self.canonical)
             built = library.Tokenizer.from_str(self.canonical)
         except Exception as error:  # the library raises plain Exception for a file it cannot read
             raise UserError(f"tokenizer {self.name} cannot be built: {one_line(error)}") from error
@@ -223,7 +253,8 @@ class Letters:
     def add(self, index: int) -> str:
         """What is certain with one more id, often nothing."""
         if self._stream is not None:
-            return self._stream.step(self._tokenizer._tokenizers, index) or ""
+            with self._tokenizer._no_panic():
+                return self._stream.step(self._tokenizer._tokenizers, index) or ""
         return self._bytes.decode(self._tokenizer._bytes[index])
 
     def rest(self) -> str:
@@ -255,6 +286,8 @@ def train_bpe(texts: Iterable[str], vocabulary: int = 2048, *, name: str | None 
     """
     if vocabulary < 257:
         raise UserError(f"vocabulary must be at least 257, 256 bytes and the end of text, not {vocabulary}")
+    if vocabulary > MAX_TRAINED:
+        raise UserError(f"vocabulary must be at most {MAX_TRAINED:,}, not {vocabulary}")
     library = _tokenizers_library()
     learner = library.Tokenizer(library.models.BPE())
     learner.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -2,15 +2,36 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.files import read_text
+from memory_mosaics.isolation import Isolated
 
 END_OF_TEXT = "<|endoftext|>"
 GPT2_LAYOUTS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))  # OpenAI's names, Hugging Face's names
+
+MAX_VOCABULARY, MAX_TRAINED = 1 << 24, 1 << 20  # ids of a tokenizer, and of one trained here
+MAX_GROWTH = 1 << 16
+# Opens a tokenizer and has it read and write texts on which slow regular expressions show.
+TRY = r"""
+import tokenizers
+def answer(layout):
+    built = tokenizers.Tokenizer.from_str(layout)
+    built.no_truncation()
+    built.no_padding()
+    letters = "".join(map(chr, [*range(1, 0x250), 0x4e00, 0x1f600]))
+    for text in ("", "Once upon a time.", letters, "a" * 500 + "!", " " * 500 + "!", "1" * 500 + "!", "aA 1.\n" * 90):
+        try:
+            built.decode(built.encode(text, add_special_tokens=False).ids, skip_special_tokens=False)
+        except Exception:  # of this text only; a panic of Rust is none
+            pass
+"""
 
 
 def _printable_bytes() -> list[str]:
@@ -84,8 +105,8 @@ def ids_of(layout: Mapping[str, Any]) -> dict[str, int]:
 
 def _read_text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_text(file)
+    except OSError as error:
         raise UserError(f"{file} cannot be read: {one_line(error)}") from error
 
 
@@ -99,3 +120,46 @@ def read_json(file: Path) -> dict[str, Any]:
     if not isinstance(plain, dict):
         raise UserError(f"{file} holds no JSON object")
     return plain
+
+
+def check_ids(ids: Mapping[str, Any]) -> None:
+    """Refuse ids that are not whole numbers from 0 to a bound that tables of bytes can have."""
+    for text, index in ids.items():
+        if type(index) is not int or not 0 <= index < MAX_VOCABULARY:
+            raise UserError(f"token {text[:40]!r} has the id {str(index)[:40]}, not one below {MAX_VOCABULARY:,}")
+
+
+def is_ours(layout: Mapping[str, Any]) -> bool:
+    """Whether only the vocabulary and the merges differ from the tokenizers that this library makes."""
+    plain = byte_level({}, [])
+    model = {name: value for name, value in layout["model"].items() if name not in ("vocab", "merges")}
+    rest = {name: value for name, value in layout.items() if name not in ("model", "added_tokens")}
+    few = len(layout.get("added_tokens") or ()) <= 1000
+    return (
+        few
+        and all(plain["model"][name] == model.get(name, plain["model"][name]) for name in model)
+        and all(name in plain and plain[name] == value for name, value in rest.items())
+    )
+
+
+def growth(step: Any) -> int:
+    """How many times as long a normalizer or decoder may make a text."""
+    if isinstance(step, list):
+        return prod(map(growth, step))
+    if not isinstance(step, dict):
+        return 1
+    own = 2 if re.match(r"NF|ByteLevel|Precompiled", str(step.get("type"))) else 1
+    own *= 1 + len(step["content"]) if isinstance(step.get("content"), str) else 1
+    return own * prod(growth(inner) for inner in step.values())
+
+
+def check_tokenizer(layout: Mapping[str, Any], text: str) -> None:
+    """Try a tokenizer.json of others, whose `text` it is, in another process: the library may crash or never end."""
+    for part in ("normalizer", "pre_tokenizer", "decoder"):
+        if growth(layout.get(part)) > MAX_GROWTH:
+            raise UserError(f"its {part} could make a text {MAX_GROWTH:,} times as long")
+    process = Isolated(TRY, seconds=30, memory=8 << 30)
+    try:
+        process.ask(text)
+    finally:
+        process.close()
