@@ -501,6 +501,11 @@ REFUSED = {
     "not a tensor": ("nano", weight("mosaic.ln_f.weight", [1.0]), "mosaic.ln_f.weight is not a dense tensor"),
     "sparse": ("nano", weight("mosaic.ln_f.weight", torch.ones(WIDTH).to_sparse()), "not a dense tensor"),
     "integers": ("nano", weight("mosaic.ln_f.weight", torch.ones(WIDTH, dtype=torch.int)), "holds torch.int32"),
+    "not finite": (
+        "fast",
+        weight("ln_out.weight", torch.full((WIDTH,), math.nan)),
+        "ln_out.weight contains NaN or Inf",
+    ),
     "twice": ("nano", weight("_orig_mod.mosaic.ln_f.weight", torch.ones(WIDTH)), "mosaic.ln_f.weight twice"),
     "no embedding": ("nano", without("mosaic.wte.weight"), "lacks the weight mosaic.wte.weight"),
     "no matrix": ("nano", without(NANO_BLOCK + "attn.c_proj.weight"), "lacks the weight mosaic.h.1.attn.c_proj.weight"),

@@ -78,7 +78,8 @@ ALIAS = ("leaky_beta_u_under", "leaky_beta_w_under")  # two names of one tensor 
 HARMLESS = {
     "machine and records": "seed out_dir backend device dtype compile dataset log_interval save_checkpoint_interval",
     "evaluation": "eval_interval eval_iters skip_tokens",  # the first tokens are left out, the others' logits the same
-    "optimiser": "batch_size gradient_accumulation_steps max_iters weight_decay beta1 beta2 grad_clip ic_dropout",
+    "optimiser": "batch_size gradient_accumulation_steps max_iters weight_decay beta1 beta2 grad_clip",
+    "dropout of weights": "ic_dropout",  # of training; a model here has one dropout, which is their hd_dropout
     "learning rate": "learning_rate min_lr decay_type warmup_iters lr_decay_iters gamma milestone",
     "nothing": "att_shift leaky_cuda",  # their trainers take them, their models do not look at them
 }
@@ -359,6 +360,8 @@ def _trained(weights: dict[str, Tensor], buffers: tuple[str, ...]) -> dict[str, 
     for name, tensor in trained.items():
         if not tensor.is_floating_point():
             raise ValueError(f"{name} holds {tensor.dtype}, not real numbers")
+        if not tensor.isfinite().all():
+            raise ValueError(f"{name} contains NaN or Inf; convert an earlier checkpoint of that training")
         trained[name] = tensor.float()
     for name in [name for name in trained if name.endswith(ALIAS[0])]:
         other = name.replace(*ALIAS)
