@@ -83,8 +83,12 @@ def mean_and_interval(values: Sequence[float]) -> tuple[float, float | None]:
 
 def write(file: Path, results: dict[str, Any]) -> None:
     """Write a JSON file whole or not at all. Curves stay one point a line."""
+    try:
+        text = _text(results) + "\n"
+    except ValueError as error:
+        raise UserError(f"cannot write {file}: a number in it is NaN or Inf") from error
     with written_whole(file) as aside:
-        aside.write_text(_text(results) + "\n", encoding="utf-8")
+        aside.write_text(text, encoding="utf-8")
 
 
 def _text(plain: Any, indent: str = "") -> str:

@@ -8,6 +8,7 @@ import torch
 
 from memory_mosaics.errors import UserError
 from memory_mosaics.studies.regbench_training import Machine, Trainer
+from memory_mosaics.training.loop import Diverged
 from studies.conftest import JOB
 
 
@@ -72,3 +73,13 @@ def test_a_damaged_state_is_named(tmp_path):
     (tmp_path / "state.safetensors").write_bytes(b"nonsense")
     with pytest.raises(UserError, match=r"cannot go on from .*state\.safetensors: .*; remove it to begin anew"):
         Trainer(JOB, tmp_path, data=tmp_path, machine=Machine(device="cpu")).go()
+
+
+def test_what_has_diverged_does_not_replace_what_was_saved(tmp_path):
+    trainer = Trainer(JOB, tmp_path, data=tmp_path, machine=Machine(device="cpu"))
+    trainer._save()
+    before = trainer.state.read_bytes()
+    next(trainer.model.parameters()).data.view(-1)[0] = float("inf")
+    with pytest.raises(Diverged, match="contains NaN or Inf at step 0"):
+        trainer._save()
+    assert trainer.state.read_bytes() == before

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from memory_mosaics import checkpoint
 from memory_mosaics.errors import UserError
@@ -205,11 +205,75 @@ def test_it_stops_early_when_the_validation_loss_no_longer_falls(run):
     assert not results["interrupted"]
 
 
-def test_a_run_that_diverges_says_so(run):
-    with pytest.raises(
-        Diverged, match=r"the loss is nan at step \d+ .*in another folder, take a smaller learning_rate than 1e\+30"
-    ):
-        train(run(learning_rate=1e30, steps=20))
+def strict(file):
+    """The lines of a log, where NaN and Infinity are no JSON."""
+    return [json.loads(line, parse_constant=pytest.fail) for line in file.read_text().splitlines()]
+
+
+def test_a_run_that_diverges_says_so_and_keeps_the_last_good_checkpoint(run):
+    plan = run(learning_rate=1e30, final_learning_rate=1e30, warm_up=0, steps=20, machine={"save_every": 1})
+    way_out = r"in another folder, take a smaller learning_rate than 1e\+30 .*: --from .*/run/step-0000000\d$"
+    for _ in range(2):  # the same command fails again, and names the way out again
+        with pytest.raises(Diverged, match=rf"at step \d+ .*{way_out}"):
+            train(plan)
+        assert all(weight.isfinite().all() for weight in weights(plan).values())
+        assert len(strict(plan.out / "log.jsonl")) >= 1
+    assert len(checkpoint.steps(plan.out)) == 1
+
+
+def poison(monkeypatch, number, where):
+    """The optimiser's step of that number leaves NaN in the weights, in a moment, or says that the norm is infinite."""
+    from memory_mosaics.training import objective
+
+    taken, step = [], torch.optim.AdamW.step
+    clip = torch.nn.utils.clip_grad_norm_
+
+    def poisoned(self, *arguments):
+        step(self, *arguments)
+        taken.append(1)
+        weight = self.param_groups[0]["params"][0]
+        if len(taken) == number and where != "norm":
+            (weight.data if where == "weight" else self.state[weight]["exp_avg"]).view(-1)[0] = float("nan")
+
+    def clipped(weights, limit):
+        norm = clip(weights, limit)
+        return norm * float("inf") if len(taken) + 1 == number and where == "norm" else norm
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", poisoned)
+    monkeypatch.setattr(objective.torch.nn.utils, "clip_grad_norm_", clipped)
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("weight", r"embedding.weight contains NaN or Inf at step 8"),
+        ("moment", r"exp_avg.embedding.weight contains NaN or Inf at step 8"),
+        ("norm", r"the norm of the gradient is inf at step 8"),
+    ],
+)
+def test_a_state_that_is_not_finite_is_never_saved(run, monkeypatch, where, said):
+    """A finite loss is no proof: weights, moments and gradient are checked before they replace a good checkpoint."""
+    plan = run(machine={"save_every": 4})
+    poison(monkeypatch, 8, where)
+    with pytest.raises(Diverged, match=rf"{said} of .*the last good checkpoint: --from .*step-00000004$"):
+        train(plan)
+    assert [path.name for path in checkpoint.steps(plan.out)] == ["step-00000004"]
+    strict(plan.out / "log.jsonl")
+    monkeypatch.undo()
+    assert train(plan)["step"] == 12
+
+
+def test_a_checkpoint_that_is_not_finite_is_refused(run):
+    """As versions before this one wrote it."""
+    plan = run(steps=1)
+    train(plan)
+    file = plan.out / "step-00000001" / "model.safetensors"
+    tensors = load_file(file)
+    next(iter(tensors.values())).view(-1)[0] = float("nan")
+    save_file(tensors, file, {"format": "pt"})
+    (file.parent / "manifest.json").unlink(missing_ok=True)
+    with pytest.raises(UserError, match=r"step-00000001: .* contains NaN or Inf; remove that folder to begin again"):
+        train(plan)
 
 
 @pytest.mark.parametrize(

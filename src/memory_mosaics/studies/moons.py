@@ -219,6 +219,8 @@ def train(
         optimiser.step()
         if step % max(steps // 60, 1) == 0 or step == steps - 1:
             curve.append([step, *(round(loss, 7) for loss in losses.tolist())])
+            if not losses.isfinite().all():
+                raise UserError(f"the loss of heads {heads} is {losses.tolist()} at step {step}: it has diverged")
             seen = x.shape[0] * x.shape[1] * (step + 1) / max(progress.format_dict["elapsed"], 1e-3)
             progress.set_postfix_str(f"loss {losses.mean().item():.4f}, {seen:,.0f} observations/s", refresh=False)
     return net.requires_grad_(False), curve

@@ -169,7 +169,7 @@ class Trainer:
             progress["epoch_loss"] = total.item()
             return None
         train_loss, progress["epoch_loss"] = total.item() / job.steps_an_epoch, 0.0
-        if not (isfinite(train_loss) and isfinite(measures["loss"])):
+        if not all(map(isfinite, (train_loss, *measures.values()))):
             raise Diverged(f"the loss is {train_loss} in epoch {epoch + 1} of {self.folder.name}")
         progress["curve"].append([train_loss, *measures.values()])
         for by, better in BEST.items():
@@ -220,8 +220,12 @@ class Trainer:
         return {f"weight.{name}": weight for name, weight in weights.items()} | moments(self.model, self.adamw) | kept
 
     def _save(self) -> None:
+        """Nothing that has diverged replaces what was saved."""
         from safetensors.torch import save_file
 
+        for name, tensor in self._tensors().items():
+            if not tensor.isfinite().all():
+                raise Diverged(f"{name} contains NaN or Inf at step {self.progress['step']} of {self.folder.name}")
         with written_whole(self.state) as aside:
             save_file(self._tensors(), aside, {"progress": json.dumps(self.progress)})
 

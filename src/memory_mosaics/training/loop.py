@@ -39,7 +39,7 @@ class Stoppable(Protocol):
 
 
 class Diverged(UserError):
-    """The loss is no longer a number."""
+    """The loss, the gradient or the weights are no longer finite numbers."""
 
 
 def train(run: Run) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Trainer:
         with folder.claimed(self.run, self.corpus, self.world):
             newest = self.world.agree([str(path) for path in checkpoint.steps(self.run.out)][-1:])
             for path in newest:
-                self.progress |= state.restore(Path(path), self.model, self.adamw)
+                self.progress |= state.restore(Path(path), self.model, self.adamw, self.world)
             if self.done and (results := folder.read_results(self.run.out, self.progress["step"])):
                 return self._said(results)
             with Log(self.run, step=self.progress["step"], silent=not self.world.first) as log, stopped_gently(self):
@@ -117,7 +117,7 @@ class Trainer:
         self.objective.train()
         while not self.done and not self.stopping:
             if numbers := self.advance(self.next_pause(), log):
-                self.check(numbers["loss"])
+                self.check(loss=numbers["loss"], **{"norm of the gradient": numbers["norm"]})
                 log.write(self.progress["step"], **numbers)
                 if self.due(self.training.evaluate_every):
                     self.measure(log)
@@ -146,12 +146,19 @@ class Trainer:
             print(folder.closing(results))
         return results
 
-    def check(self, loss: float) -> None:
-        if not isfinite(loss):
-            raise Diverged(
-                f"the loss is {loss} at step {self.progress['step']} of {self.run.out}; in another folder, "
-                f"take a smaller learning_rate than {self.training.learning_rate} or a longer warm_up"
-            )
+    def check(self, **numbers: float) -> None:
+        for name, number in numbers.items():
+            if not isfinite(number):
+                raise self.diverged(f"the {name} is {number}")
+
+    def diverged(self, what: str) -> Diverged:
+        """The error that names the way out: the same command would only diverge again."""
+        saved = checkpoint.steps(self.run.out)[-1:]
+        good = f", perhaps from the last good checkpoint: --from {saved[0]}" if saved else ""
+        return Diverged(
+            f"{what} at step {self.progress['step']} of {self.run.out}; in another folder, take a smaller "
+            f"learning_rate than {self.training.learning_rate} or a longer warm_up{good}"
+        )
 
     def due(self, every: int) -> bool:
         return self.progress["step"] == self.training.steps or self.progress["step"] % every == 0
@@ -218,7 +225,7 @@ class Trainer:
         """Both losses and some text; remembers the best."""
         progress = self.progress
         losses = {f"{split}_loss": self.evaluate(split) for split in self.windows}
-        self.check(losses["valid_loss"])
+        self.check(**{name.replace("_", " "): loss for name, loss in losses.items()})
         log.write(progress["step"], **losses)
         progress.update(losses, measured_step=progress["step"])
         better = progress["best"] is None or losses["valid_loss"] < progress["best"]
@@ -248,8 +255,10 @@ class Trainer:
         ]
 
     def save(self) -> None:
-        """Write a checkpoint and remove those that are no longer wanted."""
+        """Write a checkpoint, unless it would contain NaN or Inf, and remove those that are no longer wanted."""
         progress = self.progress
+        if name := state.not_finite(self.model, self.adamw, self.world):
+            raise self.diverged(f"{name} contains NaN or Inf")
         measured = progress["valid_loss"] if progress["measured_step"] == progress["step"] else inf
         if measured < (inf if progress["kept"] is None else progress["kept"]):
             progress.update(kept=measured, kept_step=progress["step"])

@@ -73,16 +73,28 @@ def _rename(aside: Path, folder: Path) -> None:
     flush(folder.parent)
 
 
-def restore(folder: Path, model: LanguageModel, adamw: torch.optim.AdamW) -> dict[str, Any]:
+def not_finite(model: LanguageModel, adamw: torch.optim.AdamW, world: World) -> str | None:
+    """The first weight or moment that contains NaN or Inf on any process."""
+    tensors = model.state_dict() | moments(model, adamw)
+    pieces = (tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors.values())
+    bad = torch.stack([~piece.isfinite().all() for piece in pieces]).double().cpu()
+    return next((name for name, count in zip(tensors, world.sum(*bad), strict=True) if count), None)
+
+
+def restore(folder: Path, model: LanguageModel, adamw: torch.optim.AdamW, world: World) -> dict[str, Any]:
     """Fill the model and the optimiser from a checkpoint; returns its progress."""
     import torch.distributed.checkpoint as dcp
 
-    with _one_line(f"cannot go on from {folder}", "; remove that folder to go on from the one before"):
+    before = checkpoint.steps(folder.parent)[:-1]
+    remedy = f"to go on from the one before, {before[-1].name}" if before else "to begin again"
+    with _one_line(f"cannot go on from {folder}", f"; remove that folder {remedy}"):
         progress = json.loads((folder / "progress.json").read_text(encoding="utf-8"))
         weights = {checkpoint.PREFIX + name: weight for name, weight in model.state_dict().items()}
         dcp.load(weights, storage_reader=dcp.HuggingFaceStorageReader(str(folder)))
         dcp.load(moments(model, adamw), storage_reader=dcp.HuggingFaceStorageReader(str(folder / "training")))
         set_steps(adamw, progress["step"])
+        if name := not_finite(model, adamw, world):
+            raise ValueError(f"{name} contains NaN or Inf")
     return progress
 
 
