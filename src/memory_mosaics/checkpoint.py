@@ -18,7 +18,16 @@ from torch import Tensor, nn
 
 from memory_mosaics.config import from_plain, to_plain
 from memory_mosaics.errors import UserError, one_line, within_memory
-from memory_mosaics.files import check_regular, flush, read_json, remove_temporary, temporary_path
+from memory_mosaics.files import (
+    MANIFEST,
+    check_files,
+    check_regular,
+    flush,
+    read_json,
+    read_manifest,
+    remove_temporary,
+    temporary_path,
+)
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, weight_shapes
 from memory_mosaics.parameters import exact_names
 from memory_mosaics.sizes import check_memory
@@ -99,6 +108,12 @@ def load(
     folder = newest(Path(folder))
     config = read_config(folder)
     shapes, files = weight_shapes(config), _weight_files(folder)
+    if (manifest := read_manifest(folder)) is not None:
+        try:
+            check_files(folder, manifest, [file.name for file in files])
+        except UserError as error:
+            remedy = f"take another checkpoint, or remove {MANIFEST} if you changed the weights yourself"
+            raise CheckpointError(f"{folder}: {one_line(error)}; {remedy}") from error
     _check_headers(files, shapes, folder, device)  # before anything is built or read
     weights = {name.removeprefix(PREFIX): tensor for name, tensor in _read_weights(files, str(device)).items()}
     check_weights(weights, shapes, folder)

@@ -7,7 +7,8 @@ import re
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -154,3 +155,52 @@ def check_yaml(text: str, limit: int = MAX_JSON_BYTES) -> None:
         if depth > MAX_YAML_DEPTH or aliases > MAX_YAML_ALIASES:
             bounds = f"{MAX_YAML_DEPTH} levels and {MAX_YAML_ALIASES} aliases"
             raise UserError(f"YAML may have at most {bounds}, and line {event.start_mark.line + 1} has more")
+
+
+MANIFEST = "manifest.json"  # of a checkpoint that training wrote: which files count, their sizes and checksums
+
+
+def describe_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The size and CRC-32 of files: what flips bits or cuts a file short is no attacker, and this is fast."""
+    return {name: {"bytes": (folder / name).stat().st_size, "crc32": _crc32(folder / name)} for name in names}
+
+
+def _crc32(file: Path) -> str:
+    checksum = 0
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 22):
+            checksum = zlib.crc32(block, checksum)
+    return f"{checksum:08x}"
+
+
+def read_manifest(folder: Path) -> dict[str, dict[str, Any]] | None:
+    """The files that a manifest names; None where there is no manifest, as in a folder that others wrote."""
+    try:
+        files = read_json(folder / MANIFEST)["files"]
+        if not all({"bytes", "crc32"} <= about.keys() for about in files.values()):
+            raise ValueError("a size or a checksum is missing")
+    except FileNotFoundError:
+        return None
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise UserError(f"{folder / MANIFEST} is damaged: {one_line(error)}") from error
+    return files
+
+
+def check_files(folder: Path, manifest: dict[str, dict[str, Any]], names: Iterable[str]) -> None:
+    """Refuse files that are not what the manifest says, naming the first."""
+    for name in names:
+        if name not in manifest:
+            raise UserError(f"{name} is not in {MANIFEST}; remove that file")
+        check_size(folder, manifest, name)
+        if (found := _crc32(folder / name)) != manifest[name]["crc32"]:
+            raise UserError(f"{name} is damaged: its CRC-32 is {found}, and {MANIFEST} says {manifest[name]['crc32']}")
+
+
+def check_size(folder: Path, manifest: dict[str, dict[str, Any]], name: str) -> None:
+    """Refuse a file that is missing or of another size; a quick look."""
+    try:
+        size = check_regular(folder / name)
+    except OSError as error:
+        raise UserError(f"{name} is in {MANIFEST}, and cannot be read: {one_line(error)}") from error
+    if size != manifest[name]["bytes"]:
+        raise UserError(f"{name} has {size} bytes, and {MANIFEST} says {manifest[name]['bytes']}")

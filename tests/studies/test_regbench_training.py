@@ -83,3 +83,14 @@ def test_what_has_diverged_does_not_replace_what_was_saved(tmp_path):
     with pytest.raises(Diverged, match="contains NaN or Inf at step 0"):
         trainer._save()
     assert trainer.state.read_bytes() == before
+
+
+def test_flipped_bits_in_a_state_are_refused(tmp_path):
+    trainer = Trainer(JOB, tmp_path, data=tmp_path, machine=Machine(device="cpu"))
+    trainer._save()
+    trainer._restore()
+    content = bytearray(trainer.state.read_bytes())
+    content[-3] ^= 1
+    trainer.state.write_bytes(content)
+    with pytest.raises(UserError, match=r"state\.safetensors: its checksum is another; remove it to begin anew"):
+        trainer._restore()

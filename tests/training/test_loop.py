@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from memory_mosaics import checkpoint
@@ -17,6 +18,8 @@ from memory_mosaics.errors import UserError
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.training.log import read
 from memory_mosaics.training.loop import Diverged, Trainer, train
+from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training
+from training.conftest import STEPS, TINY
 from training.processes import finish, fork, start
 
 
@@ -316,12 +319,91 @@ def test_what_cannot_be_done_is_said_before_anything_is_written(run, change, sai
     assert not plan.out.exists()
 
 
-def test_a_damaged_checkpoint_is_named(run):
-    plan = run(machine={"save_every": 6, "keep": 2})
+def flip(file):
+    """One bit of the last number."""
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
+
+
+def halve(file):
+    """Half of the tensors, as where one of two shards is missing."""
+    with safe_open(file, framework="pt") as opened:
+        names, metadata = sorted(opened.keys())[::2], opened.metadata()
+        save_file({name: opened.get_tensor(name) for name in names}, file, metadata)
+
+
+def stray(file):
+    """Weights of another model, perhaps put there for a while."""
+    tensors = {name: torch.zeros_like(tensor) for name, tensor in load_file(file).items()}
+    save_file(tensors, file.with_name("other.safetensors"))
+
+
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory):
+    """A run that saved steps 1 and 2, to be copied and damaged."""
+    machine = Machine(device="cpu", samples=0, save_every=1, keep=2)
+    plan = Run(
+        data=corpus, out=tmp_path_factory.mktemp("runs") / "run", model=ModelChoice(**TINY), machine=machine,
+        training=Training(**STEPS | {"steps": 2}),
+    )  # fmt: skip
     train(plan)
-    (plan.out / "step-00000012" / "training" / "shard-00001-model-00001-of-00001.safetensors").write_bytes(b"nothing")
-    with pytest.raises(UserError, match=r"cannot go on from .*step-00000012.*remove that folder to go on from the one"):
+    return plan
+
+
+MOMENTS = "training/shard-00001-model-00001-of-00001.safetensors"
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["manifest", "without"])
+@pytest.mark.parametrize(
+    ("name", "damage", "said"),
+    [
+        (MOMENTS, lambda file: file.write_bytes(b"nothing"), "has 7 bytes|Error"),
+        (MOMENTS, lambda file: file.unlink(), r"shard-.* is in manifest.json, and cannot be read|hold 0 of"),
+        (MOMENTS, halve, r"has \d+ bytes|its pieces of .* hold 0 of [\d,]+ numbers"),
+        (MOMENTS, stray, r"training/other.safetensors is not in manifest.json; remove that file|hold"),
+        (MOMENTS, flip, r"is damaged: its CRC-32 is \w{8}, and manifest.json says \w{8}"),
+        ("model.safetensors", flip, "model.safetensors is damaged: its CRC-32"),
+        (
+            "model.safetensors",
+            stray,
+            "other.safetensors is not (in manifest.json|of this checkpoint); remove that file",
+        ),
+        ("progress.json", lambda file: file.write_text('{"step": 1}'), "progress.json (has|is damaged)"),
+        ("progress.json", lambda file: file.write_text("[]"), "progress.json (has|is damaged)"),
+        ("manifest.json", lambda file: file.write_text('{"files": 3}'), "manifest.json is damaged"),
+    ],
+)
+def test_a_damaged_checkpoint_is_named(trained, tmp_path, name, damage, said, listed, capfd):
+    plan = replace(trained, out=shutil.copytree(trained.out, tmp_path / "run"))
+    newest = plan.out / "step-00000002"
+    if not listed:
+        if damage is flip or name == "manifest.json":
+            pytest.skip("only a manifest tells")
+        (newest / "manifest.json").unlink()
+    damage(newest / name)
+    with pytest.raises(UserError, match=rf"cannot go on from .*step-00000002: .*({said})") as caught:
         train(plan)
+    assert str(caught.value).endswith("; remove that folder to go on from the one before, step-00000001")
+    shutil.rmtree(newest)
+    assert train(plan)["valid_loss"] == train(trained)["valid_loss"]
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_checkpoint_of_an_earlier_version_is_read(trained, tmp_path, capsys):
+    """Without a manifest: that its checksums are unknown is said, and its pieces must cover everything."""
+    plan = replace(trained, out=shutil.copytree(trained.out, tmp_path / "run"))
+    (plan.out / "step-00000002" / "manifest.json").unlink()
+    assert train(plan)["step"] == 2
+    assert "step-00000002 has no manifest.json, so its files are not checked" in capsys.readouterr().err
+    assert same(checkpoint.load(plan.out).state_dict(), checkpoint.load(trained.out).state_dict())
+
+
+def test_flipped_bits_are_refused_when_the_model_is_used(trained, tmp_path):
+    folder = shutil.copytree(checkpoint.newest(trained.out), tmp_path / "model")
+    flip(folder / "model.safetensors")
+    with pytest.raises(UserError, match=r"model.safetensors is damaged: its CRC-32 .*or remove manifest.json if you"):
+        checkpoint.load(folder)
 
 
 def test_a_disk_that_fills_while_saving_leaves_the_last_checkpoint(run, monkeypatch):

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from memory_mosaics import checkpoint
+from memory_mosaics.errors import UserError
 from memory_mosaics.training.log import read
 from memory_mosaics.training.loop import train
 from training.processes import finish, fork_two, free_port, start
@@ -86,3 +87,17 @@ def test_a_batch_that_does_not_split_is_one_clear_line(run):
     assert process.returncode != 0
     assert "a batch of 3 does not split over 2 processes; choose a multiple of 2" in said
     assert "Traceback (most recent call last):\n  File" not in said.split("mosaics:")[0]
+
+
+def test_a_missing_shard_is_refused_with_and_without_a_manifest(run):
+    plan = run(steps=2, machine={"sharding": "fsdp"})
+    fork_two(plan)
+    folder = checkpoint.newest(plan.out)
+    shards = sorted((folder / "training").glob("shard-*"))
+    assert len(shards) == 2
+    shards[0].unlink()
+    with pytest.raises(UserError, match=r"shard-00001.* is in manifest.json, and cannot be read"):
+        train(plan)
+    (folder / "manifest.json").unlink()
+    with pytest.raises(UserError, match=r"its pieces of .* hold [\d,]+ of [\d,]+ numbers"):
+        train(plan)

@@ -8,6 +8,7 @@ validation loss, which is the one that counts, of the highest accuracy and of th
 
 import json
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from math import ceil, cos, inf, isfinite, pi
@@ -227,7 +228,15 @@ class Trainer:
             if not tensor.isfinite().all():
                 raise Diverged(f"{name} contains NaN or Inf at step {self.progress['step']} of {self.folder.name}")
         with written_whole(self.state) as aside:
-            save_file(self._tensors(), aside, {"progress": json.dumps(self.progress)})
+            progress = json.dumps(self.progress)
+            save_file(self._tensors(), aside, {"progress": progress, "checksum": self._checksum(progress)})
+
+    def _checksum(self, progress: str) -> str:
+        """Of all that a run goes on from."""
+        checksum = zlib.crc32(progress.encode())
+        for tensor in self._tensors().values():
+            checksum = zlib.crc32(tensor.contiguous().cpu().numpy().tobytes(), checksum)
+        return f"{checksum:08x}"
 
     def _restore(self) -> None:
         """Go on from what was saved, if anything was."""
@@ -239,7 +248,10 @@ class Trainer:
             with safe_open(self.state, framework="pt", device=str(self.device)) as found:
                 for name, tensor in self._tensors().items():
                     tensor.copy_(found.get_tensor(name))
-                self.progress = json.loads(found.metadata()["progress"])
+                said = found.metadata()
+                if said.get("checksum") not in (None, self._checksum(said["progress"])):  # none in earlier versions
+                    raise ValueError("its checksum is another")
+                self.progress = json.loads(said["progress"])
         except (SafetensorError, RuntimeError, LookupError, TypeError, OSError, ValueError) as error:
             raise UserError(f"cannot go on from {self.state}: {one_line(error)}; remove it to begin anew") from error
         set_steps(self.adamw, self.progress["step"])

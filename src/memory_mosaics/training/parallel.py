@@ -51,6 +51,21 @@ class World:
         if error is not None:
             raise UserError(error)
 
+    def gather(self, act: Callable[[], Any]) -> list[Any]:
+        """What acting comes to in every process; where one fails, all fail with one line."""
+        error = value = None
+        try:
+            value = act()
+        except (OSError, ValueError, RuntimeError) as failure:
+            error = one_line(failure)
+        found: list[Any] = [(error, value)] * self.size
+        if self.distributed:
+            dist.all_gather_object(found, (error, value))
+        for error, _ in found:
+            if error is not None:
+                raise UserError(error)
+        return [value for _, value in found]
+
     def agree(self, value: Any) -> Any:
         """What the first process says."""
         box = [value]

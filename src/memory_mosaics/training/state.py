@@ -3,6 +3,7 @@
     RUN/step-00000800/                 config.json, model.safetensors, tokenizer.json, ...: a Hugging Face folder
     RUN/step-00000800/training/        the optimiser's moments as safetensors, by torch.distributed.checkpoint
     RUN/step-00000800/progress.json    the step and the best validation loss so far
+    RUN/step-00000800/manifest.json    all files with their sizes and checksums: what is not in it is not read
 
 A folder is written aside and renamed when every byte is on the disk, so that a run may be killed at any moment. It
 holds no pickle, and any number of processes can read it, whatever number wrote it.
@@ -10,6 +11,7 @@ holds no pickle, and any number of processes can read it, whatever number wrote 
 
 import json
 import logging
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +23,17 @@ from torch import Tensor
 
 from memory_mosaics import checkpoint
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import flush, remove_temporary, temporary_path
+from memory_mosaics.files import (
+    MANIFEST,
+    check_files,
+    check_size,
+    describe_files,
+    flush,
+    read_json,
+    read_manifest,
+    remove_temporary,
+    temporary_path,
+)
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.text.tokenizer import Tokenizer
 from memory_mosaics.training.objective import moments, set_steps
@@ -48,7 +60,13 @@ def save(
             world.all(lambda: _write_model(aside, model, weights, progress, tokenizer))
             writer = dcp.HuggingFaceStorageWriter(str(aside / "training"), save_distributed=True)
             dcp.save(moments(model, adamw), storage_writer=writer)
-            world.all(lambda: _rename(aside, folder))
+            names = world.agree(
+                sorted(path.relative_to(aside).as_posix() for path in aside.rglob("*") if path.is_file())
+            )
+            described = world.gather(lambda: describe_files(aside, names[world.rank :: world.size]))
+            world.all(
+                lambda: _finish(aside, folder, {name: about for part in described for name, about in part.items()})
+            )
     finally:
         if world.first:
             remove_temporary(aside)  # a full disk should not stay full of it
@@ -66,7 +84,9 @@ def _write_model(
     (aside / "training").mkdir()
 
 
-def _rename(aside: Path, folder: Path) -> None:
+def _finish(aside: Path, folder: Path, described: dict[str, dict[str, Any]]) -> None:
+    files = dict(sorted(described.items()))
+    (aside / MANIFEST).write_text(json.dumps({"format": 1, "files": files}, indent=2) + "\n", encoding="utf-8")
     for path in (*aside.rglob("*"), aside):
         flush(path)
     aside.rename(folder)
@@ -76,7 +96,7 @@ def _rename(aside: Path, folder: Path) -> None:
 def not_finite(model: LanguageModel, adamw: torch.optim.AdamW, world: World) -> str | None:
     """The first weight or moment that contains NaN or Inf on any process."""
     tensors = model.state_dict() | moments(model, adamw)
-    pieces = (tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors.values())
+    pieces = (getattr(tensor, "to_local", lambda: tensor)() for tensor in tensors.values())  # noqa: B023
     bad = torch.stack([~piece.isfinite().all() for piece in pieces]).double().cpu()
     return next((name for name, count in zip(tensors, world.sum(*bad), strict=True) if count), None)
 
@@ -88,18 +108,55 @@ def restore(folder: Path, model: LanguageModel, adamw: torch.optim.AdamW, world:
     before = checkpoint.steps(folder.parent)[:-1]
     remedy = f"to go on from the one before, {before[-1].name}" if before else "to begin again"
     with _one_line(f"cannot go on from {folder}", f"; remove that folder {remedy}"):
-        progress = json.loads((folder / "progress.json").read_text(encoding="utf-8"))
+        _check_whole(folder, world)
+        progress = read_json(folder / "progress.json")
+        if not isinstance(progress, dict) or f"step-{progress.get('step'):08}" != folder.name:
+            raise ValueError("progress.json is damaged: it is not of that step")
         weights = {checkpoint.PREFIX + name: weight for name, weight in model.state_dict().items()}
-        dcp.load(weights, storage_reader=dcp.HuggingFaceStorageReader(str(folder)))
-        dcp.load(moments(model, adamw), storage_reader=dcp.HuggingFaceStorageReader(str(folder / "training")))
+        for place, tensors in ((folder, weights), (folder / "training", moments(model, adamw))):
+            reader = dcp.HuggingFaceStorageReader(str(place))
+            _check_covered(reader.read_metadata().state_dict_metadata, tensors)
+            dcp.load(tensors, storage_reader=reader)
         set_steps(adamw, progress["step"])
         if name := not_finite(model, adamw, world):
             raise ValueError(f"{name} contains NaN or Inf")
     return progress
 
 
+def _check_whole(folder: Path, world: World) -> None:
+    """Refuse a checkpoint with a file missing, changed, or added: all tensor files that are there would be read."""
+    there = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.safetensors"))
+    manifest = read_manifest(folder)
+    if manifest is None:
+        for name in there:
+            if name != "model.safetensors" and not name.startswith("training/"):
+                raise UserError(f"{name} is not of this checkpoint; remove that file")
+        if world.first:
+            print(f"{folder} has no {MANIFEST}, so its files are not checked against checksums", file=sys.stderr)
+        return
+    read = {name for name in manifest if name.endswith(".safetensors")} | {*there, "progress.json"}
+    world.gather(lambda: check_files(folder, manifest, sorted(read)[world.rank :: world.size]))
+
+
+def _check_covered(stored: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Refuse pieces that leave out, overlap, or add anything."""
+    for name, tensor in tensors.items():
+        pieces = [piece for piece in stored[name].chunks if piece.sizes.numel()] if name in stored else []
+        covered = sum(piece.sizes.numel() for piece in pieces)
+        if covered != tensor.numel() or len({piece.offsets for piece in pieces}) < len(pieces):
+            raise UserError(f"its pieces of {name} hold {covered:,} of {tensor.numel():,} numbers")
+        if stored[name].size != tensor.shape:
+            raise UserError(f"{name} is {tuple(stored[name].size)}, the model wants {tuple(tensor.shape)}")
+    if extra := sorted(stored.keys() - tensors.keys()):
+        raise UserError(f"it holds {extra[0]}, which the model does not have")
+
+
 def prune(run: Path, *, keep: int, best: int) -> None:
-    """Remove all checkpoints but the newest `keep` and the one of the `best` step."""
+    """Remove all checkpoints but the newest `keep` and the one of the `best` step, once the newest is whole."""
+    newest = checkpoint.steps(run)[-1]
+    manifest = read_manifest(newest) or {}
+    for name in manifest:
+        check_size(newest, manifest, name)
     for folder in checkpoint.steps(run)[:-keep]:
         if folder.name != f"step-{best:08}":
             aside = temporary_path(folder)  # half a folder must not look like a checkpoint
@@ -120,6 +177,7 @@ def full_weights(model: LanguageModel, *, keep: bool) -> dict[str, Tensor]:
 @contextmanager
 def _one_line(what: str, remedy: str = "") -> Iterator[None]:
     """Whatever goes wrong with the files within is one line; torch would log tracebacks and warn of one process."""
+    from safetensors import SafetensorError
     from torch.distributed.checkpoint import CheckpointException
 
     level = logging.root.manager.disable
@@ -131,7 +189,7 @@ def _one_line(what: str, remedy: str = "") -> Iterator[None]:
     except CheckpointException as error:  # of any process
         failure, _ = next(iter(error.failures.values()))
         raise UserError(f"{what}: {one_line(failure)}{remedy}") from error
-    except (OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
+    except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise UserError(f"{what}: {one_line(error)}{remedy}") from error
     finally:
         logging.disable(level)
