@@ -21,7 +21,7 @@ def loss_by_position(results: dict[str, Any]) -> "Figure":
     models = [model for model in results["models"] if "by_position" in model]
     if not models:
         raise UserError("there is nothing to draw: no loss by position was kept; measure with --by-position")
-    seeds = f", means over {models[0]['seeds']} seeds" if "seeds" in models[0] else ""
+    seeds = ", mean and 95 % interval over seeds" if "seeds" in models[0] else ""
     title = f"Loss by position: {results['corpus']}, {results['windows']:,} windows{seeds}"
     figure, [[axes]] = canvas(1, 1, 8.4, 4.8, title)
     lows, highs = [], []
@@ -60,6 +60,9 @@ def _styles(models: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def _label(model: dict[str, Any]) -> str:
+    if "seeds" in model:
+        kind = LABELS.get(model["architecture"], model["name"])
+        return f"{kind}, {model['seeds']} seed{'s' if model['seeds'] > 1 else ''}"
     return f"{model['name']} ({LABELS.get(model['architecture'], model['architecture'])})"
 
 
