@@ -30,7 +30,7 @@ def results(**accuracy: float | None):
             models[name]["curve"].append([100, 2.0, final])
             models[name]["final"] = {"accuracy": final}
     rules = {"token-memory": {"final": {"accuracy": 1.0}}, "bigram": {"final": {"accuracy": 0.04}}}
-    return {"study": "induction", "models": models, "rules": rules}
+    return {"study": "induction", "settings": {"fixed_triggers": True}, "models": models, "rules": rules}
 
 
 WHOLE = {"memory": 1.0, "transformer_1": 0.6, "transformer_1_shifted": 1.0, "transformer_2": 0.98}
@@ -86,11 +86,11 @@ def test_an_interrupted_study_is_drawn_too(tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "found"),
-    [({}, True), ({"memory": 0.5}, False), ({"transformer_1": 0.9}, False), ({"transformer_2": None}, False)],
+    [({}, True), ({"memory": 0.5}, False), ({"transformer_1": 0.9}, False), ({"transformer_1_shifted": 0.9}, False)],
 )
 def test_the_title_claims_the_finding_only_where_it_is_found(change, found):
     title = _induction_title(results(**WHOLE | change)["models"])
-    assert ("solves" in title) == found
+    assert ("is enough" in title) == found
 
 
 def test_missing_matplotlib_names_the_remedy(tmp_path, monkeypatch):

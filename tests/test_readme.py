@@ -13,11 +13,23 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 KINDS = {
-    "mosaic": "Memory Mosaic",
-    "learned": "transformer, learned positions",
-    "rotary": "transformer, RoPE",
-    "alibi": "transformer, ALiBi",
+    "memory-mosaic": "Memory Mosaic",
+    "transformer": "transformer, learned positions",
+    "transformer-rotary": "transformer, RoPE",
+    "transformer-alibi": "transformer, ALiBi",
 }
+TEXTS = ("stories-512", "stories-1536", "wikipedia-512", "wikipedia-1536")
+
+
+def read(path):
+    """A committed results.json."""
+    return json.loads((ROOT / path / "results.json").read_text())
+
+
+def loss_cell(loss, within=None):
+    return "" if loss is None else f"{loss:.3f}" + ("" if within is None else f" ± {within:.3f}")
+
+
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -74,27 +86,35 @@ def test_links_lead_somewhere(page):
 
 
 def test_the_numbers_of_the_induction_tables_are_those_measured():
-    folder = ROOT / "experiments" / "induction"
-    results = json.loads((folder / "results.json").read_text())
-    for page in (README, (folder / "README.md").read_text()):
-        rows = {line.replace("*", "").split(" | ")[0].strip("| "): line.replace("*", "") for line in page.splitlines()}
-        for record in results["models"].values():
-            assert f"| {record['parameters']:,} | {record['final']['accuracy']:.3f} |" in rows[record["label"]]
+    page = (ROOT / "experiments" / "induction" / "README.md").read_text().replace("*", "")
+    for path in ("experiments/induction",):
+        results = read(path)
+        kinds = "fixed" if results["settings"]["fixed_triggers"] else "random"
+        for record in (*results["models"].values(), *results["rules"].values()):
+            final = record["final"]
+            shares = [f"{final[name]:.3f}" for name in ("accuracy", "accuracy_changing", "accuracy_others")]
+            cells = [f"{record['parameters']:,}" if "parameters" in record else "", *shares]
+            cells.append(f"{final['loss']:.3f}" if "loss" in final else "")
+            assert f"| {kinds} | {record['label']} | {' | '.join(cells)} |".replace("|  |", "| |") in page, record[
+                "label"
+            ]
+
+
+def moons_rows(results, periods):
+    for record in results["networks"].values():
+        seeds = record["seeds"]
+        worst = [max(seed[name] for seed in seeds) for name in ("error_1", "error_25")]
+        numbers = " | ".join(f"{number:.3f}" for number in (*worst, min(seed["score"] for seed in seeds)))
+        converged = f"{sum(seed['converged'] for seed in seeds)} of {len(seeds)}"
+        yield f"| {record['label']}{periods} | {record['parameters']} | {converged} | {numbers} |"
 
 
 def test_the_numbers_of_the_moons_tables_are_those_measured():
     folder = ROOT / "experiments" / "three_moons"
-    results = json.loads((folder / "results.json").read_text())
-    for record in results["networks"].values():
-        seeds = record["seeds"]
-        worst = [max(seed[name] for seed in seeds) for name in ("error_1", "error_25")]
-        numbers = [*worst, min(seed["score"] for seed in seeds)]
-        converged = f"{sum(seed['converged'] for seed in seeds)} of {len(seeds)}"
-        row = (
-            f"| {record['label']} | {record['parameters']} | {converged} | {' | '.join(f'{n:.3f}' for n in numbers)} |"
-        )
-        for page in (README, (folder / "README.md").read_text()):
-            assert row in page
+    page = (folder / "README.md").read_text()
+    results = read("experiments/three_moons")
+    for row in moons_rows(results, ""):
+        assert row in page
     assert results["seconds"] < 600
     assert json.loads((folder / "one_seed.json").read_text())["seconds"] < 60
 
@@ -107,11 +127,9 @@ def test_all_hundred_seeds_of_three_memories_converged():
 
 
 def test_the_numbers_of_the_stories_tables_are_those_measured():
-    folder = ROOT / "experiments" / "stories"
-    pages = [(folder / "README.md").read_text(), README]
-    runs = json.loads((folder / "results.json").read_text())["runs"]
+    page = (ROOT / "experiments" / "stories" / "README.md").read_text()
     pairs = {}
-    for run in runs:
+    for run in read("experiments/stories")["runs"]:
         pairs.setdefault((run["blocks"], run["learning_rate"]), {})[run["architecture"]] = run
     assert len(pairs) == 6
     for (blocks, rate), pair in pairs.items():
@@ -119,29 +137,9 @@ def test_the_numbers_of_the_stories_tables_are_those_measured():
             f"{run['train_loss']:.3f} | {run['valid_loss']:.3f} | {run['tokens_per_second'] / 1000:,.0f}"
             for run in (pair["memory-mosaic"], pair["transformer"])
         ]
-        assert f"| {blocks} | {rate:g} | {' | '.join(cells)} |" in pages[0]
-    for blocks in (1, 6):
-        best = [
-            min(run["valid_loss"] for run in runs if (run["architecture"], run["blocks"]) == (kind, blocks))
-            for kind in ("memory-mosaic", "transformer")
-        ]
-        assert f"| {blocks} | {best[0]:.3f} | {best[1]:.3f} |" in pages[1]
-
-
-def test_the_numbers_beside_the_public_code_are_those_measured():
-    folder = ROOT / "experiments" / "stories"
-    loss = {}
-    for file, slots in ((folder / "results.json", 1344), (folder / "more_slots" / "results.json", 2688)):
-        for run in json.loads(file.read_text())["runs"]:
-            kind = slots if run["architecture"] == "memory-mosaic" else "transformer"
-            loss[f"{run['blocks']} | {run['learning_rate']:g}", kind] = f"{run['valid_loss']:.3f}"
-    table = (folder / "README.md").read_text().partition("## Beside the authors' public code")[2]
-    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if re.match(r"\| [16] \|", line)]
-    assert len(rows) == 4
-    for blocks, rate, public, ours, _, *memories in rows:
-        case = f"{blocks} | {rate}"
-        assert ours == loss[case, "transformer"] <= public
-        assert memories == [loss[case, slots] for slots in (1344, 2688) if (case, slots) in loss]
+        assert f"| {blocks} | {rate:g} | {' | '.join(cells)} |" in page
+    first, second, third = (f"{run['valid_loss']:.3f}" for run in read("experiments/stories/more_slots")["runs"])
+    assert f"has {first}, {second} and {third} at 0.001, 0.003 and 0.006" in page
 
 
 def test_the_numbers_of_the_sweep_table_are_those_measured():
@@ -153,31 +151,29 @@ def test_the_numbers_of_the_sweep_table_are_those_measured():
         assert f"| {' | '.join(cells)} | {row['train_loss']:.3f} | {row['valid_loss']:.3f} |" in page
 
 
-@pytest.mark.parametrize("text", ["stories", "wikipedia"])
-@pytest.mark.parametrize("length", [512, 1536])
-def test_the_losses_by_position_are_those_measured(text, length):
-    folder = ROOT / "experiments" / "out_of_distribution"
-    results = json.loads((folder / f"{text}-{length}" / "results.json").read_text())
-    assert [model["name"] for model in results["models"]] == list(KINDS)
-    for model in results["models"]:
-        cells = [f"{model['windows']:,}", f"{model['loss']:.3f} ± {model['loss_within']:.3f}"]
-        cells += ["" if loss is None else f"{loss:.3f}" for _, _, loss in model["spans"]]
-        assert f"| {text} | {KINDS[model['name']]} | {' | '.join(cells)} |" in (folder / "README.md").read_text()
-
-
-def test_out_of_distribution_the_memory_mosaic_is_ahead_as_in_the_public_code():
-    """There it is 8.43 falling to 8.34 against 8.7."""
-    file = ROOT / "experiments" / "out_of_distribution" / "wikipedia-512" / "results.json"
-    mosaic, learned, *_ = (model["spans"][1:] for model in json.loads(file.read_text())["models"])
-    for (*_, ours), (*_, theirs), gap in zip(mosaic, learned, (0.27, 0.36), strict=True):
-        assert theirs - ours >= gap
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_losses_by_position_are_those_measured(text):
+    page = (ROOT / "experiments" / "out_of_distribution" / "README.md").read_text()
+    results, anchors = (read(f"experiments/out_of_distribution/{folder}{text}") for folder in ("", "anchors/"))
+    assert [model["architecture"] for model in results["models"]] == list(KINDS)
+    for label, one in [(KINDS[model["architecture"]], model) for model in results["models"]] + [
+        (f"*{anchor['label']}*", anchor | {"windows": anchors["windows"]}) for anchor in anchors["anchors"]
+    ]:
+        cells = [f"{one['windows']:,}", loss_cell(one["loss"], one["loss_within"])]
+        cells += [loss_cell(*span[2:]) for span in one["spans"]]
+        assert f"| {text.split('-')[0]} | {label} | {' | '.join(cells)} |" in page
+    assert (results["windows"], results["split"], results["at_documents"]) == (
+        anchors["windows"],
+        anchors["split"],
+        anchors["at_documents"],
+    )
 
 
 def test_the_second_run_out_of_distribution_is_told_as_measured():
     folder = ROOT / "experiments" / "out_of_distribution"
     models = json.loads((folder / "again" / "wikipedia-512" / "results.json").read_text())["models"]
     first, second, third, fourth = (f"{model['loss']:.3f}" for model in models)
-    assert f"on Wikipedia {first}, {second}, {third} and {fourth}:" in (folder / "README.md").read_text()
+    assert f"on Wikipedia {first}, {second}, {third} and {fourth}." in (folder / "README.md").read_text()
     assert min(models, key=lambda model: model["loss"])["name"] == "mosaic"
 
 
@@ -186,14 +182,17 @@ def test_the_numbers_of_the_attention_table_are_those_measured():
     for model in json.loads((folder / "results.json").read_text())["models"]:
         first, last = model["weights"][0], sum(model["weights"][-16:])
         cells = f"{model['pairs']:.1f} | {model['distance']:.1f} | {first:.1%} | {last:.1%}"
-        assert f"| {KINDS[model['name']]} | {model['length']} | {cells} |" in (folder / "README.md").read_text()
+        assert f"| {KINDS[model['architecture']]} | {model['length']} | {cells} |" in (folder / "README.md").read_text()
 
 
 def test_the_numbers_of_the_regbench_tables_are_those_measured():
     folder = ROOT / "experiments" / "regbench"
-    page, best = (folder / "README.md").read_text(), json.loads((folder / "results.json").read_text())["best"]
-    for one in best:
+    page, results = (folder / "README.md").read_text(), json.loads((folder / "results.json").read_text())
+    for one in results["best"]:
         assert f"| {one['accuracy']:.3f} / {one['tvd']:.3f} |" in page, one["name"]
+    for name in ("2-gram", "3-gram", "4-gram"):
+        cell = f"{results['anchors'][name]['accuracy']:.3f} / {results['anchors'][name]['tvd']:.3f}"
+        assert f"| *{name}* | {' | '.join([cell] * 5)} |" in page
 
 
 def test_a_hundred_languages_are_enough_for_memories_and_not_for_a_transformer():
@@ -240,27 +239,69 @@ def test_all_but_recall_is_linear_in_the_length():
     assert max(rest) <= 1.05 * min(rest)
 
 
-def test_the_tables_of_the_readme_are_those_measured():
-    read = lambda path: json.loads((ROOT / path / "results.json").read_text())  # noqa: E731
-    spans = {
-        place: [model["spans"] for model in read(f"experiments/out_of_distribution/{place}")["models"]]
-        for place in ("stories-512", "stories-1536", "wikipedia-512", "wikipedia-1536")
+def test_every_row_of_the_tables_of_the_readme_is_as_measured():
+    """And no other row is there: a number that no results.json holds fails too."""
+    results = README.partition("## Results")[2].partition("## Map")[0]
+    lines = results.splitlines()
+    heads = {at for at, line in enumerate(lines) if line.startswith("|---")}
+    rows = {line for at, line in enumerate(lines) if line.startswith("|") and not {at, at + 1} & heads}
+    wanted = {*moons_rows(read("experiments/three_moons"), "")}
+    wanted |= {*stories_rows(), *induction_rows(), *distribution_rows(), *regbench_rows(), *speed_rows()}
+    assert rows == wanted
+
+
+def stories_rows():
+    runs = read("experiments/stories")["runs"]
+    six = {
+        model["architecture"]: model["loss"] for model in read("experiments/out_of_distribution/stories-512")["models"]
     }
-    for label, *rows in zip(KINDS.values(), *spans.values(), strict=True):
-        cells = ["" if (loss := row[-1][2]) is None else f"{loss:.3f}" for row in rows]
-        assert f"| {label} | {' | '.join(cells)} |" in README
     best = {
-        (one["environments"], one["architecture"]): f"{one['accuracy']:.3f}"
-        for one in read("experiments/regbench")["best"]
+        kind: min(run["valid_loss"] for run in runs if (run["architecture"], run["blocks"]) == (kind, 1))
+        for kind in ("memory-mosaic", "transformer")
+    }
+    for blocks, losses in ((1, best), (6, six)):
+        yield f"| {blocks} | {' | '.join(loss_cell(losses.get(kind)) for kind in KINDS)} |"
+
+
+def induction_rows():
+    fixed = read("experiments/induction")["models"]
+    for name, record in fixed.items():
+        shares = " | ".join(f"{models[name]['final']['accuracy']:.3f}" for models in (fixed,))
+        yield f"| {record['label']} | {record['parameters']:,} | {shares} |"
+
+
+def distribution_rows():
+    folder = "experiments/out_of_distribution"
+    models = [
+        {one["architecture"]: one["spans"][-1][2:] for one in read(f"{folder}/{text}")["models"]} for text in TEXTS
+    ]
+    for kind, label in KINDS.items():
+        yield f"| {label} | {' | '.join(loss_cell(*each[kind]) for each in models)} |"
+    anchors = [
+        {one["label"]: one["spans"][-1][2:] for one in read(f"{folder}/anchors/{text}")["anchors"]} for text in TEXTS
+    ]
+    for label in list(anchors[0])[1:]:  # the add-1 unigram is further off where tokens are unseen
+        yield f"| *{label}* | {' | '.join(loss_cell(*each[label]) for each in anchors)} |"
+
+
+def regbench_rows():
+    results = read("experiments/regbench")
+    best = {
+        (one["environments"], one["architecture"]): one["accuracy"]
+        for one in results["best"]
         if not one["in_distribution"]
     }
+    grams = [results["anchors"][name]["accuracy"] for name in ("3-gram", "4-gram")]
     for number in (100, 500, 1000, 2500, 40_000):
-        cells = [best.get((number, name), "") for name in ("memory-mosaic", "transformer")]
-        assert f"| {number:,} | {' | '.join(cells)} |" in README
+        shares = [*(best[number, name] for name in ("memory-mosaic", "transformer")), *grams]
+        yield f"| {number:,} | {' | '.join(f'{share:.3f}' for share in shares)} |"
+
+
+def speed_rows():
     train, decode = (read("benchmarks")[name]["rows"] for name in ("train", "decode"))
     for model in ("memory-mosaic", "transformer", "transformers-static"):
         trained = [row for row in train if (row["size"], row["model"]) == ("GPT-2 small", model)]
         decoded = [row for row in decode if row["model"] == model]
         cells = [f"{row['tokens_per_second']:,.0f} | {row['peak_gib']:.2f}" for row in trained] or [" | "]
         cells += [f"{row['tokens_per_second']:,.0f}" for row in decoded]
-        assert f"| {decoded[0]['label']} | {' | '.join(cells)} |" in README
+        yield f"| {decoded[0]['label']} | {' | '.join(cells)} |"

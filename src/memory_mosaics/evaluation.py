@@ -1,6 +1,6 @@
 """How well a model predicts a text: the loss at every position of its windows (figures 2 and 8), and what follows.
 
-All models read the same windows. Losses are in nats a token, computed in the model's own precision; bits per byte are
+All models read the same windows. Losses are in nats per token, computed in the model's own precision; bits per byte are
 of the text that the predicted tokens spell, so that tokenizers can be compared.
 """
 

@@ -39,7 +39,7 @@ def loss_by_position(results: dict[str, Any]) -> "Figure":
         lows += low[SETTLED:] or low
         highs += high[SETTLED:] or high
     bottom, top = min(lows), max(highs)
-    axes.set(xlabel="position in the window", ylabel="nats a token", xlim=(0, results["length"]))
+    axes.set(xlabel="position in the window", ylabel="nats per token", xlim=(0, results["length"]))
     room = 0.04 * (top - bottom) or 0.1
     axes.set_ylim(bottom - room, top + room)
     for context in {model["context"] for model in models if model["context"] < results["length"]}:

@@ -43,7 +43,7 @@ def training_curves(results: dict[str, Any]) -> "Figure":
         top = min(ends) + 0.45 * (max(losses) - min(ends))
         for axes in panels:
             axes.set_ylim(min(ends) - 0.08 * (top - min(ends)), top)
-    panels[0].set_ylabel("nats a token")
+    panels[0].set_ylabel("nats per token")
     return figure
 
 
@@ -70,7 +70,7 @@ def runs(results: dict[str, Any]) -> "Figure":
         axes.plot(*zip(*record["measured"], strict=True), "o-", color=colour, markersize=4, linewidth=1.5, label=label)
         ends += [record["measured"][-1][1], record["curve"][-1][1]]
     top = min(ends) + 0.45 * (max(loss for run in results["runs"] for _, loss in run["curve"]) - min(ends))
-    axes.set(xlabel="steps", ylabel="nats a token", ylim=(min(ends) - 0.08 * (top - min(ends)), top))
+    axes.set(xlabel="steps", ylabel="nats per token", ylim=(min(ends) - 0.08 * (top - min(ends)), top))
     figure.legend(frameon=False, loc="outside lower left", ncols=2, fontsize=9)
     return figure
 
@@ -103,7 +103,7 @@ def step_sizes(results: dict[str, Any]) -> "Figure":
         ticks = sorted({record["learning_rate"] for record in runs})
         axes.set_xticks(ticks, labels=[f"{tick:g}" for tick in ticks])
         axes.set_xticks([], minor=True)
-    panels[0].set_ylabel("nats a token")
+    panels[0].set_ylabel("nats per token")
     panels[0].legend(frameon=False)
     return figure
 
@@ -128,7 +128,7 @@ def sweep(results: dict[str, Any]) -> "Figure":
         )
         for axes, name in zip(panels, names, strict=True):
             _against(axes, rows, name, results["best"])
-        panels[0].set_ylabel("nats a token")
+        panels[0].set_ylabel("nats per token")
         return figure
     figure, [[axes]] = canvas(1, 1, 7.2, 0.42 * len(rows) + 1.3, "One change at a time: loss at the end of training")
     for height, row in enumerate(rows):
@@ -144,7 +144,7 @@ def sweep(results: dict[str, Any]) -> "Figure":
         axes.axvline(rows[0]["valid_loss"], color="#888888", linewidth=0.8, linestyle=(0, (4, 3)), zorder=0)
     words = ["; ".join(f"{name.replace('_', ' ')} {row[name]:g}" for name in row["changed"]) or "base" for row in rows]
     axes.set_yticks(range(len(rows)), labels=words)
-    axes.set(ylim=(len(rows) - 0.4, -0.7), xlabel="nats a token: validation (full), training (hollow)")
+    axes.set(ylim=(len(rows) - 0.4, -0.7), xlabel="nats per token: validation (full), training (hollow)")
     return figure
 
 
