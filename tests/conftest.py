@@ -1,7 +1,15 @@
 """Fixtures and helpers for all tests."""
 
+import hypothesis
 import pytest
 import torch
+
+# Nothing of hypothesis looks at the clock. The same examples in every run, and what fails can be repeated.
+SLOW = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile(
+    "tests", deadline=None, derandomize=True, print_blob=True, suppress_health_check=SLOW
+)
+hypothesis.settings.load_profile("tests")
 
 
 @pytest.fixture(autouse=True)

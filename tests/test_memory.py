@@ -29,7 +29,7 @@ def sample(seed, *shape):
 
 
 @kernels
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=seeds, pairs=counts)
 def test_the_order_of_storing_does_not_matter(kernel, seed, pairs):
     keys, values, query = sample(seed, pairs, 3), sample(seed + 1, pairs, 2), sample(seed + 2, 4, 3)
@@ -42,7 +42,7 @@ def test_the_order_of_storing_does_not_matter(kernel, seed, pairs):
     assert_close(one.retrieve(query), other.retrieve(query), rtol=1e-4, atol=1e-4)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=seeds, copies=counts)
 def test_duplicate_keys_average(seed, copies):
     key, values = sample(seed, 1, 3), sample(seed + 1, copies, 2)
@@ -61,7 +61,7 @@ def test_an_empty_memory_answers_zero(kernel):
     assert (memory.retrieve(torch.randn(2, 5, 3)) == 0).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=seeds, pairs=counts)
 def test_both_forms_agree_on_unit_keys(seed, pairs):
     keys = torch.nn.functional.normalize(sample(seed, pairs, 3), dim=-1)

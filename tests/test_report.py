@@ -9,6 +9,7 @@ import pytest
 from memory_mosaics import figures
 from memory_mosaics.report import Page
 from test_figures import WHOLE, results
+from waiting import HANG
 
 
 @pytest.fixture
@@ -51,9 +52,9 @@ def test_a_long_word_breaks_within_its_column(page):
 def test_a_browser_shows_it_without_complaint(page, tmp_path):
     options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'browser'}"]
     options += ["--enable-logging=stderr", "--log-level=0", "--virtual-time-budget=2000", "--dump-dom"]
-    shown = subprocess.run(["chromium", *options, page.as_uri()], capture_output=True, text=True, timeout=120)
+    shown = subprocess.run(["chromium", *options, page.as_uri()], capture_output=True, text=True, timeout=HANG)
     assert "<h2>Ünïcode ✓</h2>" in shown.stdout
     assert "CONSOLE" not in shown.stderr
     picture = tmp_path / "page.png"
-    subprocess.run(["chromium", *options[:4], f"--screenshot={picture}", page.as_uri()], timeout=120, check=True)
+    subprocess.run(["chromium", *options[:4], f"--screenshot={picture}", page.as_uri()], timeout=HANG, check=True)
     assert picture.stat().st_size > 10_000

@@ -3,7 +3,6 @@
 import json
 import re
 import threading
-import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from memory_mosaics.text.stories import story
+from waiting import HANG, until
 
 
 def tell(prompt: str) -> str:
@@ -27,7 +27,8 @@ def tell(prompt: str) -> str:
 class Misbehaving(ThreadingHTTPServer):
     """`script` says what happens to the next requests, one after the other; then all goes well.
 
-    `wrong` says it by the prompt, and more than `capacity` at once get 429.
+    `wrong` says it by the prompt, and more than `capacity` at once get 429. After the first `through` requests, each is
+    answered once `release` is set; or all, `gather` of them at a time.
     """
 
     daemon_threads = True
@@ -39,10 +40,10 @@ class Misbehaving(ThreadingHTTPServer):
         self.always: str | None = None
         self.wrong: Callable[[str], str | None] = lambda prompt: None
         self.capacity = 1000
-        self.seconds = 0.0  # that an answer takes
+        self.through, self.release, self.gather = 1_000_000, threading.Event(), 0
+        self.silent: set[str] = set()  # the keys of requests that get no answer
         self.retry_after = "0.3"
         self.asked: Counter[str] = Counter()
-        self.times: list[float] = []
         self.bodies: list[dict[str, Any]] = []
         self.headers_seen: list[Any] = []
         self.at_once = self.most_at_once = 0
@@ -72,16 +73,17 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with server.lock:
             server.asked[self.headers["Idempotency-Key"]] += 1
-            server.times.append(time.monotonic())
             server.bodies.append(body)
             server.headers_seen.append(self.headers)
             server.at_once += 1
             server.most_at_once = max(server.most_at_once, server.at_once)
             what = server.script.pop(0) if server.script else server.always
-            full = server.at_once > server.capacity
+            full, held = server.at_once > server.capacity, sum(server.asked.values()) > server.through
         prompt = body["messages"][0]["content"] if "messages" in body else body["prompt"]
         what = "429" if full else what or server.wrong(prompt)
-        time.sleep(0.0 if full else server.seconds)
+        if held:
+            server.release.wait(HANG)
+        until(lambda: full or server.most_at_once >= server.gather)
         with server.lock:
             server.at_once -= 1
         if what is not None and what != "ok":
@@ -111,7 +113,8 @@ class Handler(BaseHTTPRequestHandler):
         elif what == "half a stream":
             self._stream("Once upon a time there was", whole=False)
         elif what == "silence":
-            time.sleep(2.0)
+            self.server.silent.add(self.headers["Idempotency-Key"])
+            self.server.release.wait(HANG)
         else:
             assert what == "nothing"
 
@@ -145,6 +148,7 @@ def server() -> Iterator[Misbehaving]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     yield server
+    server.release.set()
     server.shutdown()
     server.server_close()
     thread.join()

@@ -17,8 +17,9 @@ import pytest
 
 from memory_mosaics.babistories.journal import entries
 from memory_mosaics.cli import main
+from waiting import HANG, until
 
-from .test_server import start, until
+from .test_server import start
 
 pytest.importorskip("fastapi")
 COUNT, CONCURRENCY, LENGTH = 24, 3, 40
@@ -32,6 +33,7 @@ class Counting(ThreadingHTTPServer):
     def __init__(self, port: int):
         super().__init__(("127.0.0.1", 0), Handing)
         self.port, self.asked = port, Counter[str]()
+        self.through, self.release = 1_000_000, threading.Event()  # after so many, requests wait for it
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that was killed is no news."""
@@ -49,10 +51,13 @@ class Handing(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.server.asked[self.headers["Idempotency-Key"]] += 1
-        self._hand_on(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if sum(self.server.asked.values()) > self.server.through:
+            self.server.release.wait(HANG)
+        self._hand_on(body)
 
     def _hand_on(self, body: bytes | None) -> None:
-        real = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
+        real = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=HANG)
         try:
             real.request(self.command, self.path, body, {"Content-Type": "application/json"})
             answer = real.getresponse()
@@ -114,16 +119,22 @@ def test_stories_of_a_served_model_survive_two_kills(served: Counting, tmp_path,
     words += ["--count", str(COUNT), "--concurrency", str(CONCURRENCY), "--length", str(LENGTH)]
     before: list[dict[str, Any]] = []
     for enough in (COUNT // 4, COUNT // 2):
+        already = sum(served.asked.values())
+        served.through, served.release = already + enough - len(before), threading.Event()
         process = start(words)
-        until(lambda enough=enough: len(kept(journal)) >= enough)
+        until(
+            lambda enough=enough: (
+                len(kept(journal)) == enough and sum(served.asked.values()) == served.through + CONCURRENCY
+            )
+        )
         process.kill()
         process.communicate()
+        served.release.set()
         assert kept(journal)[: len(before)] == before
         before = kept(journal)
-        assert len(before) < COUNT, "it was killed on the way"
         asked = Counter(served.asked)
     process = start(words)
-    told, error = process.communicate(timeout=120)
+    told, error = process.communicate(timeout=HANG)
     assert process.returncode == 0, error
     assert f"{COUNT} of {COUNT} stories" in told
     found = kept(journal)

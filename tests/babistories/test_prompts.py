@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import pytest
 
@@ -93,7 +94,7 @@ def test_lists_are_gathered_until_there_are_enough(step, server, tmp_path, capsy
             return f"1. {letter}anna\n2. {letter}ENNO\n3. {letter}enno"
         return f"- It was {place.replace(',', '')}\n- Once upon a time"
 
-    server.answer, server.seconds = answer, 0.02
+    server.answer, server.wrong = answer, lambda prompt: time.sleep(0.02)  # so that several are under way
     words = ["babistories", step, "--out", str(tmp_path), "--server", server.address]
     assert main([*words, "--count", "9", "--concurrency", "2"]) == 0
     found = (tmp_path / f"{step}.txt").read_text().splitlines()
@@ -120,7 +121,7 @@ def test_lists_are_gathered_until_there_are_enough(step, server, tmp_path, capsy
 
 
 def test_no_more_is_asked_than_may_be_fruitless(server, tmp_path):
-    server.answer, server.seconds = lambda prompt: "Anna", 0.02
+    server.answer, server.wrong = lambda prompt: "Anna", lambda prompt: time.sleep(0.02)
     words = ["babistories", "names", "--out", str(tmp_path), "--server", server.address, "--concurrency", "64"]
     assert main(words) == 0
     assert sum(server.asked.values()) == BARREN + 1, "the first one brings a name"

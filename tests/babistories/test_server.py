@@ -1,29 +1,31 @@
 """Servers that answer badly: asked again, then one line, and the journal keeps every answer."""
 
+import asyncio
 import itertools
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
+from types import SimpleNamespace
 
+import httpx
 import pytest
 
+from memory_mosaics.babistories import pace
 from memory_mosaics.babistories.journal import entries
-from memory_mosaics.babistories.server import _retry_after
+from memory_mosaics.babistories.server import Server, _retry_after
 from memory_mosaics.cli import main
+from waiting import HANG, until
 
 PASSING = ["429", "500", "503", "garbage", "no text", "half", "nothing", "silence"]
 
 
 def command(server, out, *more: str, count: int = 6) -> list[str]:
     asked = ["babistories", "stories", "--out", str(out), "--server", server.address, "--count", str(count)]
-    return [*asked, "--timeout", "10", "--backoff", "0.05", *more]
-
-
-def patience(what: str) -> str:
-    return "1" if what == "silence" else "10"
+    return [*asked, "--timeout", str(HANG), "--backoff", "0.05", *more]
 
 
 def indices(out) -> list[int]:
@@ -31,20 +33,38 @@ def indices(out) -> list[int]:
 
 
 @pytest.mark.parametrize("what", PASSING)
-def test_what_passes_is_asked_again(what, server, tmp_path, capsys):
+def test_what_passes_is_asked_again(what, server, tmp_path, capsys, monkeypatch):
+    post = httpx.AsyncClient.post
+
+    async def impatient(client, url, *, headers, **more):
+        """Time runs out as soon as the server is silent about a request, and never for another."""
+        answer = asyncio.ensure_future(post(client, url, headers=headers, **more))
+        while not answer.done() and headers["Idempotency-Key"] not in server.silent:
+            await asyncio.sleep(0.01)
+        if not answer.done():
+            server.silent.discard(headers["Idempotency-Key"])  # what is lost is asked again with the same key
+            answer.cancel()
+            raise TimeoutError
+        return await answer
+
+    monkeypatch.setattr(httpx.AsyncClient, "post", impatient)
     server.script = [what, what]
-    assert main(command(server, tmp_path, "--concurrency", "2", "--timeout", patience(what))) == 0
+    assert main(command(server, tmp_path, "--concurrency", "2")) == 0
     assert sorted(indices(tmp_path)) == list(range(6))
     assert sum(server.asked.values()) == 8
     assert "2 retries" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("what", PASSING)
-def test_what_does_not_pass_is_one_line_and_the_journal_is_whole(what, server, tmp_path, capsys):
+def test_what_does_not_pass_is_one_line_and_the_journal_is_whole(what, server, tmp_path, capsys, monkeypatch):
     assert main(command(server, tmp_path, count=3)) == 0
     capsys.readouterr()
     server.always = what
-    assert main(command(server, tmp_path, "--retries", "2", "--timeout", patience(what))) == 2
+    with monkeypatch.context() as silent:
+        if what == "silence":  # all that is asked is in vain, so that no answer can be too slow
+            silent.setattr(Server, "_models", lambda server: asyncio.sleep(0, ["teller"]))
+        waiting = ["--timeout", "0.2"] if what == "silence" else []
+        assert main(command(server, tmp_path, "--retries", "2", *waiting)) == 2
     line = capsys.readouterr().err
     assert line.startswith("mosaics: the server gave up: ")
     assert line.count("\n") == 1
@@ -101,18 +121,35 @@ def test_a_wrong_key_is_not_asked_again(server, tmp_path, capsys):
     assert sum(server.asked.values()) == 1
 
 
-def test_the_server_is_left_alone_as_long_as_it_asks(server, tmp_path):
-    server.script, server.retry_after = ["429"], "1"
+@pytest.fixture
+def slept(monkeypatch) -> list[float]:
+    """How long the client meant to sleep each time. It does not, but its clock goes on by as much."""
+    slept: list[float] = []
+
+    async def sleep(server, seconds):
+        slept.append(max(0.0, seconds))
+
+    monkeypatch.setattr(Server, "_sleep", sleep)
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: sum(slept)))
+    return slept
+
+
+def test_the_server_is_left_alone_as_long_as_it_asks(server, tmp_path, slept):
+    server.script, server.retry_after = ["429"], "7"
     assert main(command(server, tmp_path, "--concurrency", "1", count=2)) == 0
-    assert 1.0 <= server.times[1] - server.times[0] < 1.6
+    assert sum(server.asked.values()) == 3
+    longest = [seconds for seconds in slept if seconds >= 7]
+    assert len(longest) == 1, "after the one that was refused"
+    assert longest[0] <= 7.7
 
 
-def test_a_wait_may_be_a_date():
+def test_a_wait_may_be_a_date(monkeypatch):
     assert _retry_after("7") == 7.0
     assert _retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
     assert _retry_after("soon") == _retry_after(None) == 0.0
-    ahead = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 30))
-    assert 25 < _retry_after(ahead) <= 30
+    ahead = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(1_000_000_030))
+    monkeypatch.setattr("memory_mosaics.babistories.server.time", SimpleNamespace(time=lambda: 1e9))
+    assert _retry_after(ahead) == 30
 
 
 def test_a_server_that_asks_for_hours_is_not_waited_for(server, tmp_path, capsys):
@@ -121,19 +158,18 @@ def test_a_server_that_asks_for_hours_is_not_waited_for(server, tmp_path, capsys
     assert "it asks to wait 86400 seconds" in capsys.readouterr().err
 
 
-def test_limits_of_a_minute_are_kept(server, tmp_path):
-    start = time.monotonic()
-    assert main(command(server, tmp_path, "--requests-per-minute", "600", count=8)) == 0
-    assert time.monotonic() - start >= 0.7
+def test_limits_of_a_minute_are_kept(server, tmp_path, slept):
+    assert main(command(server, tmp_path, "--requests-per-minute", "600", "--concurrency", "1", count=8)) == 0
+    assert sum(slept) == pytest.approx(0.7)
     tokens = sum(sum(entry["tokens"]) for entry in list(entries(tmp_path / "stories.journal"))[1:])
-    start = time.monotonic()
+    slept.clear()
     more = command(server, tmp_path / "tokens", "--tokens-per-minute", str(tokens * 40), "--concurrency", "1", count=8)
     assert main(more) == 0
-    assert 1.0 <= time.monotonic() - start <= 4.0, "all of them take a minute and a half of 40"
+    assert 1.0 <= sum(slept) <= 4.0, "all of them take a minute and a half of 40"
 
 
 def test_so_many_are_waited_for_and_no_more(server, tmp_path):
-    server.seconds = 0.1
+    server.gather, server.wrong = 4, lambda prompt: time.sleep(0.05)  # in which a fifth would come
     assert main(command(server, tmp_path, "--concurrency", "4", count=12)) == 0
     assert server.most_at_once == 4
 
@@ -174,61 +210,64 @@ def start(words: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(process, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
-def until(condition, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it takes too long"
-        time.sleep(0.01)
+def interrupt(process: subprocess.Popen[str]) -> str:
+    """Ctrl-C; what the process says when it has noticed."""
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    return process.stderr.readline()
 
 
 def test_ctrl_c_takes_in_what_is_under_way(server, tmp_path):
-    server.seconds = 0.5
+    server.through = 3
     process = start(command(server, tmp_path, "--concurrency", "3", count=60))
-    until(lambda: sum(server.asked.values()) >= 5)
-    process.send_signal(signal.SIGINT)
-    told, error = process.communicate(timeout=30)
+    until(lambda: sum(server.asked.values()) == 6)
+    assert "stopping after the 3 answers under way" in interrupt(process)
+    server.release.set()
+    told, error = process.communicate(timeout=HANG)
     assert process.returncode == 130
-    assert "stopping after the 3 answers under way" in error
     assert "Traceback" not in error
     assert "stopped: " in told
     assert "the same command goes on" in told
-    assert len(indices(tmp_path)) == sum(server.asked.values()), "every answer that was asked for is there"
+    assert len(indices(tmp_path)) == sum(server.asked.values()) == 6, "every answer that was asked for is there"
 
 
 def test_the_second_ctrl_c_drops_it(server, tmp_path):
-    server.seconds = 20.0
-    process = start(command(server, tmp_path, "--timeout", "60", count=60))
-    until(lambda: sum(server.asked.values()) >= 8)
+    server.through = 0
+    process = start(command(server, tmp_path, count=60))
+    until(lambda: sum(server.asked.values()) == 8)
+    assert "stopping after the 8 answers under way" in interrupt(process)
     process.send_signal(signal.SIGINT)
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    told, error = process.communicate(timeout=10)
+    told, error = process.communicate(timeout=HANG)
     assert process.returncode == 130, error
     assert "stopped: 0 of 60 stories" in told
 
 
 def test_killed_it_neither_loses_nor_repeats_an_answer(server, tmp_path):
-    server.seconds, count, concurrency = 0.1, 40, 4
+    count, concurrency = 40, 4
     words = command(server, tmp_path, "--concurrency", str(concurrency), count=count)
     kept: list[int] = []
     for _ in range(2):
-        process = start(words)
         already = sum(server.asked.values())
-        until(lambda already=already: sum(server.asked.values()) >= already + 10)
+        server.through, server.release = already + 10, threading.Event()
+        process = start(words)
+        until(lambda already=already: sum(server.asked.values()) == already + 10 + concurrency)
         process.kill()
         process.communicate()
+        server.release.set()
+        until(lambda: server.at_once == 0)
         with (tmp_path / "stories.journal").open("ab") as journal:
             journal.write(b'{"index": 39, "text": "Once up')  # as a kill in the middle of a line leaves it
         now = indices(tmp_path)
         assert now[: len(kept)] == kept, "nothing that was there is lost"
+        assert len(now) == len(kept) + 10, "all that was answered is there"
         kept = now
         asked_before = Counter(server.asked)
     process = start(words)
-    process.communicate(timeout=60)
+    process.communicate(timeout=HANG)
     assert process.returncode == 0
     found = indices(tmp_path)
     assert sorted(found) == list(range(count))
     assert len(found) == len(set(found))
     again = server.asked - asked_before
     assert sum(again.values()) == count - len(kept), "what is on the disk is not asked again"
-    assert sum(server.asked.values()) <= count + 2 * concurrency, "only what was under way is asked once more"
+    assert sum(server.asked.values()) == count + 2 * concurrency, "only what was under way is asked once more"

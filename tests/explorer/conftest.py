@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import time
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
@@ -15,6 +14,7 @@ from memory_mosaics import LanguageModel, memory_mosaic, transformer
 from memory_mosaics.explorer import Explorer
 from memory_mosaics.text.tokenizer import Tokenizer, byte_tokenizer, train_bpe
 from memory_mosaics.trained import Trained
+from waiting import HANG, until
 
 WORDS = "Once there was a girl named Lily. She had a red kite and a small dog. The dog saw the red kite. "
 
@@ -72,7 +72,7 @@ class Served:
 
     def stop(self) -> None:
         self.server.should_exit = True
-        self.thread.join(timeout=20)
+        self.thread.join(HANG)
         self.listening.close()
 
 
@@ -89,7 +89,7 @@ def send(served, method="POST", path="/api/read", body=None, headers=None, raw=N
     """One request, with exactly these headers beside the usual ones."""
     data = raw if raw is not None else json.dumps(body).encode() if body is not None else None
     usual = {"Content-Type": "application/json"} if data is not None else {}
-    with closing(HTTPConnection("127.0.0.1", served.port, timeout=60)) as line:
+    with closing(HTTPConnection("127.0.0.1", served.port, timeout=HANG)) as line:
         line.request(method, path, data, usual | (headers or {}))
         answer = line.getresponse()
         content = answer.read()
@@ -107,9 +107,16 @@ def browser():
     if CHROMIUM is None:
         pytest.skip("there is no chromium here")
     with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=1000 * HANG)
         yield chromium
         chromium.close()
+
+
+FRAMES = """() => new Promise((done) => {
+    let left = 12;
+    const frame = () => (left-- ? requestAnimationFrame(frame) : done());
+    frame();
+})"""
 
 
 class Tab:
@@ -118,7 +125,7 @@ class Tab:
     def __init__(self, browser, address: str | None = None, **options):
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}} | options)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(15_000)
+        self.page.set_default_timeout(1000 * HANG)
         self.wrong: list[str] = []
         self.page.on("console", lambda said: said.type == "error" and self.wrong.append(said.text))
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
@@ -141,12 +148,11 @@ class Tab:
 
     def until(self, expression: str, wanted: object = True) -> None:
         """Wait for it. The page's own policy forbids what `wait_for_function` does, which is to evaluate a text."""
-        for _ in range(150):
-            found = self.page.evaluate(expression)
-            if found == wanted:
-                return
-            time.sleep(0.1)
-        raise AssertionError(f"{expression} is {found}, not {wanted}")
+        until(lambda: self.page.evaluate(expression) == wanted, step=0.05)
+
+    def settle(self) -> None:
+        """Let the page handle what has happened and draw it, so that what should not follow would show."""
+        self.page.evaluate(FRAMES)
 
     def write(self, text: str) -> None:
         """Instead of what is there, and wait until it is read."""

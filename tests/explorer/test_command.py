@@ -10,19 +10,19 @@ from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from threading import Thread
-from time import perf_counter, sleep
 
 import pytest
 
 pytest.importorskip("fastapi")
 
-from memory_mosaics import checkpoint, memory_mosaic
+from memory_mosaics import checkpoint
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
 from memory_mosaics.explorer import command, show
 from memory_mosaics.explorer.answers import PAGE
+from waiting import HANG
 
-from .conftest import TEXT, small
+from .conftest import TEXT
 
 
 def saved(trained, folder: Path) -> Path:
@@ -32,14 +32,18 @@ def saved(trained, folder: Path) -> Path:
 
 
 @contextmanager
-def served_by_the_command(run: Path):
+def served_by_the_command(run: Path, *python: str):
     """The process and its port."""
-    words = [sys.executable, "-m", "memory_mosaics.cli", "explore", str(run), "--port", "0", "--device", "cpu"]
+    python = python or ("-m", "memory_mosaics.cli")
+    words = [sys.executable, *python, "explore", str(run), "--port", "0", "--device", "cpu"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
-            found = re.search(r"http://127\.0\.0\.1:(\d+)", server.stdout.readline())
-            assert found
+            found = None
+            while not found:
+                line = server.stdout.readline()
+                assert line, "it has ended"
+                found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
             yield server, int(found[1])
         finally:
             server.kill()
@@ -60,36 +64,57 @@ def test_the_command_says_what_is_wrong(mosaic, capsys, tmp_path, monkeypatch):
 def test_the_command_serves_until_it_is_interrupted(mosaic, tmp_path):
     run = saved(mosaic, tmp_path / "run")
     with served_by_the_command(run) as (server, port):
-        with closing(HTTPConnection("127.0.0.1", port, timeout=60)) as line:
+        with closing(HTTPConnection("127.0.0.1", port, timeout=HANG)) as line:
             line.request("GET", "/")
             assert line.getresponse().status == 200
         server.send_signal(signal.SIGINT)
-        _, wrong = server.communicate(timeout=60)
+        _, wrong = server.communicate(timeout=HANG)
     assert (server.returncode, wrong) == (0, "")
 
 
-def test_an_interrupted_command_does_not_read_to_the_end(tmp_path):
-    """A text of 4,000 tokens in a model that needs long for it."""
-    run = saved(small("large", memory_mosaic, width=512, blocks=8, heads=8), tmp_path / "run")
+# Says when it has read one stretch of tokens, and reads the next when the explorer has been told to stop.
+ONE_STRETCH = """
+import sys, time
+from memory_mosaics.cli import main
+from memory_mosaics.explorer.reading import Engine
+from memory_mosaics.explorer.server import Server
+read = Engine.read
+def reported(engine, tokens, state, changes):
+    while state is not None and not engine.stopped:
+        time.sleep(0.01)
+    answer = read(engine, tokens, state, changes)
+    print("read", len(tokens), flush=True)
+    return answer
+answer = Server.answer
+def answered(server):  # what is read before is the explorer's own
+    Engine.read = reported
+    answer(server)
+Server.answer = answered
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_an_interrupted_command_does_not_read_to_the_end(mosaic, tmp_path):
+    """Of 4,000 tokens it has read 64."""
+    run = saved(mosaic, tmp_path / "run")
     answers = []
 
     def ask(port: int) -> None:
         body = json.dumps({"session": "a", "model": 0, "text": "qx" * 2000})
-        with closing(HTTPConnection("127.0.0.1", port, timeout=60)) as line:
+        with closing(HTTPConnection("127.0.0.1", port, timeout=HANG)) as line:
             line.request("POST", "/api/read", body, {"Content-Type": "application/json"})
             answers.append(line.getresponse().read())
 
-    with served_by_the_command(run) as (server, port):
+    with served_by_the_command(run, "-c", ONE_STRETCH) as (server, port):
         asking = Thread(target=ask, args=[port])
         asking.start()
-        sleep(1.0)
+        assert server.stdout is not None
+        assert server.stdout.readline() == "read 64\n"
         assert not answers, "it is at work"
-        begin = perf_counter()
         server.send_signal(signal.SIGINT)
-        _, wrong = server.communicate(timeout=60)
-        assert perf_counter() - begin < 5
+        told, wrong = server.communicate(timeout=HANG)
         asking.join()
-    assert (server.returncode, wrong) == (0, "")
+    assert (server.returncode, told.strip(), wrong) == (0, "", "")
     assert b"the explorer has been stopped" in answers[0]
 
 

@@ -96,10 +96,12 @@ def test_a_mouse_that_rests_takes_nothing_from_who_types(tab):
     tab.page.keyboard.press("Control+End")
     for letter in " kite and a":
         tab.page.keyboard.type(letter)
-        tab.page.wait_for_timeout(40)
+        tab.settle()
     tab.until("window.explorer.panes[0].taken.endsWith('kite and a')")
-    tab.page.wait_for_timeout(200)
-    assert tab.at() == tab.page.evaluate("window.explorer.panes[0].data.count - 1")
+    last = "window.explorer.panes[0].position === window.explorer.panes[0].data.count - 1"
+    tab.until(last)
+    tab.settle()
+    assert tab.page.evaluate(last)
     tab.page.mouse.move(0, 0)
     tab.page.hover(token(5))
     tab.until("window.explorer.panes[0].position", 5)
@@ -130,7 +132,7 @@ def test_the_form_stays_while_the_mouse_crosses_the_text(tab):
     at = tab.at()
     for position in (1, 5, 9):
         tab.page.hover(token(position))
-        tab.page.wait_for_timeout(60)
+        tab.settle()
     assert tab.at() == at
     tab.page.evaluate("window.explorer.panes[0].show()")  # as any answer that comes does
     assert tab.page.input_value(".rewrite input") == "do"

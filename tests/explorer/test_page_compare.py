@@ -41,7 +41,7 @@ def test_a_held_token_is_held_on_both_sides(other):
     other.page.wait_for_selector(".pane[data-pane='1'].held .token[aria-selected=true]")
     other.until("explorer.panes[1].letters() === explorer.panes[0].letters()")
     other.page.hover(token(20, 1))
-    other.page.wait_for_timeout(200)
+    other.settle()
     assert chosen(other, 0) == chosen(other, 1)
     assert other.at(0) == 6
     other.page.click(token(len(TEXT) - 8, 1))
@@ -55,13 +55,15 @@ def test_a_token_chosen_while_the_other_model_reads_is_chosen_there_too(other):
     other.page.evaluate("""() => { // holds the second model's answers back
         const read = SERVED.read.bind(SERVED);
         SERVED.read = async (asked) => {
-            if (asked.model === 1) await new Promise((go) => setTimeout(go, 600));
+            if (asked.model === 1) await new Promise((go) => { window.release = go; });
             return read(asked);
         };
     }""")
     other.page.click("#tab-compare")
     other.page.click(token(6))
+    other.until("typeof window.release", "function")
     assert other.page.evaluate("explorer.panes[1].data.count") == 0
+    other.page.evaluate("window.release()")
     other.until("explorer.panes[1].data.count > 0")
     other.until("explorer.panes[1].letters() === explorer.panes[0].letters()")
     assert other.at(0) == 6

@@ -95,7 +95,7 @@ def test_the_keys_are_for_the_pane_that_has_the_focus(tab):
     assert tab.page.locator(".tile.off").count() == 1
     tab.page.focus(token(0))
     tab.page.keyboard.press("u")
-    tab.page.wait_for_timeout(300)
+    tab.settle()
     assert tab.page.locator(".tile.off").count() == 1
     tab.page.focus(memory(0, "sequence", 1, 1))
     tab.page.keyboard.press("u")

@@ -85,7 +85,7 @@ def test_a_saved_view_is_as_it_was(browser, mosaic, of_bytes, tmp_path):
         one.page.click(".pane[data-pane='0'] .guess >> nth=2")
         one.page.click(".pane[data-pane='1'] .segments [data-measure=effective]")
         one.until("explorer.panes.every(pane => pane.target !== null && pane.found.target)")
-        one.page.wait_for_timeout(300)
+        one.settle()
         before = one.page.evaluate(STATE)
         before[1]["target"] = one.page.evaluate("explorer.panes[1].found.target[1]")
         with reopened(one, browser, tmp_path) as saved:

@@ -1,6 +1,5 @@
 """A server that is gone, busy, slow, or another."""
 
-import time
 from contextlib import ExitStack
 
 from memory_mosaics.serving.gate import Gate
@@ -19,12 +18,7 @@ def test_a_lost_server_is_told_and_found_again(browser, mosaic):
     one.page.fill("#text", "The dog")
     one.page.wait_for_selector("text=The explorer does not answer")
     assert one.page.locator(".token").count() > 0, "what was read stays"
-    for _ in range(50):
-        try:
-            server = Served([mosaic], port)
-            break
-        except OSError:
-            time.sleep(0.2)
+    server = Served([mosaic], port)
     one.until("document.querySelector('.pane .tokens').textContent === 'The dog'")
     one.page.wait_for_selector("#message", state="hidden")
     one.context.close()

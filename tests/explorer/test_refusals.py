@@ -11,6 +11,7 @@ from memory_mosaics.explorer import Explorer
 from memory_mosaics.explorer.app import BODY, WAITING
 from memory_mosaics.explorer.server import Server
 from memory_mosaics.serving.gate import Gate
+from waiting import HANG, until
 
 from .conftest import Served, reading, send
 
@@ -72,10 +73,7 @@ def test_no_more_than_a_few_wait(served):
         waiting = [Thread(target=ask) for _ in range(1 + WAITING + 3)]
         for thread in waiting:
             thread.start()
-        for _ in range(100):
-            if len(answers) >= 3:
-                break
-            waiting[0].join(timeout=0.1)
+        until(lambda: len(answers) >= 3)
         assert answers == [429] * 3
     for thread in waiting:
         thread.join()
@@ -85,7 +83,7 @@ def test_no_more_than_a_few_wait(served):
 def by_hand(served, head: bytes, body: bytes = b"") -> bytes:
     """The first line of what comes back."""
     name = f"Host: 127.0.0.1:{served.port}\r\nContent-Type: application/json\r\n".encode()
-    with socket.create_connection(("127.0.0.1", served.port), timeout=20) as client:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=HANG) as client:
         client.sendall(head.replace(b"\r\n", b"\r\n" + name, 1) + b"\r\n")
         try:
             client.sendall(body)

@@ -39,7 +39,7 @@ def test_values_and_gradients_are_those_of_the_definition(time, start):
             assert_close(found, slow, rtol=1e-4, atol=1e-4)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     time=st.integers(0, 3 * CHUNK + 1),
     batch=st.integers(1, 3),
@@ -51,7 +51,7 @@ def test_any_shape(time, batch, heads, width):
     assert_close(leaky_average(x, decay, mean), reference(x, decay, mean), rtol=1e-4, atol=1e-4)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(cut=st.integers(0, 100))
 def test_continuing_from_the_last_average_is_going_on(cut):
     x, decay, _ = problem(100)

@@ -72,7 +72,7 @@ def test_keys_and_values_may_have_different_widths(width, value_width):
     check(problem(20, 20, width=width, value_width=value_width), known=0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     time=st.integers(0, 20),
     pairs=st.integers(0, 20),

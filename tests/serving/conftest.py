@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -18,9 +17,20 @@ import pytest
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.training import loop
 from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training
+from waiting import HANG, until
 
 # Without what coverage puts there: the server must be one as users have it.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "MOSAICS_"))}
+
+
+# The command, with all the time that requests need to finish when it is to stop.
+PATIENT = f"""
+import sys
+from memory_mosaics.cli import main
+from memory_mosaics.serving import listening
+listening.PATIENCE = {HANG:.0f}
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +54,7 @@ class Process:
     """`mosaics serve` in a process of its own on a free port."""
 
     def __init__(self, run: Path, *flags: str, **environment: str):
-        command = [sys.executable, "-m", "memory_mosaics.cli", "serve", str(run), "--port", "0", *flags]
+        command = [sys.executable, "-c", PATIENT, "serve", str(run), "--port", "0", *flags]
         own = ENVIRONMENT | {"OMP_NUM_THREADS": "1"} | environment
         self.process = subprocess.Popen(command, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -81,7 +91,7 @@ def in_a_thread(run: Path, *, key: str | None = None, **limits: int):
     thread.start()
 
     def ask(path: str, body: object = None, *, method: str | None = None, **headers: str):
-        connection = http.client.HTTPConnection(*listening.getsockname(), timeout=60)
+        connection = http.client.HTTPConnection(*listening.getsockname(), timeout=HANG)
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         kind = {"content-type": "application/json"} | {name.replace("_", "-"): said for name, said in headers.items()}
         connection.request(method or ("GET" if body is None else "POST"), path, data, kind)
@@ -116,14 +126,21 @@ def asked_by_hand(address, body: object, size: int | None = None) -> socket.sock
     """A connection that has sent the first `size` bytes of a body."""
     data = json.dumps(body).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost:{address[1]}\r\ncontent-type: application/json\r\n"
-    client = socket.create_connection(address, timeout=30)
+    client = socket.create_connection(address, timeout=HANG)
     client.sendall(head.encode() + b"content-length: %d\r\n\r\n" % len(data) + data[:size])
     return client
 
 
-def until(condition) -> None:
-    for _ in range(3000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it does not come")
+@pytest.fixture
+def endless(monkeypatch):
+    """After one step of the model, a row goes on only when another of its batch has been ended from outside."""
+    from memory_mosaics.serving.batches import Batch
+
+    step = Batch.step
+
+    def one_step(batch: Batch) -> None:
+        rows = batch.live
+        step(batch)
+        until(lambda: not rows or any(row.ended for row in rows))
+
+    monkeypatch.setattr(Batch, "step", one_step)

@@ -6,7 +6,8 @@ import socket
 import pytest
 
 from memory_mosaics.cli import main
-from serving.conftest import asked_by_hand, in_a_thread, until
+from serving.conftest import asked_by_hand, in_a_thread
+from waiting import until
 
 pytest.importorskip("fastapi", reason="pip install 'memory-mosaics[serve]'")
 pytest.importorskip("uvicorn", reason="pip install 'memory-mosaics[serve]'")
@@ -121,13 +122,13 @@ def test_too_many_texts_are_not_read(server, ask, monkeypatch):
     assert ask("/v1/completions", {"prompt": ["a"] * 20, "n": 10})[0] == 400
 
 
-def test_who_goes_away_is_not_waited_for(server, monkeypatch):
+def test_who_goes_away_is_not_waited_for(server, endless, monkeypatch):
     monkeypatch.setattr("memory_mosaics.serving.app.LOOK", 0.1)
     service, ask = server
     for stream in (True, False):
         with asked_by_hand(ask.address, {"prompt": "a", "max_tokens": 390, "stream": stream, "n": 32}):
             until(lambda: service.engine.load == 1)
-        (rows,) = service.engine.inside
+            (rows,) = service.engine.inside
         until(lambda: service.engine.load == 0)
         assert sum(row.take.__self__.count for row in rows) < 32 * 390
 

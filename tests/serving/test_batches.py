@@ -12,6 +12,7 @@ from memory_mosaics.generation import GREEDY, Draw, generate
 from memory_mosaics.serving.batches import Batch, Busy, Engine, Row, Stopped
 from memory_mosaics.studies.writer import OwnDraw
 from mixers_under_contract import MIXERS
+from waiting import HANG, until
 
 VOCABULARY = 50
 
@@ -47,7 +48,7 @@ class Writing:
         self.done.set()
 
     def result(self):
-        assert self.done.wait(60)
+        assert self.done.wait(HANG)
         if self.error:
             raise self.error
         return self.tokens
@@ -123,7 +124,7 @@ def test_an_engine_answers_everybody(rows):
             engine.submit([writing.row for writing in request])
         for writing in (writing for request in asked for writing in request):
             assert writing.result() == alone(model, writing.row.prompt, writing.length)
-        assert engine.load == 0
+        until(lambda: engine.load == 0)  # the last token is told before its row ends
 
 
 def test_requests_take_turns():
@@ -132,7 +133,9 @@ def test_requests_take_turns():
     def writing(name: str) -> Writing:
         """One token, told when all are queued."""
         writing = Writing([1], 1)
-        writing.row.take = lambda token, likely: (queued.wait(30) and order.append(name)) or writing.take(token, likely)
+        writing.row.take = lambda token, likely: (
+            (queued.wait(HANG) and order.append(name)) or writing.take(token, likely)
+        )
         return writing
 
     with engine_of(model_of("mosaic"), rows=1) as engine:
@@ -156,7 +159,7 @@ def test_too_many_requests_are_refused_and_a_row_that_nobody_wants_leaves():
         late = Writing([1], 3)
         engine.submit([late.row])
         assert len(late.result()) == 3
-        assert engine.load == 1
+        until(lambda: engine.load == 1)
     with pytest.raises(Stopped):
         long[1].result()
     with pytest.raises(Stopped):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from serving.conftest import Process
+from waiting import HANG
 
 openai = pytest.importorskip("openai", reason="the official client is not installed: pip install openai")
 pytest.importorskip("fastapi", reason="pip install 'memory-mosaics[serve]'")
@@ -157,7 +158,7 @@ def test_ctrl_c_finishes_what_is_on_its_way_and_says_goodbye(server, client):
     server.process.send_signal(signal.SIGINT)
     events += list(stream)
     assert events[-1].choices[0].finish_reason in ("length", "stop")
-    out, err = server.process.communicate(timeout=30)
+    out, err = server.process.communicate(timeout=HANG)
     assert (server.process.returncode, err) == (0, "")
     assert re.fullmatch("goodbye; requests answered: [1-9][0-9]*", out.splitlines()[-1])
 
@@ -172,6 +173,6 @@ def test_a_second_ctrl_c_does_not_wait(story_run):
         server.process.send_signal(signal.SIGINT)
         with pytest.raises(openai.APIError, match="the server is being stopped"):
             list(stream)
-        out, err = server.process.communicate(timeout=30)
+        out, err = server.process.communicate(timeout=HANG)
     assert (server.process.returncode, err) == (0, "")
     assert "goodbye; requests answered: 0" in out

@@ -8,7 +8,8 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from serving.conftest import asked_by_hand, in_a_thread, until
+from serving.conftest import asked_by_hand, in_a_thread
+from waiting import HANG, until
 
 pytest.importorskip("fastapi", reason="pip install 'memory-mosaics[serve]'")
 pytest.importorskip("uvicorn", reason="pip install 'memory-mosaics[serve]'")
@@ -58,7 +59,7 @@ def test_a_body_that_is_too_large(ask):
         assert (status, answer["error"]["message"]) == (413, "a request may have 20000 bytes, and this one has more")
 
 
-def test_more_requests_than_may_wait(story_run, monkeypatch):
+def test_more_requests_than_may_wait(story_run, endless, monkeypatch):
     monkeypatch.setattr("memory_mosaics.serving.app.LOOK", 0.1)
     with in_a_thread(story_run, requests=1) as (service, ask):
         with asked_by_hand(ask.address, {"prompt": "a", "max_tokens": 2000, "n": 64}), monkeypatch.context() as unread:
@@ -69,12 +70,23 @@ def test_more_requests_than_may_wait(story_run, monkeypatch):
             assert ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]})[0] == 429
             assert ask("/health")[2]["requests"] == 1
         until(lambda: service.engine.load == 0)
-        assert ask("/v1/completions", {"prompt": "a"})[0] == 200
+        assert ask("/v1/completions", {"prompt": "a", "max_tokens": 1})[0] == 200
 
 
 def test_bodies_that_come_slowly(story_run, monkeypatch):
     """They end with 408, and so many of them leave room for nobody but /health."""
-    monkeypatch.setattr("memory_mosaics.serving.gate.READING", 2.0)
+    monkeypatch.setattr("memory_mosaics.serving.gate.READING", HANG)
+    timeout_at, waiting = asyncio.timeout_at, []
+
+    def noted(when):
+        waiting.append((asyncio.get_running_loop(), timeout_at(when)))
+        return waiting[-1][1]
+
+    def end(timeout):
+        with suppress(RuntimeError):  # it is over already
+            timeout.reschedule(0.0)
+
+    monkeypatch.setattr("memory_mosaics.serving.gate.asyncio.timeout_at", noted)
     with in_a_thread(story_run, requests=1) as (service, ask), ExitStack() as slow:
         clients = [
             slow.enter_context(asked_by_hand(ask.address, {"prompt": "a"}, 5)) for _ in range(service.limits.places)
@@ -83,9 +95,11 @@ def test_bodies_that_come_slowly(story_run, monkeypatch):
         status, headers, answer = ask("/v1/completions", {"prompt": "a"})
         assert (status, headers["retry-after"], answer["error"]["type"]) == (429, "1", "rate_limit_error")
         assert ask("/health")[0] == 200
+        for loop, timeout in waiting:  # the time is over
+            loop.call_soon_threadsafe(end, timeout)
         told = clients[0].makefile("rb").read().decode()  # to the end: the connection is closed
         assert told.startswith("HTTP/1.1 408 ")
-        assert "the request did not come within 2 seconds" in told
+        assert f"the request did not come within {HANG:g} seconds" in told
         until(lambda: ask("/v1/completions", {"prompt": "a"})[0] == 200)
 
 

@@ -9,6 +9,7 @@ import pytest
 from memory_mosaics.cli import main
 from memory_mosaics.studies import prompts
 from memory_mosaics.studies.prompts_page import write_page
+from waiting import HANG
 
 RELOADED = """<script>
 if (!sessionStorage.getItem("again")) {
@@ -144,7 +145,7 @@ def test_verdicts_survive_a_reload(out, results, tmp_path):
     page.write_text(text.replace("</body>", RELOADED), encoding="utf-8")
     options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'browser'}"]
     options += ["--enable-logging=stderr", "--log-level=0", "--virtual-time-budget=4000", "--dump-dom"]
-    shown = subprocess.run(["chromium", *options, page.as_uri()], capture_output=True, text=True, timeout=120)
+    shown = subprocess.run(["chromium", *options, page.as_uri()], capture_output=True, text=True, timeout=HANG)
     assert "CONSOLE" not in shown.stderr
     assert re.findall(r'value="(\w+)" aria-pressed="true"', shown.stdout) == ["right", "partly"]
     assert "2 of 48 judged, kept in this browser" in shown.stdout

@@ -1,10 +1,10 @@
 import json
+import os
 import random
 import re
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from memory_mosaics.studies.sweep import Space
 from memory_mosaics.studies.trials import outcome_of
 from memory_mosaics.text import corpus
 from memory_mosaics.training.recipe import Machine, ModelChoice, Training
+from waiting import HANG
 
 pytest.importorskip("optuna", reason="Optuna is not installed")
 
@@ -141,11 +142,13 @@ def test_killed_and_started_again_it_ends_the_same(data, tmp_path):
     whole = run(data, tmp_path / "whole", training=slow)
     out, second = tmp_path / "killed", whole["rows"][1]["name"]
     code = COMMAND.format(model=asdict(MODEL), training=asdict(slow), more="")
-    with subprocess.Popen([sys.executable, "-c", code, str(data), str(out)], stderr=subprocess.DEVNULL) as process:
-        while not list((out / "trials" / second).glob("step-*")):
-            assert process.poll() is None
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
+    # Before the second event after the one that puts its first checkpoint there.
+    killed = f"from killing import kill_at; kill_at({str(out / 'trials' / second)!r}, 2, after='/step-')\n"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
+    command = [sys.executable, "-c", killed + code, str(data), str(out)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment) as process:
+        assert process.wait(HANG) == -signal.SIGKILL
+    assert list((out / "trials" / second).glob("step-*"))
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(out / "journal.log")))
     left = optuna.load_study(study_name="sweep", storage=storage).trials[1]
     assert left.state == optuna.trial.TrialState.RUNNING

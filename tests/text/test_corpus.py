@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +27,7 @@ from memory_mosaics.text.sources import Source, find_sources, read_blocks
 from memory_mosaics.text.token_file import TokenFile
 from memory_mosaics.text.tokenizer import Tokenizer, byte_tokenizer, gpt2, train_bpe
 from memory_mosaics.text.workers import default_workers, encode_block, encode_blocks
+from waiting import HANG, until
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 DOCUMENTED = (Path(__file__).parents[2] / "docs" / "bad_input.md").read_text(encoding="utf-8")
@@ -168,7 +168,7 @@ def own() -> Tokenizer:
 
 
 @given(words=st.lists(WORDS, max_size=60), size=st.integers(64, 90), whole=st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_cutting_a_text_into_blocks_changes_no_token(tmp_path_factory, own, words, size, whole):
     file = tmp_path_factory.getbasetemp() / "blocks.txt"
     file.write_bytes("".join(words).encode())
@@ -362,13 +362,6 @@ def much(tmp_path, own) -> Path:
     return tmp_path
 
 
-def wait_for(what, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def written(folder: Path) -> bool:
     return any(file.stat().st_size > 0 for file in folder.glob(".corpus.*.part/train.bin"))
 
@@ -377,9 +370,9 @@ def written(folder: Path) -> bool:
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_ctrl_c_leaves_nothing(much, workers):
     process = python(PREPARE, much / "much.jsonl", much / "corpus", much / "own", workers, start_new_session=True)
-    wait_for(lambda: written(much))
+    until(lambda: written(much))
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
-    _, told = process.communicate(timeout=30)
+    _, told = process.communicate(timeout=HANG)
     assert told.rstrip().endswith("KeyboardInterrupt")
     assert process.returncode != 0
     assert left_in(much) == ["much.jsonl", "own"]
@@ -389,12 +382,12 @@ def test_ctrl_c_leaves_nothing(much, workers):
 def test_a_killed_run_leaves_nothing_that_looks_finished(much):
     psutil = pytest.importorskip("psutil")
     process = python(PREPARE, much / "much.jsonl", much / "corpus", much / "own", "2", start_new_session=True)
-    wait_for(lambda: written(much))
+    until(lambda: written(much))
     workers = psutil.Process(process.pid).children(recursive=True)
     assert len(workers) >= 3
     process.kill()
     process.communicate()
-    wait_for(lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers))
+    until(lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers))
     assert not (much / "corpus").exists()
     hidden = [name for name in left_in(much) if name.startswith(".corpus")]
     assert len(hidden) == 1

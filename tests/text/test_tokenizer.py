@@ -7,7 +7,6 @@ import random
 import shutil
 import subprocess
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from counting import calls
 from memory_mosaics.errors import UserError
 from memory_mosaics.text import tokenizer as module
 from memory_mosaics.text.tokenizer import Tokenizer, byte_tokenizer, find, gpt2, train_bpe
@@ -108,7 +108,7 @@ def test_hard_texts_get_gpt2s_ids(text, gpt2_tokenizer, by_tokenizers, oracle):
 
 
 @given(st.text(max_size=200) | st.text("ab' \n1.é<|>ĠAsdtlvrem\u3000\xa0", max_size=60))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_any_text_gets_gpt2s_ids(gpt2_tokenizer, by_tokenizers, oracle, text):
     assert gpt2_tokenizer.encode(text) == by_tokenizers.encode(text) == oracle.encode_ordinary(text)
     assert gpt2_tokenizer.decode(gpt2_tokenizer.encode(text)) == text
@@ -150,16 +150,15 @@ def test_a_million_blanks_do_not_break_the_fast_engine(gpt2_tokenizer):
 
 
 @needs_texts
-def test_the_bulk_path_is_fast(gpt2_tokenizer):
-    texts = texts_of(DATA / "tinystories" / "train.jsonl", 2500)
+def test_many_texts_go_through_the_fast_engine_with_few_calls(gpt2_tokenizer, monkeypatch):
+    texts = texts_of(DATA / "tinystories" / "train.jsonl", 250)
+    monkeypatch.setattr(gpt2_tokenizer, "_by_tokenizers", None)
     gpt2_tokenizer.encode_many(texts[:10])
-    start = time.process_time()
-    gpt2_tokenizer.encode_many(texts)
-    assert sum(map(len, texts)) / (time.process_time() - start) > 2e6
+    assert calls(lambda: gpt2_tokenizer.encode_many(texts)) < 8 * len(texts) + 100
 
 
 @given(st.text(max_size=100))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_text_comes_back(own, text):
     for tokenizer in (own, byte_tokenizer()):
         ids = tokenizer.encode(text)

@@ -9,8 +9,10 @@ import sys
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 
+from killing import kill_at
 from memory_mosaics.cli import main
 from memory_mosaics.training.recipe import Run
+from waiting import HANG
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("COV_")} | {
     "OMP_NUM_THREADS": "1"
@@ -36,37 +38,51 @@ def start(run: Run, *launcher: str) -> subprocess.Popen:
 
 
 def finish(process: subprocess.Popen) -> str:
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=HANG)
     assert process.returncode == 0, err
     return out
 
 
-def fork(run: Run, **environment: str) -> BaseProcess:
-    process = FORKS.Process(target=_train, args=(flags(run), {"OMP_NUM_THREADS": "1"} | environment), daemon=True)
+def fork(run: Run, *, kill_before: int = 0, **environment: str) -> BaseProcess:
+    """Such a process; it may be killed before an event in the folder of its run."""
+    killed = (str(run.out), kill_before)
+    words = (flags(run), {"OMP_NUM_THREADS": "1"} | environment, killed)
+    process = FORKS.Process(target=_train, args=words, daemon=True)
     process.start()
     return process
 
 
-def _train(words: list[str], environment: dict[str, str]) -> None:
+def _train(words: list[str], environment: dict[str, str], killed: tuple[str, int]) -> None:
     os.environ.update(environment)
+    if killed[1]:
+        kill_at(*killed)
     sys.exit(main(["train", *words]))
 
 
 def fork_two(run: Run) -> None:
     """The two processes that torchrun would start, until they end."""
-    meet = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    meet = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(reserved_port()), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     processes = [fork(run, RANK=rank, LOCAL_RANK=rank, **meet) for rank in "01"]
     for process in processes:
-        process.join(timeout=200)
+        process.join(HANG)
     ends = [process.exitcode for process in processes]
     for process in processes:
         process.kill()
     assert ends == [0, 0]
 
 
-def free_port() -> int:
-    """Below those that the system gives to outgoing connections, so that none takes it meanwhile."""
+RESERVED: list[socket.socket] = []
+
+
+def reserved_port() -> int:
+    """Below those that the system gives to outgoing connections; no other test gets it while this process lives.
+
+    The socket stays bound here without listening, which lets those in that reuse addresses, as torch does, and not
+    those who look for a free port in this way.
+    """
     while True:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("localhost", random.randrange(20_000, 30_000)))
-            return probe.getsockname()[1]
+        with contextlib.suppress(OSError):
+            RESERVED.append(socket.socket())
+            RESERVED[-1].bind(("localhost", random.SystemRandom().randrange(20_000, 30_000)))
+            RESERVED[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            return RESERVED[-1].getsockname()[1]

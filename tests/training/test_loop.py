@@ -5,7 +5,6 @@ import os
 import random
 import shutil
 import signal
-import time
 from dataclasses import replace
 
 import pytest
@@ -21,6 +20,7 @@ from memory_mosaics.training.loop import Diverged, Trainer, train
 from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training
 from training.conftest import STEPS, TINY
 from training.processes import finish, fork, start
+from waiting import HANG, until
 
 
 def weights(run):
@@ -158,16 +158,15 @@ def test_a_large_seed_is_a_seed(run):
 
 
 def test_two_processes_do_not_train_in_one_folder(run):
-    plan = run(steps=4000)
+    plan = run(steps=1_000_000)
     process = start(plan)
     try:
-        while not (plan.out / "log.jsonl").exists() and process.poll() is None:
-            time.sleep(0.05)
+        until(lambda: (plan.out / "log.jsonl").exists() or process.poll() is not None)
         with pytest.raises(UserError, match="is being trained in by another process; wait for it"):
             train(plan)
     finally:
         process.terminate()
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=HANG)
     assert process.returncode == 130
     assert "Stopped; the same command goes on from there." in out
 
@@ -451,25 +450,21 @@ def test_a_damaged_record_of_what_the_run_is_is_named(run, name):
 
 @pytest.mark.slow
 def test_killed_twenty_times_it_ends_the_same(run):
-    """kill -9 at random moments, half of them while saving, since it saves after each step."""
+    """kill -9 before random events of the file system: most of them while saving, since it saves after each step."""
     change = {
-        "steps": 250,
+        "steps": 60,
         "machine": {"save_every": 1, "log_every": 1},
         "model": {"dropout": 0.1},
-        "evaluate_every": 125,
+        "evaluate_every": 30,
     }
     whole, killed = run("whole", **change), run("killed", **change)
     train(whole)
     moments = random.Random(0)
     for number in range(20):
-        before = {path.name for path in checkpoint.steps(killed.out)}
-        process = fork(killed)
-        while process.is_alive() and {path.name for path in checkpoint.steps(killed.out)} == before:
-            time.sleep(0.005)  # until it has gone on
-        time.sleep(moments.uniform(0, 0.25))
-        assert process.is_alive(), f"it ended before kill {number}"
-        process.kill()
-        process.join()
+        process = fork(killed, kill_before=moments.randrange(50, 150))
+        process.join(HANG)
+        assert process.exitcode == -signal.SIGKILL, f"it ended before kill {number}"
+    assert "step-00000005" < checkpoint.newest(killed.out).name < "step-00000060"
     finish(start(killed))
     assert same(weights(whole), weights(killed))
     assert losses(whole) == losses(killed)

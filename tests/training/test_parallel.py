@@ -1,7 +1,6 @@
 """Many processes: torchrun on the CPU with gloo. The losses are those of one process."""
 
 import shutil
-import time
 
 import pytest
 
@@ -9,7 +8,8 @@ from memory_mosaics import checkpoint
 from memory_mosaics.errors import UserError
 from memory_mosaics.training.log import read
 from memory_mosaics.training.loop import train
-from training.processes import finish, fork_two, free_port, start
+from training.processes import finish, fork_two, reserved_port, start
+from waiting import HANG, until
 
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node")
 pytestmark = pytest.mark.slow
@@ -25,13 +25,9 @@ def valid(run):
 
 def on_two_nodes(run):
     """Two launchers of one process each that meet at an address, as on two machines."""
-    meet = ["--nnodes", "2", "--master-addr", "localhost", "--master-port", str(free_port())]
+    meet = ["--nnodes", "2", "--master-addr", "localhost", "--master-port", str(reserved_port())]
     nodes = [start(run, *TORCHRUN, "1", *meet, "--node-rank", str(rank)) for rank in range(2)]
-    end = time.monotonic() + 200
-    while (
-        time.monotonic() < end and all(node.poll() in (None, 0) for node in nodes) and None in [n.poll() for n in nodes]
-    ):
-        time.sleep(0.1)
+    until(lambda: any(node.poll() not in (None, 0) for node in nodes) or None not in [node.poll() for node in nodes])
     failed = [node for node in nodes if node.poll() != 0]
     for node in failed:
         node.kill()
@@ -83,7 +79,7 @@ def test_a_checkpoint_is_read_by_another_number_of_processes(run, before):
 
 def test_a_batch_that_does_not_split_is_one_clear_line(run):
     process = start(run(batch=3), *TORCHRUN, "2", "--standalone")
-    _, said = process.communicate(timeout=300)
+    _, said = process.communicate(timeout=HANG)
     assert process.returncode != 0
     assert "a batch of 3 does not split over 2 processes; choose a multiple of 2" in said
     assert "Traceback (most recent call last):\n  File" not in said.split("mosaics:")[0]
