@@ -53,15 +53,15 @@ def test_a_held_token_is_held_on_both_sides(other):
 
 def test_a_token_chosen_while_the_other_model_reads_is_chosen_there_too(other):
     other.page.evaluate("""() => { // holds the second model's answers back
-        const read = SERVED.read.bind(SERVED);
+        const read = SERVED.read.bind(SERVED), released = new Promise((go) => { window.release = go; });
         SERVED.read = async (asked) => {
-            if (asked.model === 1) await new Promise((go) => { window.release = go; });
+            if (asked.model === 1) await (window.held = released);
             return read(asked);
         };
     }""")
     other.page.click("#tab-compare")
     other.page.click(token(6))
-    other.until("typeof window.release", "function")
+    other.until("window.held !== undefined")
     assert other.page.evaluate("explorer.panes[1].data.count") == 0
     other.page.evaluate("window.release()")
     other.until("explorer.panes[1].data.count > 0")
