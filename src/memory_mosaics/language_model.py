@@ -214,15 +214,16 @@ def initialise(model: nn.Module) -> None:
     Matrices are normal with deviation gain / sqrt(inputs). The gain is 1 where a norm follows, as in the authors' code,
     and about a half elsewhere: 0.018 at GPT-2's width, where GPT-2 has 0.02. Embeddings and the output matrix have 0.02
     at any width, and so has the last map of each mixer, divided by sqrt(2 blocks) since what they add adds up. Scales,
-    decays, taps and slots say their own beginning. docs/LOG.md has what was tried.
+    decays, taps and slots say their own beginning, and a module whose initial values depend on its depth has
+    `reset_at_depth(layer, layers)`, called with the number of its block. docs/LOG.md has what was tried.
     """
-    blocks = sum(isinstance(module, Block) for module in model.modules())
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
     normed = {module.map for module in model.modules() if isinstance(module, LeakyAverage | Taps | Convolution)}
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
             std = (1.0 if module in normed else GAIN) / module.in_features**0.5
             if name.endswith(("combine", "combine.map")):
-                std = 0.02 / (2 * max(blocks, 1)) ** 0.5
+                std = 0.02 / (2 * max(len(blocks), 1)) ** 0.5
             nn.init.normal_(module.weight, std=0.02 if name == "head" else std)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
@@ -230,6 +231,10 @@ def initialise(model: nn.Module) -> None:
             nn.init.normal_(module.weight, std=0.02)
         elif isinstance(module, nn.LayerNorm | Scale | Decay | Taps | PersistentMemory):
             module.reset_parameters()
+    for layer, block in enumerate(blocks):
+        for module in block.modules():
+            if hasattr(module, "reset_at_depth"):
+                module.reset_at_depth(layer, len(blocks))
 
 
 def parameter_count(model: LanguageModel) -> dict[str, int]:

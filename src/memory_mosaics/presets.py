@@ -4,13 +4,10 @@
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
-import torch
-
 from memory_mosaics.config import MixerConfig
-from memory_mosaics.language_model import LanguageModel, LanguageModelConfig
+from memory_mosaics.language_model import LanguageModelConfig, weight_count
 from memory_mosaics.memory import ContextualMemoryConfig, PersistentMemoryConfig
 from memory_mosaics.mixers.attention import Alibi, AttentionConfig, LearnedPositionsConfig, Rotary
 from memory_mosaics.mixers.mlp import MLPConfig
@@ -78,21 +75,10 @@ def matching_slots(twin: LanguageModelConfig, *, heads: int | None = None) -> in
     sizes = {"vocabulary": twin.vocabulary, "width": twin.width, "blocks": twin.blocks, "context": twin.context}
     paper = max(1, 7 * twin.width // 2)
     heads = getattr(twin.sequence_mixer, "heads", 1) if heads is None else heads
-    missing = total_parameters(twin) - total_parameters(memory_mosaic(heads=heads, slots=paper, **sizes))
-    if abs(missing) < 0.01 * total_parameters(twin):
+    missing = weight_count(twin) - weight_count(memory_mosaic(heads=heads, slots=paper, **sizes))
+    if abs(missing) < 0.01 * weight_count(twin):
         return paper
     return max(1, paper + round(missing / (2 * twin.width * twin.blocks)))
-
-
-def total_parameters(config: LanguageModelConfig) -> int:
-    """Trained numbers of the model that `config` describes. It is not built: blocks are alike, one is enough."""
-    try:
-        with torch.device("meta"):
-            model = LanguageModel(replace(config, blocks=1))
-    except RuntimeError as error:  # PyTorch's word for a size that no integer holds
-        raise ValueError(f"no model of width {config.width} and context {config.context} can be built") from error
-    whole, block = (sum(p.numel() for p in module.parameters()) for module in (model, model.blocks[0]))
-    return whole + (config.blocks - 1) * block
 
 
 _TINY = {"width": 128, "blocks": 4, "heads": 4, "vocabulary": 2048, "context": 256}

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from memory_mosaics.language_model import LanguageModel, LanguageModelConfig
 from memory_mosaics.mixers.rwkv import RWKVConfig, wkv
 from memory_mosaics.parameters import rules_of
 
@@ -70,9 +71,9 @@ def test_it_begins_as_the_rwkv_of_transformers():
     """But for u, which is 1 there, since `ones_like` drops what it is given; in the code of its paper it is log 0.3."""
     module = pytest.importorskip("transformers.models.rwkv.modeling_rwkv", reason="transformers is not installed")
     model = module.RwkvModel(module.RwkvConfig(hidden_size=32, num_hidden_layers=3, vocab_size=10))
-    for layer, block in enumerate(model.blocks):
-        mixer = RWKVConfig().build(32)
-        mixer.reset_parameters(layer, 3)
+    ours = LanguageModel(LanguageModelConfig(vocabulary=10, width=32, blocks=3, sequence_mixer=RWKVConfig()))
+    for own, block in zip(ours.blocks, model.blocks, strict=True):
+        mixer = own.sequence_mixer
         assert_close(mixer.time_decay, block.attention.time_decay)
         for name in ("mix_key", "mix_value", "mix_receptance"):
             assert_close(getattr(mixer, name), getattr(block.attention, f"time_{name}").flatten())

@@ -8,7 +8,7 @@ import pytest
 
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
-from memory_mosaics.presets import total_parameters
+from memory_mosaics.language_model import weight_count
 from memory_mosaics.studies import curves
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.training.recipe import Machine, ModelChoice, Training
@@ -51,7 +51,7 @@ def test_a_memory_mosaic_is_as_large_as_its_transformer(corpus, tmp_path, twin, 
     base = curves.Run(data=corpus, out=tmp_path, model=replace(MODEL, position=position), training=TRAINING)
     planned = curves.Study(base, curves.Corpus.open(corpus), twin)
     for depth in (1, 3):
-        sizes = [total_parameters(planned.model(kind, depth).build(260)) for kind in ("memory-mosaic", twin)]
+        sizes = [weight_count(planned.model(kind, depth).build(260)) for kind in ("memory-mosaic", twin)]
         assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
     given = replace(planned, base=replace(base, model=replace(base.model, slots=5)))
     assert given.model("memory-mosaic", 1).slots == 5

@@ -46,12 +46,17 @@ class RWKV(nn.Module):
         self.combine = nn.Linear(width, width, bias=False)
         self.reset_parameters()
 
-    @torch.no_grad()
-    def reset_parameters(self, layer: int = 0, layers: int = 1) -> None:
-        """Later layers of a model begin with longer memories, and with less of the token before."""
+    def reset_parameters(self) -> None:
+        """Of each channel; as published they are random, otherwise those of a first layer."""
         if self.as_published:
             for name in CHANNELS:
                 nn.init.normal_(getattr(self, name))
+        self.reset_at_depth(0, 1)
+
+    @torch.no_grad()
+    def reset_at_depth(self, layer: int, layers: int) -> None:
+        """Later layers of a model start with longer memories, and with less of the token before."""
+        if self.as_published:
             return
         channel = torch.arange(len(self.time_decay), device=self.time_decay.device)
         depth, early = layer / max(1, layers - 1), 1 - layer / layers

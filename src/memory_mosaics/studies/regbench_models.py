@@ -31,7 +31,7 @@ from memory_mosaics.mixers.lstm import LSTMConfig
 from memory_mosaics.mixers.mamba import MambaConfig
 from memory_mosaics.mixers.mlp import MLPConfig
 from memory_mosaics.mixers.own import DroppedInputsConfig, OwnConfig
-from memory_mosaics.mixers.rwkv import RWKV, RWKVConfig
+from memory_mosaics.mixers.rwkv import RWKVConfig
 from memory_mosaics.mixers.state_space import H3Config, S4DConfig
 from memory_mosaics.presets import memory_mosaic
 from memory_mosaics.scales import Scale
@@ -129,15 +129,6 @@ def backbone(
     return model
 
 
-def rwkv(size: Size) -> LanguageModel:
-    """RWKV in the backbone; how its mixers begin depends on where they stand."""
-    model = backbone(size, mixer=lambda size: RWKVConfig(), smaller=False)
-    mixers = [module for module in model.modules() if isinstance(module, RWKV)]
-    for layer, mixer in enumerate(mixers):
-        mixer.reset_parameters(layer, len(mixers))
-    return model
-
-
 class Alone(nn.Module):
     """A block that is its mixer: no norm, no residual, nothing after it."""
 
@@ -188,7 +179,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         learning_rate=1e-4,
         compiles=False,
     ),
-    "rwkv": Architecture(label="RWKV", build=rwkv),
+    "rwkv": Architecture(label="RWKV", build=partial(backbone, mixer=lambda size: RWKVConfig(), smaller=False)),
     "linear-transformer": Architecture(
         label="linear transformer",
         build=partial(backbone, mixer=_headed(LinearTransformerConfig), positions=_table),
