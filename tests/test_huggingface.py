@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
@@ -25,7 +26,10 @@ from transformers import (
 from memory_mosaics import LanguageModel, LanguageModelConfig, checkpoint, memory_mosaic, to_plain, transformer
 from memory_mosaics.config import MixerConfig
 from memory_mosaics.huggingface import MosaicCache, MosaicConfig, MosaicForCausalLM
+from memory_mosaics.inspection import questions
 from memory_mosaics.language_model import next_token_loss
+from memory_mosaics.memory import PersistentMemoryConfig
+from memory_mosaics.mixers.lstm import LSTMConfig
 from memory_mosaics.mixers.mlp import MLPConfig
 from memory_mosaics.parameters import exact_names
 from mixers_under_contract import MIXERS, WIDTH
@@ -71,6 +75,89 @@ def left_padded(rows: list[Tensor]) -> dict[str, Tensor]:
 def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     ours, theirs = one.state_dict(), other.state_dict()
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+# what is inside
+
+
+def attended(model: MosaicForCausalLM, **inputs: Any) -> Any:
+    with torch.no_grad():
+        return model(output_attentions=True, output_hidden_states=True, **inputs)
+
+
+@every_architecture
+def test_hidden_states_and_attentions_are_returned(name: str):
+    model, ids = huggingface_model(CONFIGS[name]), tokens(2, 9)
+    seen = attended(model, input_ids=ids)
+    whole = model.language_model
+    assert [tuple(x.shape) for x in seen.hidden_states] == [(2, 9, 16)] * 3
+    first = whole.embedding(ids)
+    assert_close(seen.hidden_states[0], first if whole.positions is None else whole.positions(first)[0])
+    assert_close(seen.hidden_states[1], whole.blocks[0](seen.hidden_states[0])[0])
+    assert_close(whole.logits(seen.hidden_states[-1]), seen.logits)
+    assert_close(seen.logits, model(ids).logits)
+    assert [tuple(x.shape) for x in seen.attentions] == [(2, 2, 9, 9)] * 2
+    for weights, (number, kind, _, question) in zip(
+        seen.attentions, (one for one in questions(whole, ids) if one[1] == "sequence"), strict=True
+    ):
+        known = question.pairs.known
+        assert_close(weights.sum(dim=-1), (torch.arange(9) + known > 0).float().expand(2, 2, 9), msg=f"{number} {kind}")
+        assert weights.triu(known).abs().sum() == 0  # no query sees what is later
+        values = F.pad(question.pairs.values, (0, 0, 0, 0, 0, 9 - question.pairs.values.shape[1]))
+        assert_close(torch.einsum("bhtn,bnhv->bthv", weights, values), question.answer(), rtol=1e-4, atol=1e-5)
+    plain = model(ids)
+    assert plain.attentions is None
+    assert plain.hidden_states is None
+    as_tuple = model(ids, output_attentions=True, output_hidden_states=True, use_cache=True, return_dict=False)
+    assert [type(part) for part in as_tuple] == [Tensor, MosaicCache, tuple, tuple]
+
+
+@every_architecture
+def test_attentions_with_a_cache_and_padding_are_those_of_the_rows_alone(name: str):
+    model, rows = huggingface_model(CONFIGS[name]), [tokens(7), tokens(4)]
+    padded = left_padded(rows)
+    seen, cache = [], MosaicCache()
+    for start, end in ((0, 4), (4, 5), (5, 7)):
+        ids, mask = padded["input_ids"][:, start:end], padded["attention_mask"][:, :end]
+        seen.append(attended(model, input_ids=ids, attention_mask=mask, past_key_values=cache))
+        assert {tuple(x.shape) for x in seen[-1].attentions} == {(2, 2, end - start, end)}
+    for i, row in enumerate(rows):
+        alone, missing = attended(model, input_ids=row[None]), 7 - len(row)
+        for block in range(2):
+            steps = [one.attentions[block] for one in seen]
+            joined = torch.cat([F.pad(step, (0, 7 - step.shape[-1])) for step in steps], dim=2)[i]
+            assert_close(joined[:, missing:, missing:], alone.attentions[block][0], rtol=1e-4, atol=1e-5)
+            assert joined[:, :, :missing].abs().sum() == 0
+            hidden = torch.cat([one.hidden_states[block + 1] for one in seen], dim=1)[i, missing:]
+            assert_close(hidden, alone.hidden_states[block + 1][0], rtol=1e-3, atol=1e-4)
+
+
+def test_attentions_of_the_configuration_and_of_generate(tmp_path: Path):
+    model, ids = huggingface_model(CONFIGS["mosaic"]), tokens(2, 5)
+    wanted = {"output_attentions": True, "output_hidden_states": True, "return_dict_in_generate": True}
+    told = model.generate(ids, **wanted, **GREEDY)
+    assert [step[0].shape[2:] for step in told.attentions] == [(5, 5), *((1, n) for n in range(6, 13))]
+    assert all(len(step) == 3 for step in told.hidden_states)
+    model.config.output_attentions = model.config.output_hidden_states = True
+    assert len(model(ids).attentions) == 2
+    assert model(ids, output_attentions=False, output_hidden_states=False).attentions is None
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="sdpa", output_attentions=False)
+    assert_close(again(ids).attentions, model(ids).attentions)
+    assert len(again(ids).hidden_states) == 3
+    model.train()(ids).attentions[1].square().sum().backward()
+    assert model.language_model.blocks[1].sequence_mixer.sharpness.theta.grad.abs().sum() > 0
+
+
+def test_a_mixer_without_weights_is_named():
+    for mixer in (LSTMConfig(), PersistentMemoryConfig(heads=2, slots=3)):
+        config = LanguageModelConfig(vocabulary=48, width=16, blocks=2, sequence_mixer=mixer)
+        model = MosaicForCausalLM(MosaicConfig(language_model=to_plain(config)))
+        kind = type(mixer).__name__.removesuffix("Config")
+        with pytest.raises(ValueError, match=f"output_attentions: {kind}, the sequence mixer of block 0, has no w"):
+            model(tokens(1, 4), output_attentions=True)
+        assert len(model(tokens(1, 4), output_hidden_states=True).hidden_states) == 3
 
 
 # generate

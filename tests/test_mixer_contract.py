@@ -58,6 +58,23 @@ def test_a_stream_equals_all_at_once(mixer, size):
     assert_close(end, state, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("start", [0, 1, 2, 5])
+def test_a_stream_in_room_equals_all_at_once(config, start):
+    mixer = config.build(WIDTH).eval()
+    if not hasattr(mixer, "with_room"):
+        pytest.skip("its state does not grow")
+    x = torch.randn(2, 8, WIDTH)
+    with torch.no_grad():
+        y, state = mixer(x[:, :start])
+        state, steps = mixer.with_room(state, 10), [y]
+        for x_t in x[:, start:].split(1, dim=1):
+            y, state = mixer(x_t, state)
+            steps.append(y)
+        assert_close(torch.cat(steps, dim=1), mixer(x)[0], rtol=1e-5, atol=1e-5)
+        with pytest.raises(ValueError, match="one token at a time, not 2"):
+            mixer(x[:, :2], state)
+
+
 def test_2000_tokens_streamed_equal_2000_at_once(config):
     mixer = config.build(WIDTH).eval()
     x = torch.randn(1, 2000, WIDTH)

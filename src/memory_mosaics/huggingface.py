@@ -6,10 +6,13 @@ Importing this module registers the Auto classes. From then on `AutoModelForCaus
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field, replace
+from functools import partial
 from typing import Any, NoReturn, no_type_check
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, GenerationMixin
 from transformers.cache_utils import Cache
@@ -20,7 +23,14 @@ from transformers.utils.generic import can_return_tuple
 
 from memory_mosaics.checkpoint import MODEL_TYPE
 from memory_mosaics.config import to_plain
-from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, config_from_plain, map_state
+from memory_mosaics.language_model import (
+    LanguageModel,
+    LanguageModelConfig,
+    config_from_plain,
+    map_state,
+    mixer_inputs,
+)
+from memory_mosaics.memory import PersistentMemory
 from memory_mosaics.parameters import exact_names
 from memory_mosaics.presets import preset
 from memory_mosaics.shapes import Bool, Float, Int
@@ -49,6 +59,8 @@ class MosaicConfig(PreTrainedConfig):
         if isinstance(self.language_model, LanguageModelConfig):
             self.language_model = to_plain(self.language_model)
         self.language_model = to_plain(self.parts)
+        if kwargs.get("attn_implementation") is None:
+            kwargs["attn_implementation"] = "eager"  # a name only, under which output_attentions may be set
         super().__post_init__(**kwargs)
 
     @property
@@ -182,9 +194,16 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
         labels: Int[Tensor, "B T"] | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Int[Tensor, " kept"] = 0,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Logits, the loss where there are labels, and the cache: one that is given is always brought up to date."""
+        """Logits, the loss where there are labels, and the cache: one that is given is always brought up to date.
+
+        `output_hidden_states`: what each block reads, then what the output matrix reads (after the last norm), as in
+        GPT-2. `output_attentions`: per block the retrieval weights (B, heads, T, S) of the T new tokens on all S tokens
+        read so far, without dropout. A row adds up to 1, or is 0 where the memory is empty.
+        """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
         if not isinstance(past_key_values, MosaicCache | None):
@@ -198,7 +217,13 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
         x = self.language_model.embedding(input_ids) if inputs_embeds is None else inputs_embeds
         cache = MosaicCache() if past_key_values is None else past_key_values
         mask = cache.read_mask(attention_mask, x.shape[1])
-        features, state = self.language_model.features(x, cache.state, mask)
+        hidden: list[Tensor] = []
+        wants_hidden = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        wants_weights = self.config.output_attentions if output_attentions is None else output_attentions
+        through = partial(self._run_block, hidden) if wants_hidden else None
+        with self._mixer_inputs() if wants_weights else nullcontext([]) as inputs:
+            features, state = self.language_model.features(x, cache.state, mask, through=through)
+        length = cache.length + x.shape[1]
 
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.language_model.logits(features[:, kept])
@@ -212,7 +237,24 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
         if use_cache or past_key_values is not None:
             cache.advance(state, x.shape[1])
             output.past_key_values = cache
+        if wants_hidden:
+            output.hidden_states = (*hidden, features)  # type: ignore[assignment]
+        if wants_weights:  # of the pairs that are complete: the last tokens have none yet
+            found = (mixer.ask(*given)[0].weights() for _, kind, mixer, given in inputs if kind == "sequence")
+            output.attentions = tuple(F.pad(weights, (0, length - weights.shape[-1])) for weights in found)  # type: ignore[assignment]
         return output
+
+    def _run_block(self, hidden: list[Tensor], block: nn.Module, *inputs: Any) -> tuple[Tensor, Any]:
+        hidden.append(inputs[0])
+        return self.language_model.run_block(block, *inputs)
+
+    def _mixer_inputs(self) -> AbstractContextManager[list[tuple[int, str, Any, tuple]]]:
+        for number, block in enumerate(self.language_model.blocks):
+            mixer = block.sequence_mixer
+            if isinstance(mixer, PersistentMemory) or not hasattr(mixer, "ask"):
+                what = f"{type(mixer).__name__}, the sequence mixer of block {number}"
+                raise ValueError(f"output_attentions: {what}, has no weights of tokens; memories and attention have")
+        return mixer_inputs(self.language_model)
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:

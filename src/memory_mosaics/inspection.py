@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.language_model import LanguageModel, mixer_inputs
 from memory_mosaics.memory import ContextualMemory, PersistentMemory
+from memory_mosaics.ops.precision import at_least_fp32
 from memory_mosaics.reader import reading
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.storage import Question
@@ -22,47 +23,21 @@ def questions(model: LanguageModel, tokens: Int[Tensor, "B T"]) -> Iterator[tupl
     The model runs as it always does and hooks see what comes to each mixer, so nothing here knows how a block
     computes. Mixers that recall nothing, such as an MLP, are passed over. Without dropout, whatever mode it is in.
     """
-    inputs: list[tuple[int, str, nn.Module, Tensor]] = []
-    hooks = []
-    for number, block in enumerate(model.blocks):
-        for kind in ("sequence", "channel"):
-            mixer = getattr(block, f"{kind}_mixer")
-            if hasattr(mixer, "ask"):
-                seen = lambda mixer, x, number=number, kind=kind: inputs.append((number, kind, mixer, x[0]))  # noqa: E731
-                hooks.append(mixer.register_forward_pre_hook(seen))
-    try:
-        with reading(model):
-            model.features(model.embedding(tokens))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with reading(model), mixer_inputs(model) as inputs:
+        model.features(model.embedding(tokens))
     while inputs:
-        number, kind, mixer, x = inputs.pop(0)  # what has been looked at need not be kept
-        yield number, kind, mixer, mixer.ask(x)[0]  # type: ignore[operator]
+        number, kind, mixer, given = inputs.pop(0)  # what has been looked at need not be kept
+        yield number, kind, mixer, mixer.ask(*given)[0]  # type: ignore[operator]
 
 
 @torch.no_grad()
 def retrieval_weights(question: Question, times: Sequence[int]) -> Float[Tensor, "B H t N"]:
-    """The softmax weights behind the answers at some `times` (below zero: from the end), in float32 or better.
+    """The softmax weights behind the answers at some `times` (below zero: from the end): `Question.weights`.
 
-    They add up to one over the pairs that a query sees and are zero elsewhere, everywhere for an empty memory. The
-    question of a persistent memory is one row of all B*T queries for each of its memories: time t of row b is b*T + t.
+    The question of a persistent memory is one row of all B*T queries for each of its memories: time t of row b is
+    b*T + t.
     """
-    queries, pairs, sharpness, _ = question
-    chosen = [range(queries.shape[1])[time] for time in times]
-    dtype = torch.promote_types(queries.dtype, torch.float32)
-    queries, keys = queries[:, chosen].to(dtype), pairs.keys.to(dtype)
-    if isinstance(sharpness, Tensor):
-        sharpness = (sharpness[..., chosen, :] if sharpness.ndim > 1 else sharpness)[..., None]
-    scores = torch.einsum("bthd,bnhd->bhtn", sharpness * queries, keys)
-    pair = torch.arange(keys.shape[1], device=keys.device)
-    time = torch.tensor(chosen, device=keys.device)[:, None]
-    visible = (pair >= 0 * time if pairs.known is None else pair < pairs.known + time)[None, None]  # (1, 1, t, N)
-    if pairs.real is not None:
-        visible = visible & pairs.real[:, None, None]
-    if pairs.held is not None:
-        visible = visible & (pair < pairs.held[:, None])[:, None, None]
-    return scores.masked_fill(~visible, torch.finfo(dtype).min).softmax(dim=-1) * visible
+    return question.weights(times)
 
 
 LONGEST = 1024  # tokens whose weights are still handed out whole: heads x T x T of every block
@@ -142,12 +117,12 @@ def _look(
     best = weights.topk(there, dim=-1)
     places = best.indices.masked_fill(best.values == 0, -1)
     missing = (0, top - there)
-    logits = added(model, mixer, answers[None], spreads)[0] @ model.output.float().T
+    logits = added(model, mixer, answers[None], spreads)[0] @ at_least_fp32(model.output).T
     logits = logits.topk(min(top, model.config.vocabulary), dim=-1)
     decay = getattr(getattr(mixer, "key", None), "decay", None)
     squares = weights.square().sum(dim=-1)
     own: Any = getattr(mixer, "sharpness", None)  # a memory may have given it to its keys
-    beta = torch.as_tensor(question.sharpness if own is None else own()).float()
+    beta = at_least_fp32(torch.as_tensor(question.sharpness if own is None else own()))
     beta = beta if beta.ndim < 2 else beta.reshape(-1, *beta.shape[-2:])[0, position]
     return Look(
         block=block,
@@ -171,7 +146,7 @@ def residual_norms(model: LanguageModel) -> list[nn.Module]:
 
 def spread(norm: nn.Module, x: Float[Tensor, "*B W"]) -> Float[Tensor, "*B"]:
     """What a layer norm divides x by."""
-    return (x.float().var(dim=-1, correction=0) + norm.eps).sqrt()  # type: ignore[operator]
+    return (at_least_fp32(x).var(dim=-1, correction=0) + norm.eps).sqrt()  # type: ignore[operator]
 
 
 def added(
@@ -186,7 +161,7 @@ def added(
     nothing = torch.zeros_like(one_each[:1])
     through = [x.flatten(2) if isinstance(combine, nn.Linear) else x for x in (one_each, nothing)]
     dtype = model.embedding.weight.dtype
-    alone = (combine(through[0].to(dtype)) - combine(through[1].to(dtype)))[:, 0].float().unflatten(0, (T, H))
+    alone = at_least_fp32((combine(through[0].to(dtype)) - combine(through[1].to(dtype)))[:, 0]).unflatten(0, (T, H))
     norms = residual_norms(model)
     mixers = [
         part for block in model.blocks for part in (block.sequence_mixer, block.channel_mixer) if part is not None
@@ -194,7 +169,7 @@ def added(
     first = next(i for i, part in enumerate(mixers) if part is mixer) + 1 if len(norms) > 1 else 0
     for norm, divided in zip(norms[first:], spreads.unbind(dim=-1)[first:], strict=True):
         gain: Any = norm.weight
-        alone = (alone - alone.mean(dim=-1, keepdim=True)) / divided[:, None, None] * gain.float()
+        alone = (alone - alone.mean(dim=-1, keepdim=True)) / divided[:, None, None] * at_least_fp32(gain)
     return alone
 
 

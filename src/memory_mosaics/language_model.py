@@ -5,7 +5,8 @@ contextual and persistent memories in the two places, GPT-2 has attention and a 
 differs. The model obeys the contract of its parts: `logits, state = model(tokens, state=None, mask=None)`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Literal
@@ -129,13 +130,16 @@ class LanguageModel(nn.Module):
         if self.positions is not None:
             x, position_state = self.positions(x, position_state, mask)
         states: list[Any] = [position_state or ()]
-        if through is None:
-            recompute = self.gradient_checkpointing and self.training
-            through = self._gradient_checkpointing_func if recompute else nn.Module.__call__
+        through = self.run_block if through is None else through
         for block, block_state in zip(self.blocks, block_states, strict=True):
             x, block_state = through(block, x, block_state, mask)
             states.append(block_state)
         return self.norm(x), tuple(states)
+
+    def run_block(self, block: nn.Module, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+        """Apply a block, with gradient checkpointing where it is wanted."""
+        recompute = self.gradient_checkpointing and self.training
+        return (self._gradient_checkpointing_func if recompute else nn.Module.__call__)(block, x, state, mask)
 
     def with_room(self, state: tuple, capacity: int) -> tuple:
         """The same state with room for `capacity` tokens in all, to be read on one token at a time, in place."""
@@ -203,6 +207,25 @@ def next_token_loss(
     return F.cross_entropy(at_least_fp32(logits.flatten(0, 1)), targets.flatten(), ignore_index=ignore)
 
 
+@contextmanager
+def mixer_inputs(model: LanguageModel) -> Iterator[list[tuple[int, str, nn.Module, tuple]]]:
+    """Within: what comes to every mixer that has `ask` as the model reads: block number, "sequence" or "channel", the
+    mixer, and its inputs x, state and mask. Nothing here knows how a block computes.
+    """
+    inputs, hooks = [], []
+    for number, block in enumerate(model.blocks):
+        for kind in ("sequence", "channel"):
+            mixer = getattr(block, f"{kind}_mixer")
+            if hasattr(mixer, "ask"):
+                see = lambda mixer, given, number=number, kind=kind: inputs.append((number, kind, mixer, given))  # noqa: E731
+                hooks.append(mixer.register_forward_pre_hook(see))
+    try:
+        yield inputs
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 def map_state(function: Callable[[Tensor], Tensor], state: Any) -> Any:
     """The same state with `function` applied to each tensor: to reorder rows, to move, to save."""
     return function(state) if isinstance(state, Tensor) else tuple(map_state(function, part) for part in state)
@@ -234,7 +257,7 @@ def initialise(model: nn.Module) -> None:
     for layer, block in enumerate(blocks):
         for module in block.modules():
             if hasattr(module, "reset_at_depth"):
-                module.reset_at_depth(layer, len(blocks))
+                module.reset_at_depth(layer, len(blocks))  # type: ignore[operator]
 
 
 def parameter_count(model: LanguageModel) -> dict[str, int]:

@@ -74,8 +74,8 @@ def matching_slots(twin: LanguageModelConfig, *, heads: int | None = None) -> in
     """
     sizes = {"vocabulary": twin.vocabulary, "width": twin.width, "blocks": twin.blocks, "context": twin.context}
     paper = max(1, 7 * twin.width // 2)
-    heads = getattr(twin.sequence_mixer, "heads", 1) if heads is None else heads
-    missing = weight_count(twin) - weight_count(memory_mosaic(heads=heads, slots=paper, **sizes))
+    sizes["heads"] = getattr(twin.sequence_mixer, "heads", 1) if heads is None else heads
+    missing = weight_count(twin) - weight_count(memory_mosaic(slots=paper, **sizes))
     if abs(missing) < 0.01 * weight_count(twin):
         return paper
     return max(1, paper + round(missing / (2 * twin.width * twin.blocks)))

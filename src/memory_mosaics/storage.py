@@ -7,12 +7,14 @@ A growing state takes any number of tokens at a time. One with room for C pairs 
 in place: no tensor moves and no shape changes, so that a step can be recorded once and replayed (generation.py).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from memory_mosaics.ops.precision import at_least_fp32
 from memory_mosaics.ops.recall import Sharpness, recall
 from memory_mosaics.ops.triton import contextual_recall
 from memory_mosaics.shapes import Bool, Float, Int
@@ -47,6 +49,27 @@ class Question(NamedTuple):
         if self.own and not dropout and contextual_recall.takes(self.queries, values):
             return contextual_recall.contextual_recall(self.queries, values)
         return recall(self.queries, keys, values, self.sharpness, known=known, real=real, held=held, dropout=dropout)
+
+    def weights(self, times: Sequence[int] | None = None) -> Float[Tensor, "B H t N"]:
+        """The softmax weights behind the answers at all times, or at some (below zero: from the end).
+
+        In float32 at least. They add up to one over the pairs that a query sees and are zero elsewhere, everywhere for
+        an empty memory.
+        """
+        queries, (keys, _, known, real, held), sharpness, _ = self
+        chosen = list(range(queries.shape[1])) if times is None else [range(queries.shape[1])[time] for time in times]
+        queries, keys = at_least_fp32(queries[:, chosen]), at_least_fp32(keys)
+        if isinstance(sharpness, Tensor):
+            sharpness = (sharpness[..., chosen, :] if sharpness.ndim > 1 else sharpness)[..., None]
+        scores = torch.einsum("bthd,bnhd->bhtn", sharpness * queries, keys)
+        pair = torch.arange(keys.shape[1], device=keys.device)
+        time = torch.tensor(chosen, dtype=torch.long, device=keys.device)[:, None]
+        visible = (pair >= 0 * time if known is None else pair < known + time)[None, None]  # (1, 1, t, N)
+        if real is not None:
+            visible = visible & real[:, None, None]
+        if held is not None:
+            visible = visible & (pair < held[:, None])[:, None, None]
+        return scores.masked_fill(~visible, torch.finfo(scores.dtype).min).softmax(dim=-1) * visible
 
 
 def remember(
@@ -85,17 +108,19 @@ def _append(
 
 
 def _fill(stored: State, keys: Tensor, values: Tensor, mask: Tensor | None, peek: int) -> tuple[Pairs, State]:
-    """One more token of every row, in place."""
-    if (keys.shape[1], values.shape[1]) != (1, 1):
+    """One more token of every row, in place. The first `peek` tokens of a text complete no value."""
+    if keys.shape[1] != 1:
         raise ValueError(f"a state with room takes one token at a time, not {keys.shape[1]}")
     all_keys, all_values, real, count = stored
     row = torch.arange(len(count), device=count.device)
     all_keys[row, count] = keys[:, 0].to(all_keys.dtype)
-    all_values[row, count - peek] = values[:, 0].to(all_values.dtype)
+    if values.shape[1] > 0:
+        all_values[row, count - peek] = values[:, 0].to(all_values.dtype)
     if mask is not None:
         real[row, count] = mask[:, 0]
     now = count + 1
     complete = count if peek == 1 else now - peek if peek else now  # no more tensors than it takes
+    complete = complete if values.shape[1] > 0 else torch.zeros_like(count)
     return Pairs(all_keys, all_values, None, real, complete), (all_keys, all_values, real, now)
 
 
