@@ -167,3 +167,52 @@ def test_running_out_of_memory_anywhere_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr("memory_mosaics.cli.auto_cli", fail)
     assert main(["info", "x"]) == 2
     assert "out of memory" in capsys.readouterr().err
+
+
+def test_files_that_users_name_are_read_within_bounds(tmp_path, monkeypatch, capsys):
+    """Prompts, words, templates, journals: a FIFO would wait for ever, a link to /dev/zero fill the memory."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("fifo")
+    os.symlink("/dev/zero", "zero")
+    os.symlink("/dev/zero", "stories.journal")
+    server = ["babistories", "stories", "--server", "http://localhost:1"]
+    for arguments in (
+        [*server, "--words", "fifo"],
+        [*server, "--names", "zero"],
+        [*server, "--template", "zero"],
+        ["babistories", "clean", "--out", "."],
+        ["generate", "run", "--prompts", "fifo"],
+        ["prepare", "a.txt", "--tokenizer", "zero", "--out", "corpus"],
+        ["train", "corpus", "--model.name", "zero"],
+        ["draw", "zero/results.json"],
+    ):
+        assert main(arguments) == 2, arguments
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1, err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "stories --count 1000000000",
+        "prepare stories:1000000000 --out corpus",
+        "prepare stories:9 --workers 1000000000 --out corpus",
+        "generate run --count 1000000000",
+        "generate run --beams 1000000000",
+        "inspect run text --top 1000000000",
+        "moons --seeds 1000000000",
+        "moons --sequences 1000000000",
+        "induction --batch_size 1000000000",
+        "induction --task.vocabulary 1000000000",
+        "induction --task.length 1000000000",
+        "sweep corpus --jobs 1000000000",
+        "curves corpus --jobs 1000000000",
+        "regbench --processes 1000000000",
+        "demo --story_count 1000000000",
+        "babistories stories --server http://localhost:1 --concurrency 1000000000",
+    ],
+)
+def test_absurd_numbers_are_refused_at_once(tmp_path, monkeypatch, capsys, arguments):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments.split()) == 2
+    assert re.search(r"at most|GB of memory", capsys.readouterr().err)

@@ -16,6 +16,7 @@ from memory_mosaics.errors import UserError
 
 MAX_SIZE = 2**31 - 1  # of any dimension of a tensor
 MAX_SEED = 2**63 - 1  # what PyTorch takes
+MAX_JOBS, MAX_STORIES = 1024, 100_000_000  # processes at once; stories, about 100 GB
 
 PARTS: dict[str, type] = {}
 

@@ -12,6 +12,14 @@ class UserError(ValueError):
     """What was asked for cannot be done, and the message says why. Never a defect of the program."""
 
 
+def check_range(least: int, most: int, **values: int | float | None) -> None:
+    """Refuse numbers outside a range, naming the option, the bound and the value; None is an option not given."""
+    for name, value in values.items():
+        if value is not None and not least <= value <= most:
+            bound = f"most {most:,}" if value > most else f"least {least}"
+            raise UserError(f"{name} must be at {bound}, not {value}")
+
+
 def one_line(error: BaseException, limit: int = 500) -> str:
     """The message of any error, on one line, without characters that a terminal obeys."""
     message = printable(" ".join(str(error).split())) or type(error).__name__

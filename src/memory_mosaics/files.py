@@ -108,6 +108,13 @@ def check_regular(file: Path) -> int:
     return found.st_size
 
 
+def check_folder(folder: Path) -> None:
+    """Refuse a folder in which a library of others would read a device, a FIFO or settings without end."""
+    for file in folder.iterdir():
+        if not file.is_dir() and check_regular(file) > MAX_JSON_BYTES and file.suffix in (".json", ".jinja", ".txt"):
+            raise UserError(f"{file} is larger than the {MAX_JSON_BYTES:,} bytes that such a file may have")
+
+
 def read_bytes(file: Path, limit: int = MAX_JSON_BYTES) -> bytes:
     """The content of a regular file of at most `limit` bytes; links are followed, devices and FIFOs never opened.
 

@@ -224,7 +224,7 @@ def test_a_damaged_outcome_is_named(tmp_path, damage):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"jobs": 0}, "jobs and trials must be at least 1, not 0 and 20"),
+        ({"jobs": 0}, "jobs must be at least 1, not 0"),
         ({"method": "tpe"}, "tpe needs a space"),
         ({"space": TWO}, "--method grid, random or tpe"),
         (

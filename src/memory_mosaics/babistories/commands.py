@@ -18,8 +18,9 @@ from memory_mosaics.babistories.journal import Journal, digest, entries, opened,
 from memory_mosaics.babistories.prompts import Request, names_request, openings_request, read_template, story_request
 from memory_mosaics.babistories.words import read_lists
 from memory_mosaics.babistories.writer import Writer
-from memory_mosaics.errors import UserError
-from memory_mosaics.files import written_whole
+from memory_mosaics.config import MAX_SEED, MAX_STORIES
+from memory_mosaics.errors import UserError, check_range
+from memory_mosaics.files import read_text, written_whole
 
 OUT = Path("runs/babistories")
 BARREN = 24  # requests in a row that bring nothing new: the model knows no more
@@ -78,8 +79,8 @@ def stories(
         **writer: the language model
     """
     asked = Writer(**writer)
-    _at_least(1, count=count)
-    _at_least(0, first=first)
+    check_range(1, MAX_STORIES, count=count)
+    check_range(0, MAX_SEED, first=first)
     names, openings = _found(out, "names", names), _found(out, "openings", openings)
     lists, text = read_lists(words, names, openings), read_template(template)
     asked = _ready(out, asked)
@@ -150,7 +151,7 @@ def _gather(
     read: Callable[[str], list[str]],
 ) -> dict[str, Any]:
     """Ask until there are so many different ones, or nothing new comes; the list is in the order of the requests."""
-    _at_least(1, count=count)
+    check_range(1, MAX_STORIES, count=count)
     if writer.ask == "opening":
         raise UserError(f"{step} are asked for in words: give --ask chat or completion")
     writer = _ready(out, writer)
@@ -193,8 +194,8 @@ def _gather(
 def _give(file: Path, text: str, journal: Journal) -> None:
     """Write the list, unless somebody has a list of their own there."""
     try:
-        there = file.read_text(encoding="utf-8") if file.exists() else None
-    except (OSError, UnicodeDecodeError):
+        there = read_text(file) if file.exists() else None
+    except (OSError, UserError):
         there = ""
     if there is not None and there != text and digest(there) != journal.given:
         print(f"{file} is left as it is: it is not what this journal gave last; move it away to have it written anew")
@@ -236,12 +237,6 @@ def _ready(out: Path, writer: Writer) -> Writer:
 def _found(out: Path, step: str, given: Path | None) -> Path | None:
     file = out / f"{step}.txt"
     return given or (file if file.is_file() else None)
-
-
-def _at_least(least: int, **values: int) -> None:
-    for name, value in values.items():
-        if value < least:
-            raise UserError(f"{name} must be at least {least}, not {value}")
 
 
 COMMANDS: dict[str, Any] = {

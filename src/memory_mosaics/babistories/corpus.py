@@ -14,7 +14,7 @@ from memory_mosaics import results
 from memory_mosaics.babistories.cleaning import REASONS, Cleaned, Cleaner
 from memory_mosaics.babistories.journal import entries
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import written_whole
+from memory_mosaics.files import check_regular, written_whole
 from memory_mosaics.text.writing import split_of
 
 SPLITS = ("train", "valid")
@@ -148,6 +148,7 @@ def _gpt2() -> Any:
 
 def _count(file: Path, tokenizer: Any) -> dict[str, Any]:
     stories = characters = tokens = 0
+    check_regular(file)
     with (
         file.open(encoding="utf-8") as lines,
         tqdm(desc=file.name, unit="story", disable=None, file=sys.stderr) as bar,

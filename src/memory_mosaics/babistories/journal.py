@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout  # torch brings it
 from tqdm import tqdm
 
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import flush
+from memory_mosaics.files import check_regular, flush
 
 REMEDY = "name another --out"
 
@@ -152,6 +152,7 @@ def _whole(read: Any, seek: Any) -> int:
 def entries(file: Path, read: Callable[[int], Any] = lambda _: None) -> Iterator[dict[str, Any]]:
     """What a journal holds, its first line first; `read` is told the bytes. Half a last line is left out."""
     try:
+        check_regular(file)
         with file.open("rb") as stream:
             for number, line in enumerate(stream, 1):
                 read(len(line))

@@ -1,5 +1,6 @@
 """Answers from a model on this machine: any causal language model of transformers, one of ours included."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,9 @@ from typing import Any
 from memory_mosaics.babistories.prompts import Request
 from memory_mosaics.babistories.writer import Answer, Writer
 from memory_mosaics.errors import UserError, one_line, within_memory
+from memory_mosaics.files import check_folder
+from memory_mosaics.text.chat import ChatTemplate
+from memory_mosaics.text.vocabulary import check_tokenizer, read_json
 from memory_mosaics.training.parallel import find_device
 
 
@@ -24,15 +28,20 @@ class Local:
         self.writer, self.device = writer, find_device(writer.device)
         folder = _checkpoint(Path(writer.model))
         try:
+            check_folder(folder)
+            if (folder / "tokenizer.json").exists():
+                layout = read_json(folder / "tokenizer.json")
+                check_tokenizer(layout, json.dumps(layout))  # the library may crash, or never end
             self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, padding_side="left", local_files_only=True)
             model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype="auto")
-        except (OSError, ValueError, LookupError) as error:
+        except (OSError, ValueError, LookupError, RuntimeError, TypeError, AttributeError, MemoryError) as error:
             raise UserError(f"cannot open {writer.model}: {one_line(error)}") from error
         self.model = model.to(self.device).eval()
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
         if writer.ask == "chat" and not self.tokenizer.chat_template:
             raise UserError(f"{writer.model} has no chat template; give --ask completion or opening")
+        self.template = ChatTemplate(self.tokenizer.get_chat_template()) if writer.ask == "chat" else None
 
     def ask(self, requests: Sequence[Request]) -> list[Answer]:
         """Answers to several requests."""
@@ -59,10 +68,10 @@ class Local:
         ]
 
     def _prompt(self, request: Request) -> str:
-        if self.writer.ask != "chat":
+        if self.template is None:
             return request.prompt
-        messages = [{"role": "user", "content": request.text}]
-        return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        tokens = {name: token for name, token in self.tokenizer.special_tokens_map.items() if isinstance(token, str)}
+        return self.template.render([{"role": "user", "content": request.text}], **tokens)
 
     def _answer(self, row: Any, read: int) -> Answer:
         ends = self.model.generation_config.eos_token_id

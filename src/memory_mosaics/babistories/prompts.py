@@ -11,6 +11,7 @@ from typing import Any
 
 from memory_mosaics.babistories.words import Lists
 from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.files import read_text
 
 TEMPLATE = """\
 Write a story of three to five short paragraphs for a child of three or four years, in simple words and short sentences.
@@ -64,8 +65,8 @@ def read_template(file: Path | None) -> str:
     if file is None:
         return TEMPLATE
     try:
-        template = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
+        template = read_text(file).strip()
+    except OSError as error:
         raise UserError(f"cannot read {file}: {one_line(error)}") from error
     slots = re.findall(r"\{(\w+)\}", template)
     if unknown := [slot for slot in slots if slot not in SLOTS]:

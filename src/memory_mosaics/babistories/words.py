@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.files import read_text
 from memory_mosaics.text.story.words import BOYS, GIRLS, choices, words
 
 NOUNS = words("""
@@ -112,8 +113,8 @@ def read_lists(words_file: Path | None, names: Path | None, openings: Path | Non
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_text(file)
+    except OSError as error:
         raise UserError(f"cannot read {file}: {one_line(error)}") from error
 
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
-from memory_mosaics.errors import UserError
+from memory_mosaics.config import MAX_SIZE
+from memory_mosaics.errors import UserError, check_range
 
 OF_SERVERS = ("retries", "backoff", "timeout", "requests_per_minute", "tokens_per_minute", "stream", "key_variable")
 
@@ -64,9 +65,9 @@ class Writer:
         for name in without:
             if getattr(self, name) != defaults[name]:
                 raise UserError(f"--{name} has no effect {'with' if self.server is not None else 'without'} --server")
-        for name, least in (("length", 1), ("concurrency", 1), ("retries", 0), ("temperature", 0)):
-            if getattr(self, name) < least:
-                raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        check_range(1, MAX_SIZE, length=self.length)
+        check_range(1, 10_000, concurrency=self.concurrency)
+        check_range(0, MAX_SIZE, retries=self.retries, temperature=self.temperature)
         for name in ("backoff", "timeout", "requests_per_minute", "tokens_per_minute"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):

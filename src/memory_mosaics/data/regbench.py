@@ -37,7 +37,7 @@ from torch import Tensor
 from memory_mosaics.data.batches import Batch
 from memory_mosaics.data.regbench_automata import LETTERS, Automata, sample
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import written_whole
+from memory_mosaics.files import read_bytes, written_whole
 from memory_mosaics.shapes import Bool, Float, Int
 
 VOCABULARY = "." + LETTERS + "|"  # a token is a place in here: padding, letters, the separator
@@ -270,8 +270,8 @@ def _save(sequences: Sequences, file: Path) -> None:
 def _load(file: Path) -> Sequences | None:
     """What was saved; None where there is nothing, or not all of it."""
     try:
-        content = file.read_bytes()
-    except OSError:
+        content = read_bytes(file, 8 << 30)
+    except (OSError, UserError):
         return None
     content, checksum = content[:-32], content[-32:]
     if sha256(content).digest() != checksum:

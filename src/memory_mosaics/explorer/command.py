@@ -41,6 +41,8 @@ def run(runs: list[str], *, port: int = PORT, device: str = "auto", browser: boo
     for one in runs:
         _check_is_one(Path(one))
     models = list(one_by_one(named(runs), device=find_device(device)))
+    for trained in models:
+        trained.tokenizer.encode("a")  # one that cannot be built is found here
     with listen(HOST, port, remedy="name another --port, or 0 for any that is free") as listening:
         server = Server(Explorer(models), listening)
         address = f"http://{HOST}:{listening.getsockname()[1]}"

@@ -5,7 +5,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.config import MAX_SIZE
+from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.generation import Draw
 from memory_mosaics.trained import Trained
 
@@ -54,10 +55,10 @@ class Limits:
     max_body: int = 1_000_000
 
     def __post_init__(self) -> None:
-        for name, least in {"max_tokens": 1, "context": 2, "requests": 1, "rows": 1, "max_body": 1}.items():
-            value = getattr(self, name)
-            if value < least:
-                raise UserError(f"{name} must be at least {least}, not {value}")
+        check_range(1, MAX_SIZE, max_tokens=self.max_tokens, max_body=self.max_body)
+        check_range(2, MAX_SIZE, context=self.context)
+        check_range(1, 100_000, requests=self.requests)
+        check_range(1, 4096, rows=self.rows)
 
     @classmethod
     def of(cls, trained: Trained, *, context: int | None = None, **others: int) -> "Limits":

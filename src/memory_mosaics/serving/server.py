@@ -57,6 +57,7 @@ def serve(
     from memory_mosaics.serving.requests import Limits
 
     trained = Trained.open(run, name=name or run.resolve().name, device=find_device(device))
+    trained.tokenizer.encode("a")  # one that cannot be built is found here, not by the first client
     limits = Limits.of(trained, max_tokens=max_tokens, context=context, requests=requests, rows=rows, max_body=max_body)
     with listen(host, port) as listening:
         if key is None and not is_local(listening):

@@ -17,7 +17,8 @@ from typing import Any
 
 from memory_mosaics import figures
 from memory_mosaics import results as files
-from memory_mosaics.errors import UserError
+from memory_mosaics.config import MAX_JOBS
+from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.figures.language import LABELS, best_runs
 from memory_mosaics.presets import matching_slots
 from memory_mosaics.studies import trials
@@ -64,8 +65,8 @@ def run(
         training: how all learn; its seed is the first
         machine: how it is computed
     """
-    if min(seeds, jobs) < 1:
-        raise UserError(f"seeds and jobs must be at least 1, not {seeds} and {jobs}")
+    check_range(1, MAX_JOBS, jobs=jobs)
+    check_range(1, 10_000, seeds=seeds)
     if jobs > 1 and "RANK" in os.environ:
         raise UserError("--jobs is not for torchrun: all processes train one model after the other")
     kinds, depths = architectures or ["memory-mosaic", "transformer"], blocks or [1, 6]

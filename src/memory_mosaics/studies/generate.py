@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from memory_mosaics.errors import UserError, one_line, within_memory
-from memory_mosaics.files import written_whole
+from memory_mosaics.files import MAX_JSON_BYTES, written_whole
 from memory_mosaics.generation import Draw
 from memory_mosaics.studies.writer import Wish, Writer, a_compiler
 from memory_mosaics.text.prompts import parse, read
@@ -92,7 +92,10 @@ def _told(writer: Writer, texts: list[str] | None) -> Iterator[dict[str, Any]]:
 def _piped() -> list[str]:
     """Read as bytes: decoded by Python, what is not UTF-8 would pass as halves of characters."""
     try:
-        text = sys.stdin.buffer.read().decode() if sys.stdin is not None else ""
+        content = sys.stdin.buffer.read(MAX_JSON_BYTES + 1) if sys.stdin is not None else b""
+        if len(content) > MAX_JSON_BYTES:
+            raise UserError(f"more than {MAX_JSON_BYTES:,} bytes come from the pipe; give fewer prompts at a time")
+        text = content.decode()
         return [each.prompt for each in parse(text, "the pipe", as_json=False)]
     except UnicodeDecodeError as error:
         raise UserError(f"what comes from the pipe is not UTF-8: {one_line(error)}") from None

@@ -41,6 +41,7 @@ from memory_mosaics.memory import ContextualMemoryConfig
 from memory_mosaics.mixers.attention import AttentionConfig, LearnedPositionsConfig
 from memory_mosaics.ops.recall import recall
 from memory_mosaics.shapes import Float
+from memory_mosaics.sizes import check_memory
 
 # The triggers are the five most frequent tokens. With random ones a model must also guess, from one occurrence, whether
 # a token is a trigger at all, and even the best guess is at times wrong.
@@ -118,6 +119,9 @@ def check(settings: dict[str, Any], task: InductionTask) -> Batch:
             raise UserError(f"{name} must be {'0 or more' if name == 'seed' else 'more than 0'}, not {value}")
     if settings["width"] % HEADS:
         raise UserError(f"width {settings['width']} does not split into {HEADS} heads; choose a multiple of {HEADS}")
+    rows = max(HELD_OUT, settings["batch_size"])  # of 8 bytes, with their random numbers and targets
+    need = 16 * task.vocabulary**2 + rows * (24 * task.length + task.vocabulary)
+    check_memory("this task", need, advice="choose a smaller vocabulary, length or batch_size")
     held_out = task.batch(HELD_OUT, seed=settings["seed"], step=2**40)
     if not (held_out.counted & (held_out.inputs != held_out.targets)).any():
         sizes = f"triggers ({task.triggers}) or length ({task.length})"

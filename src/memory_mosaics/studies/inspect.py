@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from memory_mosaics import results as files
-from memory_mosaics.errors import UserError
+from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.inspection import Look, look, patterns
 from memory_mosaics.text.tokenizer import Tokenizer
 from memory_mosaics.trained import Trained
@@ -45,8 +45,7 @@ def run(
         json: also write everything to this file; for texts of at most 128 tokens with the whole weights
         device: cuda, mps or cpu; auto takes the first that is there
     """
-    if top < 1:
-        raise UserError(f"top must be at least 1, not {top}")
+    check_range(1, 100_000, top=top)
     if json is not None and (json.is_dir() or not json.parent.is_dir()):
         raise UserError(f"cannot write {json}: name a file in a folder that is there")
     trained = Trained.open(run, device=find_device(device))

@@ -90,6 +90,7 @@ def measure(
 
     manager = _manager(tasks, include_path)
     trained = Trained.open(run)  # says what is wrong with a checkpoint better than the libraries do
+    trained.tokenizer.encode("a")  # and a tokenizer that crashes its library
     model = AutoModelForCausalLM.from_pretrained(trained.folder).to(device).eval()  # type: ignore[arg-type]
     tokenizer = AutoTokenizer.from_pretrained(trained.folder)
     reader = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch)

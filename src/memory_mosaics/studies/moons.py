@@ -20,8 +20,9 @@ from tqdm import tqdm
 
 import memory_mosaics.figures as figures
 from memory_mosaics import results as files
+from memory_mosaics.config import MAX_SEED, MAX_SIZE
 from memory_mosaics.data.moons import MoonsTask, System, shortest
-from memory_mosaics.errors import UserError
+from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.extractors import ComplexMap, Linear
 from memory_mosaics.memory import ContextualMemory
 from memory_mosaics.ops.recall import merge, recall_with_lse
@@ -77,9 +78,10 @@ def run(
         "seed": seed,
         "integer_periods": integer_periods,
     }
-    for name, least in {"seeds": 1, "steps": 1, "sequences": 1, "seed": 0}.items():
-        if settings[name] < least:
-            raise UserError(f"{name} must be at least {least}, not {settings[name]}")
+    check_range(1, 10_000, seeds=seeds)
+    check_range(1, 100_000, sequences=sequences)
+    check_range(1, MAX_SIZE, steps=steps)
+    check_range(0, MAX_SEED, seed=seed)
     task = MoonsTask(moons=moons, length=max(800, 4 * shortest(moons)), integer_periods=integer_periods)
     for count in heads:
         network(moons, count)

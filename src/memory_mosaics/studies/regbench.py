@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 from memory_mosaics import figures
 from memory_mosaics import results as files
+from memory_mosaics.config import MAX_JOBS, MAX_SIZE
 from memory_mosaics.data.regbench_anchors import anchors
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.files import read_json, written_whole
 from memory_mosaics.studies import regbench_tables as tables
 from memory_mosaics.studies.journal import optuna
@@ -90,9 +91,8 @@ def run(
     """
     numbers = environments or ([100] if in_distribution else ENVIRONMENTS)
     lasting = {"epochs": epochs, "most_steps": most_steps, "patience": patience}
-    for name, value in {**lasting, "processes": processes, "trials": trials}.items():
-        if value is not None and value < 1:
-            raise UserError(f"{name} must be at least 1, not {value}")
+    check_range(1, MAX_SIZE, **lasting, trials=trials)
+    check_range(1, MAX_JOBS, processes=processes)
     if trials is not None and not sweep:
         raise UserError(f"--trials {trials} draws from a sweep; give --sweep too, or leave it out")
     same = lasting | {"held_out": held_out, "distinct": distinct, "data_seed": data_seed}

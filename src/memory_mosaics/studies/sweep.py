@@ -19,7 +19,8 @@ from typing import Any, Literal
 
 from memory_mosaics import figures
 from memory_mosaics import results as files
-from memory_mosaics.errors import UserError
+from memory_mosaics.config import MAX_JOBS, MAX_SIZE
+from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.studies.journal import Values, optuna
 from memory_mosaics.studies.sweep_ray import need_ray, on_ray
 from memory_mosaics.studies.sweep_trials import SHORT, Plan, name_of, tidy
@@ -106,8 +107,8 @@ def run(
     as_flag_only(preset)
     if "RANK" in os.environ:
         raise UserError("a sweep is not for torchrun: give it --jobs, or --cluster ray")
-    if min(jobs, trials) < 1:
-        raise UserError(f"jobs and trials must be at least 1, not {jobs} and {trials}")
+    check_range(1, MAX_JOBS, jobs=jobs)
+    check_range(1, MAX_SIZE, trials=trials)
     plan = make(Run(data=data, out=out, model=model, training=training, machine=machine), method, space, trials)
     figures.check()
     optuna()

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.config import MAX_SIZE
+from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.generation import PLAIN, Draw, beam_search, generate, stream
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.trained import Trained
@@ -40,10 +41,9 @@ class Wish:
     compiled: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("length", "count", "beams"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name} must be at least 1, not {value}")
+        check_range(1, MAX_SIZE, length=self.length)
+        check_range(1, 1_000_000, count=self.count)
+        check_range(1, 1024, beams=self.beams)
         if self.beams is not None and self.count > 1:
             raise UserError(f"beams find one text for each prompt, not {self.count}; leave out --beams or --count")
         if self.beams is not None and (self.draw.top_k is not None or self.draw.top_p is not None):

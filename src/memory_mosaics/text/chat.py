@@ -39,7 +39,7 @@ class ChatTemplate:
         self.source, self.process = source, Isolated(RENDER, seconds=2)
         self.process.ask([source, None])
 
-    def render(self, messages: Sequence[Mapping[str, str]], *, bos_token: str = "", eos_token: str = "") -> str:
-        """The text to go on from."""
-        values = {"messages": list(messages), "bos_token": bos_token, "eos_token": eos_token}
+    def render(self, messages: Sequence[Mapping[str, str]], **tokens: str) -> str:
+        """The text to go on from; `tokens` are special ones, such as bos_token."""
+        values = {"messages": list(messages), "bos_token": "", "eos_token": "", **tokens}
         return self.process.ask([self.source, values])

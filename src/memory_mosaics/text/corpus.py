@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.config import MAX_JOBS
+from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.files import read_json
 from memory_mosaics.text.documents import parse
 from memory_mosaics.text.sources import Source, find_sources, read_blocks
@@ -160,8 +161,7 @@ def run(
     """
     if not 0 <= valid_share < 1:
         raise UserError(f"valid_share must be at least 0 and below 1, not {valid_share}")
-    if workers is not None and not 1 <= workers <= 1024:
-        raise UserError(f"workers must be at {'least 1' if workers < 1 else 'most 1,024'}, not {workers}")
+    check_range(1, MAX_JOBS, workers=workers)
     groups = {"train": find_sources(sources), "valid": find_sources(valid or [])}
     if not groups["train"]:
         raise UserError("no source was named; name a file, a directory, hf:NAME or stories:COUNT")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.files import read_bytes
 from memory_mosaics.text.story.words import BOYS, GIRLS, words
 
 LISTS, RULES = ("any", "none", "keeps"), ("any", "none", "keeps", "within", "otherwise")
@@ -92,7 +93,7 @@ def ours() -> list[Prompt]:
 def read(file: Path) -> list[Prompt]:
     """Prompts from a file: one a line, or as JSON (.jsonl, .ndjson, .json) an object a line, or an array of them."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_bytes(file).decode()
     except FileNotFoundError:
         raise UserError(f"there is no file {file}") from None
     except UnicodeDecodeError as error:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.config import MAX_STORIES
+from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.text.documents import Block, text_of
 from memory_mosaics.text.vocabulary import END_OF_TEXT
 
@@ -53,8 +54,9 @@ def find_sources(names: Iterable[str]) -> list[Source]:
 def _find(name: str) -> list[Source]:
     scheme, _, rest = name.partition(":")
     if scheme == "stories" and rest:
-        if not re.fullmatch(r"[1-9]\d*(:\d+)?", rest):
-            raise UserError(f"{name}: write stories:COUNT or stories:COUNT:SEED, such as stories:1000:0")
+        if not re.fullmatch(r"[1-9]\d{0,18}(:\d{1,18})?", rest):
+            raise UserError(f"{name[:80]}: write stories:COUNT or stories:COUNT:SEED, such as stories:1000:0")
+        check_range(1, MAX_STORIES, count=int(rest.partition(":")[0]))
         return [Source(name, "stories", name)]
     if scheme == "hf" and rest:
         return [Source(name, "dataset", name)]

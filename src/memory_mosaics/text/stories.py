@@ -21,7 +21,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from memory_mosaics.errors import UserError
+from memory_mosaics.config import MAX_STORIES
+from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.files import written_whole
 from memory_mosaics.text.story import plots_days as days
 from memory_mosaics.text.story import plots_friends as friends
@@ -144,8 +145,7 @@ def run(count: int = 50_000, out: Path = Path("runs/stories.jsonl"), *, seed: in
         seed: Another seed, other stories.
 
     """
-    if count < 1:
-        raise UserError(f"count must be at least 1, not {count}")
+    check_range(1, MAX_STORIES, count=count)
     if out.is_dir():
         raise UserError(f"out is a folder: {out}; name a file in it, such as {out / 'stories.jsonl'}")
     try:
