@@ -3,6 +3,7 @@ import torch
 
 from memory_mosaics import LanguageModel, memory_mosaic, transformer
 from memory_mosaics.generation import GREEDY, Draw, beam_search, generate, stream
+from memory_mosaics.reader import Reader
 
 SMALL = {"width": 32, "blocks": 2, "heads": 4, "vocabulary": 50, "context": 24}
 MODELS = {"memory mosaic": memory_mosaic, "transformer": transformer}
@@ -44,6 +45,20 @@ def test_greedy_is_the_best_token_of_the_whole_text_each_time(model):
 def test_training_goes_on_as_before(model):
     say(model, length=2)
     assert model.training
+
+
+@pytest.mark.parametrize("how", [{"fused": True}, {"foreach": True}, {}])
+def test_a_model_that_was_trained_on_speaks_with_its_new_weights(model, how):
+    """A fused optimiser changes parameters without autograd's counting it."""
+    say(model)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.3, **how)
+    for _ in range(3):
+        model(torch.randint(50, (2, 9)))[0].logsumexp(-1).square().mean().backward()
+        optimiser.step()
+    twin = strong(model.config)
+    twin.load_state_dict(model.state_dict())
+    (mine, theirs) = (Reader(one, [PROMPT]).logits for one in (model, twin))
+    assert torch.equal(mine, theirs)
 
 
 def test_it_ends_before_the_end(model):

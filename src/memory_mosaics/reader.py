@@ -131,9 +131,7 @@ class Desk:
 
     @classmethod
     def of(cls, model: LanguageModel) -> "Desk":
-        version = lambda x: 0 if x.is_inference() else x._version  # noqa: E731 (then it counts no changes)
-        stamp = tuple((parameter.data_ptr(), version(parameter)) for parameter in model.parameters())
-        desk = cls.desks.get(model)
+        stamp, desk = _stamp(model), cls.desks.get(model)
         if desk is None or desk.stamp != stamp:
             desk = cls.desks[model] = cls(model, stamp)
         return desk
@@ -153,6 +151,17 @@ class Desk:
                 del self.free[i]
                 return place
         return None
+
+
+@torch.no_grad()
+def _stamp(model: LanguageModel) -> tuple:
+    """What changes when training changes parameters: their addresses, autograd's counts of changes, and their sums,
+    since a fused optimiser, a replayed graph and an inference tensor count none.
+    """
+    weights = list(model.parameters())
+    counts = [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
+    sums = [weight.sum(dtype=torch.promote_types(weight.dtype, torch.float32)) for weight in weights]
+    return *counts, *torch.stack([each.double().to(weights[0].device) for each in sums]).tolist()
 
 
 @contextmanager

@@ -86,6 +86,11 @@ READERS: dict[str, Reader] = {
     "corpus-train": ("prepare/out", lambda _, at: _short(at / "out", at), _weights),
     "source": ("source", _prepare, lambda at, _: digests(at / "corpus", "*.bin")),
     "config": ("config", lambda given, at: _short(given.corpus, at, "--config", f"{at}/out/config.yaml"), _weights),
+    "convert": (
+        "authors",
+        lambda _, at: [["convert", f"{at}/out/checkpoint.pt", str(at / "converted")]],
+        lambda at, _: digests(at / "converted"),
+    ),
     "draw": ("sweep/out", lambda _, place: [["draw", str(place / "out")]], _said),
 }
 for _name, _workload in WORKLOADS.items():
@@ -109,11 +114,21 @@ def prepare(given: Given, names: Iterable[str] = READERS) -> None:
     source.mkdir()
     shutil.copy(given.folder / "stories.jsonl", source)
     (source / "more.txt").write_text("One.\n<|endoftext|>\nTwo.\n<|endoftext|>\n" * 200)
+    (given.folder / "authors").mkdir()
+    checked([], given.folder, lambda: _save_authors(given.folder / "authors" / "checkpoint.pt"))
     for name in names:
         damaged, commands, outcome = READERS[name]
         place = given.folder / "readers" / name
         shutil.copytree(given.folder / damaged, place / "out", symlinks=True)
         given.outcomes[name] = outcome(place, checked(commands(given, place), place))
+
+
+def _save_authors(file: Path) -> None:
+    import torch
+
+    from test_convert import checkpoint
+
+    torch.save(checkpoint("nano"), file)
 
 
 def cases(given: Given, random: Random) -> Iterator[str]:
@@ -138,7 +153,7 @@ def run_case(given: Given, case: str, random: Random, folder: Path) -> tuple[str
 
 # A change of these may give another valid file: a text of the user's, or a record that carries no checksum.
 MAY_DIFFER = re.compile(
-    r"""(config|source)\s.*
+    r"""(config|source|convert)\s.*
     | .*\s(.*/)?(log\.jsonl|samples\.md|results\.json|outcome\.json|output\.txt|.*\.journal|journal\.log|anchors\.json)
     | again-prepare\smanifest\.json
     | (info|generate|evaluate|inspect|generate-run)\s(.*/)?config\.json

@@ -46,7 +46,6 @@ def run_case(given: Given, case: str, seed: int, *, keep: bool = False) -> Row:
 
 def work(given: Given, part: str, seed: int, until: float, file: Path, number: int, jobs: int) -> None:
     """The process of such a number: run its cases until their time is over, and note each."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     every = PARTS[part][0].cases(given, Random(f"{seed}/{part}"))
     with file.open("a", encoding="utf-8", buffering=1) as stream:
         for case in islice(every, number, None, jobs):
@@ -115,6 +114,7 @@ def main() -> int:
     parser.add_argument("--case", nargs="+", default=[], help="only these, and keep their folders")
     parser.add_argument("--out", type=Path, default=Path("runs/chaos"))
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     start, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="chaos-"))
     end = start + options.minutes * 60
     try:

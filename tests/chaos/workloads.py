@@ -155,7 +155,7 @@ def checked(commands: Commands, folder: Path, before: Before = None) -> Ended:
     """Run commands that nothing disturbs."""
     ended = run(commands, folder, before)
     if problem := ended.problem(allowed=(0,)):
-        raise RuntimeError(f"undisturbed, mosaics {' '.join(commands[0])}: {problem}\n{ended.err}")
+        raise RuntimeError(f"undisturbed, mosaics {commands}: {problem}\n{ended.err}")
     return ended
 
 
