@@ -6,6 +6,7 @@ import threading
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -112,11 +113,24 @@ class Handler(BaseHTTPRequestHandler):
             self._send(b'{"choices": [{"text": "Once up', length=1000)
         elif what == "half a stream":
             self._stream("Once upon a time there was", whole=False)
+        elif what == "long":
+            self._json({"choices": [{"finish_reason": "stop", "text": "Once upon a time. " * 3000}]})
+        elif what == "endless":
+            self._endless()
         elif what == "silence":
             self.server.silent.add(self.headers["Idempotency-Key"])
             self.server.release.wait(HANG)
         else:
             assert what == "nothing"
+
+    def _endless(self) -> None:
+        """A body that ends when the client goes."""
+        self.send_response(200)
+        self.send_header("Connection", "close")
+        self.end_headers()
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b"data: " + b"a" * 65536)
 
     def _json(self, value: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
         self._send(json.dumps(value).encode(), status, headers)

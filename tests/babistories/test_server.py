@@ -87,6 +87,28 @@ def test_half_a_stream_is_asked_again(server, tmp_path):
     assert all(sum(entry["tokens"]) > 50 for entry in told), "estimated where the server does not say"
 
 
+@pytest.mark.parametrize(
+    ("what", "streamed", "told"),
+    [
+        ("long", False, "an answer of 54,000 characters where --length 600 was asked for (64 per token are read)"),
+        ("endless", False, "an answer of more than 679,936 bytes where --length 600 was asked for (1024 per token and"),
+        ("endless", True, "an answer of more than 679,936 bytes where --length 600 was asked for (1024 per token and"),
+    ],
+)
+def test_an_answer_much_longer_than_asked_for_is_asked_again_and_not_kept(
+    what, streamed, told, server, tmp_path, capsys
+):
+    more = ["--timeout", "300", *(["--stream"] if streamed else [])]
+    server.script = [what]
+    assert main(command(server, tmp_path, *more, count=2)) == 0
+    assert sorted(indices(tmp_path)) == [0, 1]
+    assert sum(server.asked.values()) == 3
+    server.always = what
+    assert main(command(server, tmp_path, "--retries", "0", *more)) == 2
+    assert told in capsys.readouterr().err
+    assert sorted(indices(tmp_path)) == [0, 1]
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 def test_half_a_stream_for_ever_is_one_line(streamed, server, tmp_path, capsys):
     server.always = "half a stream"

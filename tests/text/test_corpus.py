@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from memory_mosaics.data.windows import Windows
 from memory_mosaics.errors import UserError
+from memory_mosaics.text import sources, writing
 from memory_mosaics.text import workers as workers_module
-from memory_mosaics.text import writing
 from memory_mosaics.text.corpus import Corpus, run
 from memory_mosaics.text.documents import parse
 from memory_mosaics.text.sources import Source, find_sources, read_blocks
@@ -189,13 +189,59 @@ def test_cutting_a_text_into_blocks_changes_no_token(tmp_path_factory, own, word
 
 
 def test_a_long_text_is_read_in_blocks(tmp_path, own):
-    """With lines, without line ends, and without any blank (which has to be read whole)."""
+    """With lines, without line ends; without any blank in larger ones."""
     for text, several in (("ab é\n" * 5000, True), ("ab é " * 5000, True), ("abé" * 5000, False)):
         (tmp_path / "long.txt").write_text(text)
         (source,) = find_sources([str(tmp_path / "long.txt")])
         blocks = list(read_blocks(source, text_field="", whole=False, size=1000))
         assert (len(blocks) > 10) == several
         assert "".join(piece.text for block in blocks for piece in parse(block, "")).rstrip("\n") == text.rstrip("\n")
+
+
+UNCUT = st.text("abé東🙂<|", max_size=40) | st.sampled_from(["<|endoftext|>", "\n<|endoftext|>\n", "\n", " "])
+
+
+@given(words=st.lists(UNCUT, max_size=60))
+@settings(max_examples=200, deadline=None)
+def test_a_text_without_blanks_is_cut_between_characters(tmp_path_factory, words):
+    """Never within a character or near a separator: the documents stay what they are."""
+    file = tmp_path_factory.getbasetemp() / "flat.txt"
+    file.write_bytes("".join(words).encode())
+    results = []
+    for longest in (100, 1 << 20):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("memory_mosaics.text.sources.LONG_RUN", longest)
+            blocks = list(read_blocks(Source("", "text", str(file)), text_field="", whole=False, size=70))
+        encoded = [encode_block(block, byte_tokenizer(), "text") for block in blocks]
+        results.append(np.concatenate([one.ids for one in encoded]).tolist())
+        if longest == 100 and "<|endoftext|>" not in words:
+            assert max(len(block.data) for block in blocks) < 100 + 2 * 70
+    assert results[0] == results[1]
+
+
+def test_a_text_without_blanks_takes_little_memory(tmp_path):
+    """Blocks of about a megabyte, whatever it holds: a word, blanks, lines of no letters."""
+    for text in ("0123456789abcdef", "\n", "é", "东"):
+        (tmp_path / "flat.txt").write_text(text * (8_000_000 // len(text.encode())))
+        source = Source("flat.txt", "text", str(tmp_path / "flat.txt"))
+        sizes = [len(block.data) for block in read_blocks(source, text_field="", whole=False)]
+        assert max(sizes) <= 2 << 20
+        assert sum(sizes) == source.read
+
+
+def test_a_document_that_has_to_be_read_whole_is_limited(tmp_path, monkeypatch, own):
+    monkeypatch.setattr("memory_mosaics.text.sources.LONG_DOCUMENT", 3 << 20)
+    told = "would have to be read whole; "
+    (tmp_path / "a.jsonl").write_text('"short"\n' + json.dumps("some words " * 500_000) + "\n")
+    with pytest.raises(UserError, match=rf"a.jsonl, line 2: a line of more than 3 MiB {told}make several documents"):
+        prepare(tmp_path / "a.jsonl", out=tmp_path / "corpus")
+    (tmp_path / "a.txt").write_text("some words " * 500_000)
+    with pytest.raises(UserError, match=rf"a.txt, line 1: a text of more than 3 MiB {told}put lines <\|endoftext"):
+        list(read_blocks(Source("", "text", str(tmp_path / "a.txt")), text_field="", whole=True))
+    monkeypatch.setitem(sources.DOCUMENTS, "stories", lambda *_: iter(["a", "b" * (4 << 20)]))
+    with pytest.raises(UserError, match=f"stories:2, row 2: a row of more than 3 MiB {told}make several documents"):
+        prepare("stories:2", out=tmp_path / "corpus")
+    assert left_in(tmp_path) == ["a.jsonl", "a.txt"]
 
 
 def test_errors_in_later_blocks_name_the_right_line(tmp_path):
@@ -404,12 +450,13 @@ PEAK = 'print(int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
-@pytest.mark.parametrize("name", ["lines.jsonl", "one_document.txt"])
+@pytest.mark.parametrize("name", ["lines.jsonl", "one_document.txt", "flat.txt"])
 def test_memory_does_not_grow_with_the_corpus(name, tmp_path):
     peaks = []
     for megabytes in (8, 64):
         line = json.dumps("Some words and more. " * 40) if name.endswith("jsonl") else "Some words and more. " * 40
-        (tmp_path / name).write_text(f"{line}\n" * (megabytes * 1_000_000 // len(line)))
+        line = line.replace(" ", "") if name == "flat.txt" else f"{line}\n"
+        (tmp_path / name).write_text(line * (megabytes * 1_000_000 // len(line)))
         share = PREPARE.replace("workers", "valid_share=0.0, workers")
         process = python(f"{share}\n{PEAK}", tmp_path / name, tmp_path / f"corpus{megabytes}", "bytes", "1")
         out, told = process.communicate()
@@ -459,6 +506,29 @@ def test_what_is_no_corpus_is_refused(manifest, message, tmp_path):
     with pytest.raises(UserError) as told:
         Corpus.open(tmp_path)
     assert message in str(told.value)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_the_loser_of_two_is_told_what_happened(same, tmp_path, monkeypatch, capsys):
+    """It takes the corpus of the winner where it is the same one, and never speaks of space."""
+    file, out = make_lines(tmp_path / "some.jsonl", 20), tmp_path / "corpus"
+
+    def win_meanwhile(*arguments, **options):
+        monkeypatch.undo()
+        prepare(file, out=out, seed=0 if same else 1)
+        return write_corpus(*arguments, **options)
+
+    write_corpus = writing.write_corpus
+    monkeypatch.setattr("memory_mosaics.text.corpus.write_corpus", win_meanwhile)
+    if same:
+        assert prepare(file, out=out).manifest == Corpus.open(out).manifest
+    else:
+        with pytest.raises(UserError, match="was prepared with seed 1, not 0; name another --out, or remove it first"):
+            prepare(file, out=out)
+    said = capsys.readouterr()
+    assert said.err == f"mosaics: another process has written {out} meanwhile\n"
+    assert ("holds this corpus already: left as it is" in said.out) == same
+    assert left_in(tmp_path) == ["corpus", "some.jsonl"]
 
 
 DAMAGES = {

@@ -4,6 +4,7 @@ import hashlib
 import json
 import pickle
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from counting import calls
 from memory_mosaics.errors import UserError
 from memory_mosaics.text import tokenizer as module
-from memory_mosaics.text.tokenizer import Tokenizer, byte_tokenizer, find, gpt2, train_bpe
+from memory_mosaics.text.tokenizer import LONG_WORD, Tokenizer, _short_words, byte_tokenizer, find, gpt2, train_bpe
 from memory_mosaics.text.vocabulary import BYTES
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -326,3 +327,18 @@ def test_one_token_to_be_looked_at():
     tokenizer = byte_tokenizer()
     assert [tokenizer.said(index) for index in tokenizer.encode("aé")] == ["a", "<C3>", "<A9>"]
     assert tokenizer.said(9999) == "<9999>"
+
+
+def test_merges_are_learnt_from_pieces_of_enormous_words(monkeypatch):
+    """One word of 300 kB would be gone through anew for each merge."""
+    words = random.Random(0).choices("abcd", k=300_000)
+    text = f"A text with {''.join(words)} and 12345{'67890' * 100}, {'-' * 200}{' ' * 200}an end"
+    pieces = list(_short_words([text, "another one"]))
+    assert "".join(pieces) == text + "another one"
+    assert all(len(word) <= LONG_WORD for piece in pieces for word in re.findall(r"\w+|[^\w\s]+|\s+", piece))
+    assert list(_short_words(["ordinary words, " * 9])) == ["ordinary words, " * 9]
+    tokenizer = train_bpe([text], 400)
+    assert tokenizer.vocabulary == 400
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    monkeypatch.setattr("memory_mosaics.text.tokenizer.LONG_WORDS_READ", 1000)
+    assert len("".join(_short_words([text]))) < 2000

@@ -1,9 +1,10 @@
 """Answers from an OpenAI-compatible server: vLLM, llama.cpp, Ollama, `mosaics serve`, or one that is paid for.
 
 What passes by itself is asked again: a refused or lost connection, 408, 409, 425, 429 and 5xx, silence, garbage, half
-an answer. The waits double, differ at random, and are at least what the server asks for. After the last try the request
-is put aside, as one that the server calls wrong. The rest ends the run. A 429 is no failed try while others are under
-way or answered: fewer are asked at once.
+an answer, and one much longer than what was asked for, of which the rest is not read. The waits double, differ at
+random, and are at least what the server asks for. After the last try the request is put aside, as one that the server
+calls wrong. The rest ends the run. A 429 is no failed try while others are under way or answered: fewer are asked at
+once.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import os
 import random
 import re
 import time
+from collections.abc import AsyncIterator
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -26,6 +28,9 @@ FULL, IN_WORK = 429, 409
 MANY = 1 << 40  # tokens: what nobody writes in one answer
 LONGEST_WAIT = 60.0  # between tries, unless the server asks for more
 AT_FIRST = 2  # retries before the first answer: an address may be mistyped
+TOKEN_LIMIT = 64  # characters of an answer per token that was asked for; the usual number is 4
+BODY_LIMIT = 1024, 1 << 16  # bytes of a response, per token that was asked for and beside: streams frame each token
+LIST_LIMIT = 1 << 24  # bytes of the list of models
 PATIENCE = 3600.0  # a server that asks for more is not waited for
 
 
@@ -84,16 +89,17 @@ class Server:
         return self.model
 
     async def _models(self) -> list[str]:
-        response = await self.client.get(f"{self.base}/models")
+        async with self.client.stream("GET", f"{self.base}/models") as response:
+            content = await self._whole(response, LIST_LIMIT)
         if response.status_code in (404, 405, 501) and self.model:
             return []  # some have no list
-        _check(response.status_code, response.headers, response.text)
+        _check(response.status_code, response.headers, content)
         try:
-            return [str(model["id"]) for model in json.loads(response.content)["data"]]
+            return [str(model["id"]) for model in json.loads(content)["data"]]
         except (ValueError, LookupError, TypeError):
             if self.model:
                 return []
-            raise Passing(f"its list of models is garbage: {_excerpt(response.text)}") from None
+            raise Passing(f"its list of models is garbage: {_excerpt(content.decode(errors='replace'))}") from None
 
     async def ask(self, request: Request) -> Answer:
         """One answer, after as many tries as are allowed; else the request is `Refused`, or the run `Stopped`."""
@@ -157,10 +163,15 @@ class Server:
                 if self.writer.stream:
                     answer = await self._stream(url, body, headers)
                 else:
-                    async with asyncio.timeout(self.writer.timeout):
-                        response = await self.client.post(url, json=body, headers=headers)
-                    _check(response.status_code, response.headers, response.text)
-                    answer = read_answer(response.content)
+                    async with (
+                        asyncio.timeout(self.writer.timeout),
+                        self.client.stream("POST", url, json=body, headers=headers) as response,
+                    ):
+                        content = await self._whole(response)
+                    _check(response.status_code, response.headers, content)
+                    answer = read_answer(content)
+                if len(answer.text) > TOKEN_LIMIT * self.writer.length:
+                    raise self._too_long(f"{len(answer.text):,} characters", f"{TOKEN_LIMIT} per token")
             except Passing as error:
                 if error.status == FULL:
                     error.busy = self.room.under_way > 1 or self.answered > answered
@@ -179,18 +190,43 @@ class Server:
         parts, finish, tokens = [], None, None
         async with self.client.stream("POST", url, json=body, headers=headers) as response:
             if response.status_code != 200:
-                await response.aread()
-                _check(response.status_code, response.headers, response.text)
-            async for line in response.aiter_lines():
-                data = line.removeprefix("data:").strip()
-                if not line.startswith("data:") or data == "[DONE]":
+                _check(response.status_code, response.headers, await self._whole(response))
+            async for line in self._lines(response):
+                data = line.removeprefix(b"data:").strip()
+                if not line.startswith(b"data:") or data == b"[DONE]":
                     continue
-                answer = read_answer(data.encode(), partial=True)
+                answer = read_answer(data, partial=True)
                 parts.append(answer.text)
                 finish, tokens = answer.finish or finish, answer.usage or tokens
         if finish is None:
             raise Passing(f"half an answer: its stream ended after {len(''.join(parts))} characters")
         return Answer("".join(parts), finish, tokens)
+
+    async def _lines(self, response: Any) -> AsyncIterator[bytes]:
+        rest = b""
+        async for chunk in self._bounded(response):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                yield line
+        yield rest
+
+    async def _whole(self, response: Any, limit: int | None = None) -> bytes:
+        return b"".join([chunk async for chunk in self._bounded(response, limit)])
+
+    async def _bounded(self, response: Any, limit: int | None = None) -> AsyncIterator[bytes]:
+        """The body as it comes, up to what an answer of the length asked for may take; of an error no more is read."""
+        per_token, beside = BODY_LIMIT
+        limit, size = limit or per_token * self.writer.length + beside, 0
+        async for chunk in response.aiter_bytes():
+            size += len(chunk)
+            if size > limit and response.status_code != 200:
+                return
+            if size > limit:
+                raise self._too_long(f"more than {limit:,} bytes", f"{per_token} per token and {beside:,}")
+            yield chunk
+
+    def _too_long(self, size: str, allowed: str) -> Passing:
+        return Passing(f"an answer of {size} where --length {self.writer.length} was asked for ({allowed} are read)")
 
     async def close(self) -> None:
         await self.client.aclose()
@@ -234,11 +270,11 @@ def _usage(found: Any) -> tuple[int, int] | None:
         return None
 
 
-def _check(status: int, headers: Any, text: str) -> None:
+def _check(status: int, headers: Any, content: bytes) -> None:
     """Sort what is not an answer: what passes, what is wrong with this request, what is wrong with all."""
     if status == 200:
         return
-    message = f"status {status}: {_excerpt(_message(text))}"
+    message = f"status {status}: {_excerpt(_message(content.decode(errors='replace')))}"
     if status in PASSING or status >= 500:
         raise Passing(message, _retry_after(headers.get("retry-after")), status)
     raise Refused(message) if status in (400, 413, 422) else Stopped(message)

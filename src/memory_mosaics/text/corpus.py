@@ -6,6 +6,7 @@
 import json
 import platform
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from memory_mosaics.text.sources import Source, find_sources, read_blocks
 from memory_mosaics.text.token_file import TokenFile
 from memory_mosaics.text.tokenizer import Tokenizer, find, train_bpe
 from memory_mosaics.text.workers import default_workers, token_dtype
-from memory_mosaics.text.writing import CorpusWriter, folder_written_whole, split_of, write_corpus
+from memory_mosaics.text.writing import CorpusWriter, WrittenMeanwhile, folder_written_whole, split_of, write_corpus
 from memory_mosaics.version import __version__
 
 FORMAT = 1
@@ -172,17 +173,24 @@ def run(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         return _already_there(out, groups, options, chosen)
     start = time.monotonic()
-    with folder_written_whole(out) as aside:
-        if chosen is None:
-            held_out = partial(split_of, seed=seed, valid_share=share)
-            chosen = train_bpe(_sample(find_sources(sources), field, held_out), vocabulary, name=f"bpe-{vocabulary}")
-        writer = CorpusWriter(aside, seed=seed, valid_share=share)
-        number = workers or default_workers([*groups["train"], *groups["valid"]])
-        write_corpus(writer, groups, chosen, text_field=field, workers=number)
-        _check_counts(writer, share)
-        chosen.save(aside)
-        manifest = _manifest(writer, groups, chosen, options)
-        (aside / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8", newline="\n")
+    try:
+        with folder_written_whole(out) as aside:
+            if chosen is None:
+                held_out = partial(split_of, seed=seed, valid_share=share)
+                chosen = train_bpe(
+                    _sample(find_sources(sources), field, held_out), vocabulary, name=f"bpe-{vocabulary}"
+                )
+            writer = CorpusWriter(aside, seed=seed, valid_share=share)
+            number = workers or default_workers([*groups["train"], *groups["valid"]])
+            write_corpus(writer, groups, chosen, text_field=field, workers=number)
+            _check_counts(writer, share)
+            chosen.save(aside)
+            manifest = _manifest(writer, groups, chosen, options)
+            (aside / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8", newline="\n")
+    except WrittenMeanwhile:
+        print(f"mosaics: another process has written {out} meanwhile", file=sys.stderr)
+        groups = {"train": find_sources(sources), "valid": find_sources(valid or [])}
+        return _already_there(out, groups, options, chosen)
     _report(manifest, time.monotonic() - start, f"{chosen.engine}, {number} process{'es' if number > 1 else ''}")
     print(f"written: {out}")
     return Corpus.open(out)

@@ -21,6 +21,9 @@ from memory_mosaics.text.vocabulary import END_OF_TEXT
 SUFFIXES = {".txt": "text", ".text": "text", ".md": "text", ".jsonl": "json", ".ndjson": "json", ".json": "json"}
 SUFFIXES |= {".parquet": "parquet"}
 BLOCK = 1 << 20
+LONG_RUN = 1 << 20  # bytes without a blank to cut before: then a text is cut between two characters
+LONG_DOCUMENT = 32 << 20  # bytes of a document that has to be read whole
+SAFE = len(END_OF_TEXT) + 4  # bytes on either side of such a cut that hold no part of a separator
 
 
 @dataclass
@@ -99,7 +102,11 @@ def _suffixes() -> str:
 
 
 def read_blocks(source: Source, *, text_field: str, whole: bool, size: int = BLOCK) -> Iterator[Block]:
-    """Read a source block by block. A long text is cut before a blank, or with `whole` between documents only."""
+    """Read a source block by block. A long text is cut before a blank, or with `whole` between documents only.
+
+    Where 1 MiB holds no blank after a character, it is cut between two characters: the words on either side are encoded
+    as two. What has to be read whole, a line of JSON, a row, or with `whole` a document, has at most 32 MiB.
+    """
     try:
         if source.kind in ("text", "json"):
             yield from _file_blocks(source, whole, size)
@@ -137,7 +144,11 @@ def _file_blocks(source: Source, whole: bool, size: int) -> Iterator[Block]:
                 del buffer[:byte]
                 if source.kind == "json" and buffer.lstrip()[:1] == b"[":
                     raise UserError(f"source {source.where} is one JSON list: make lines of it with jq -c '.[]'")
-            cut = find_cut(buffer, max(1, searched - len(END_OF_TEXT) - 4)) if len(buffer) >= size else 0
+            cut = find_cut(buffer, max(1, searched - SAFE)) if len(buffer) >= size else 0
+            if cut <= 0 and find_cut is _blank and len(buffer) >= LONG_RUN:
+                cut = _between_characters(buffer)
+            if cut <= 0 and len(buffer) > LONG_DOCUMENT:
+                _refuse_long(f"source {source.where}, line {line}", "line" if source.kind == "json" else "text")
             if cut > 0:
                 read, before = source.read - before, source.read
                 yield Block(source.where, source.kind, bytes(buffer[:cut]), line, byte, read, first, False)
@@ -154,6 +165,21 @@ def _line_end(buffer: bytearray, start: int) -> int:
 def _blank(buffer: bytearray, start: int) -> int:
     """Before the last line end that follows a letter; where there is none, before such a space."""
     return _before(buffer, b"\n", start) or _before(buffer, b" ", start)
+
+
+def _between_characters(buffer: bytearray) -> int:
+    """Near the end, where no character is cut in two and no separator is near; or 0."""
+    end = END_OF_TEXT.encode()
+    for near in range(len(buffer) - SAFE, max(2 * SAFE, len(buffer) - 1000 * SAFE), -SAFE):
+        cut = next((cut for cut in range(near, near - 4, -1) if buffer[cut] & 0xC0 != 0x80), near)  # or it is not UTF-8
+        if end not in buffer[cut - SAFE : cut + SAFE]:
+            return cut
+    return 0
+
+
+def _refuse_long(where: str, what: str) -> None:
+    remedy = f"put lines {END_OF_TEXT} between documents" if what == "text" else "make several documents of it"
+    raise UserError(f"{where}: a {what} of more than {LONG_DOCUMENT >> 20} MiB would have to be read whole; {remedy}")
 
 
 def _document_end(buffer: bytearray, start: int) -> int:
@@ -180,6 +206,8 @@ def _document_blocks(source: Source, text_field: str, size: int) -> Iterator[Blo
         texts.append(text)
         data = text.encode(errors="surrogatepass") + b"\0"
         source.count(data)
+        if len(data) > LONG_DOCUMENT:
+            _refuse_long(f"source {source.where}, row {number + len(texts) - 1}", "row")
         length += len(data)
         if length >= size:
             yield Block(source.where, "documents", texts, number, 0, length, False, False)

@@ -38,6 +38,9 @@ GPT2_FINGERPRINT = "5e664d042a4aa2d82ffa3381a97056000cfa8b73d05923635f93d820dd14
 
 # How GPT-2 cuts a text into words before merging bytes; possessive where that changes nothing but the speed.
 WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
+LONG_WORD = 64  # characters; merges are learnt from pieces of longer words, or the time would grow with their squares
+LONG_RUNS = re.compile(r"[^\W\d_]{65,}|\d{65,}|(?:[^\w\s]|_){65,}|\s{65,}")  # such words
+LONG_WORDS_READ = 4 << 20  # characters of such words in all; each piece is remembered
 LONG_BLANK = 100_000  # tiktoken's regular expressions overflow their stack on a million blanks in a row
 
 
@@ -282,7 +285,8 @@ def train_bpe(texts: Iterable[str], vocabulary: int = 2048, *, name: str | None 
     """Learn a byte-level BPE with GPT-2's words from texts: the same texts give the same tokenizer.
 
     Ids 0 to 255 are the single bytes, then come the merges in the order learnt; the last id ends a text. Few texts may
-    hold fewer merges than `vocabulary` has room for: then the vocabulary is smaller.
+    hold fewer merges than `vocabulary` has room for: then the vocabulary is smaller. A word of more than 64 characters
+    is learnt from in pieces of 64, and what follows the first 4 million characters of such words is left out.
     """
     if vocabulary < 257:
         raise UserError(f"vocabulary must be at least 257, 256 bytes and the end of text, not {vocabulary}")
@@ -294,10 +298,23 @@ def train_bpe(texts: Iterable[str], vocabulary: int = 2048, *, name: str | None 
     trainer = library.trainers.BpeTrainer(
         vocab_size=vocabulary - 1, initial_alphabet=BYTES, special_tokens=[], show_progress=False
     )
-    learner.train_from_iterator(texts, trainer)
+    learner.train_from_iterator(_short_words(texts), trainer)
     model = json.loads(learner.to_str())["model"]
     layout = byte_level(model["vocab"], model["merges"])
     return Tokenizer(layout, name or f"bpe-{vocabulary}", end_of_text=len(model["vocab"]))
+
+
+def _short_words(texts: Iterable[str]) -> Iterator[str]:
+    """The texts, with words of more than `LONG_WORD` characters in pieces."""
+    left = LONG_WORDS_READ
+    for text in texts:
+        at = 0
+        for run in LONG_RUNS.finditer(text):
+            yield text[at : run.start()]
+            at, stop = run.end(), min(run.end(), run.start() + max(0, left))
+            yield from (text[first : min(first + LONG_WORD, stop)] for first in range(run.start(), stop, LONG_WORD))
+            left -= stop - run.start()
+        yield text[at:]
 
 
 def gpt2(folder: Path | None = None) -> Tokenizer:

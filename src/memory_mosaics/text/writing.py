@@ -1,5 +1,6 @@
 """Writing a corpus: a folder that appears whole or not at all, and the two files of ids in it."""
 
+import errno
 import hashlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -16,11 +17,16 @@ from memory_mosaics.text.tokenizer import Tokenizer
 from memory_mosaics.text.workers import Encoded, encode_blocks
 
 
+class WrittenMeanwhile(UserError):
+    """Another process has written the folder first."""
+
+
 @contextmanager
 def folder_written_whole(folder: Path) -> Iterator[Path]:
     """A folder beside `folder` to write to: flushed and renamed to it at the end, removed if anything fails.
 
-    What a killed run on this machine left behind is removed first.
+    What a killed run on this machine left behind is removed first. Raises `WrittenMeanwhile` where the folder is there
+    and not empty at the end.
     """
     target = folder.resolve()
     aside = temporary_path(target)
@@ -31,14 +37,20 @@ def folder_written_whole(folder: Path) -> Iterator[Path]:
         yield aside
         for path in (*aside.iterdir(), aside):
             flush(path)
-        if target.exists():
-            target.rmdir()  # only an empty one may be replaced
-        aside.rename(target)
+        try:
+            if target.exists():
+                target.rmdir()  # only an empty one may be replaced
+            aside.rename(target)
+        except OSError as error:
+            if target.is_dir() and any(target.iterdir()):
+                raise WrittenMeanwhile(f"another process has written {folder} meanwhile; name another --out") from error
+            raise
         done = True
         flush(target.parent)
     except OSError as error:
         reason = error.strerror or one_line(error)
-        raise UserError(f"cannot write {folder}: {reason}; free some space or name another --out") from error
+        remedy = "free some space or name" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "name"
+        raise UserError(f"cannot write {folder}: {reason}; {remedy} another --out") from error
     finally:
         remove_temporary(aside)
         if not done:
