@@ -87,7 +87,7 @@ def test_links_lead_somewhere(page):
 
 def test_the_numbers_of_the_induction_tables_are_those_measured():
     page = (ROOT / "experiments" / "induction" / "README.md").read_text().replace("*", "")
-    for path in ("experiments/induction",):
+    for path in ("experiments/induction", "experiments/induction/random_triggers"):
         results = read(path)
         kinds = "fixed" if results["settings"]["fixed_triggers"] else "random"
         for record in (*results["models"].values(), *results["rules"].values()):
@@ -112,8 +112,10 @@ def moons_rows(results, periods):
 def test_the_numbers_of_the_moons_tables_are_those_measured():
     folder = ROOT / "experiments" / "three_moons"
     page = (folder / "README.md").read_text()
-    results = read("experiments/three_moons")
-    for row in moons_rows(results, ""):
+    results, authors = read("experiments/three_moons"), read("experiments/three_moons/authors_periods")
+    assert authors["settings"]["integer_periods"] is False
+    assert [f"{period:.1f}" for period in authors["systems"]["validation"]["periods"]] == ["44.4", "66.7", "88.9"]
+    for row in (*moons_rows(results, ""), *moons_rows(authors, "")):
         assert row in page
     assert results["seconds"] < 600
     assert json.loads((folder / "one_seed.json").read_text())["seconds"] < 60
@@ -246,6 +248,7 @@ def test_every_row_of_the_tables_of_the_readme_is_as_measured():
     heads = {at for at, line in enumerate(lines) if line.startswith("|---")}
     rows = {line for at, line in enumerate(lines) if line.startswith("|") and not {at, at + 1} & heads}
     wanted = {*moons_rows(read("experiments/three_moons"), "")}
+    wanted |= {*moons_rows(read("experiments/three_moons/authors_periods"), ", authors' periods")}
     wanted |= {*stories_rows(), *induction_rows(), *distribution_rows(), *regbench_rows(), *speed_rows()}
     assert rows == wanted
 
@@ -264,9 +267,9 @@ def stories_rows():
 
 
 def induction_rows():
-    fixed = read("experiments/induction")["models"]
+    fixed, random = (read(f"experiments/induction{folder}")["models"] for folder in ("", "/random_triggers"))
     for name, record in fixed.items():
-        shares = " | ".join(f"{models[name]['final']['accuracy']:.3f}" for models in (fixed,))
+        shares = " | ".join(f"{models[name]['final']['accuracy']:.3f}" for models in (fixed, random))
         yield f"| {record['label']} | {record['parameters']:,} | {shares} |"
 
 
