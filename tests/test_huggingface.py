@@ -284,9 +284,9 @@ def test_a_mask_is_passed_on_only_where_a_row_begins_with_padding(monkeypatch: p
     model, ids = huggingface_model(CONFIGS["mosaic"]), tokens(2, 6)
     masks, features = [], model.language_model.features
 
-    def spy(x: Tensor, state: Any, mask: Any) -> Any:
+    def spy(x: Tensor, state: Any, mask: Any, **how: Any) -> Any:
         masks.append(mask)
-        return features(x, state, mask)
+        return features(x, state, mask, **how)
 
     monkeypatch.setattr(model.language_model, "features", spy)
     model.generate(ids, attention_mask=torch.ones_like(ids), **GREEDY)
@@ -413,6 +413,8 @@ def test_every_mixer_reads_and_generates_in_every_dtype(mixer: MixerConfig, tmp_
             first = loaded(ids[:, :4], use_cache=True)
             rest = [loaded(ids[:, t : t + 1], past_key_values=first.past_key_values).logits for t in range(4, 9)]
         if dtype == torch.float64:
+            loss = loaded(ids, labels=ids).loss
+            assert_close(loss, next_token_loss(logits[dtype][:, :-1], ids[:, 1:]), rtol=1e-12, atol=0)
             assert_close(torch.cat([first.logits, *rest], dim=1), logits[dtype], rtol=1e-10, atol=1e-10)
             assert same_weights(checkpoint.load(tmp_path, dtype=dtype), loaded.language_model)
         assert loaded.generate(ids, **GREEDY | {"max_new_tokens": 3}).shape == (2, 9 + 3)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field, replace
 from functools import partial
-from typing import Any, NoReturn, no_type_check
+from typing import Any, NoReturn, cast, no_type_check
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, GenerationMixin
 from transformers.cache_utils import Cache
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.loss.loss_utils import fixed_cross_entropy
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import can_return_tuple
@@ -31,6 +32,7 @@ from memory_mosaics.language_model import (
     mixer_inputs,
 )
 from memory_mosaics.memory import PersistentMemory
+from memory_mosaics.ops.precision import at_least_fp32
 from memory_mosaics.parameters import exact_names
 from memory_mosaics.presets import preset
 from memory_mosaics.shapes import Bool, Float, Int
@@ -182,6 +184,7 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
         self.language_model = LanguageModel(config.parts)
         exact = {name.rpartition(".")[2] for name in exact_names(self.language_model)}
         self._keep_in_fp32_modules_strict = [rf"\.{name}$" for name in sorted(exact)]
+        self.loss_function = causal_loss
         self.post_init()
 
     @can_return_tuple
@@ -293,6 +296,21 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
             new = LanguageModel(self.language_model.config).state_dict()
             for name, weight in missing.items():
                 weight.copy_(new[name])
+
+
+def causal_loss(
+    logits: Tensor,
+    labels: Tensor | None,
+    vocab_size: int,
+    shift_labels: Tensor | None = None,
+    ignore_index: int = -100,
+    **kwargs: Any,
+) -> Tensor:
+    """Hugging Face's loss of a causal model, but in float64 where the logits are: its own is always in float32."""
+    if shift_labels is None:
+        shift_labels = F.pad(cast(Tensor, labels), (0, 1), value=ignore_index)[..., 1:]
+    wanted = shift_labels.flatten().to(logits.device)
+    return fixed_cross_entropy(at_least_fp32(logits).view(-1, vocab_size), wanted, ignore_index=ignore_index, **kwargs)
 
 
 def _starts_again(position_ids: Tensor | None) -> bool:
