@@ -109,7 +109,7 @@ def test_connections_that_never_send_a_whole_head_lock_nobody_out(story_run, sen
     with in_a_thread(story_run, requests=8, key="secret") as (service, ask), ExitStack() as idle:
         clients = []
         for _ in range(10 * service.limits.places):
-            clients.append(idle.enter_context(socket.create_connection(ask.address, timeout=60)))
+            clients.append(idle.enter_context(socket.create_connection(ask.address, timeout=HANG)))
             clients[-1].sendall(sent)
         assert ask("/health")[0] == 200
         assert ask("/v1/completions", {"prompt": "a"}, authorization="Bearer secret")[0] == 200
@@ -123,8 +123,14 @@ def test_connections_that_never_send_a_whole_head_lock_nobody_out(story_run, sen
 @pytest.mark.parametrize("first", [b"", b"GET /health HTTP/1.1\r\nhost: localhost:%d\r\n\r\n"])
 def test_a_head_has_a_limited_time_however_it_is_sent(story_run, monkeypatch, first):
     """A letter at a time does not lengthen it, on a new connection as on one that was answered before."""
-    monkeypatch.setattr("memory_mosaics.serving.connections.HEAD_TIMEOUT", 0.3)
-    with in_a_thread(story_run, requests=1) as (_, ask), socket.create_connection(ask.address, timeout=60) as client:
+    monkeypatch.setattr("memory_mosaics.serving.connections.HEAD_TIMEOUT", HANG if first else 0.3)
+    with in_a_thread(story_run, requests=1) as (_, ask), socket.create_connection(ask.address, timeout=HANG) as client:
+        until(
+            lambda: (
+                not first or any(getattr(one, "_head_timer", None) for one in [*ask.server.server_state.connections])
+            )
+        )
+        monkeypatch.setattr("memory_mosaics.serving.connections.HEAD_TIMEOUT", 0.3)  # of the head that stays half
         client.sendall((first % ask.address[1] if first else b"") + b"GET / HTTP/1.1\r\nname: ")
         received, seen = b"", select.poll()
         seen.register(client, select.POLLIN)
@@ -147,7 +153,7 @@ def test_a_client_that_does_not_read_its_answers_is_dropped(story_run, monkeypat
     with in_a_thread(story_run, requests=1) as (_, ask), socket.socket() as client:
         ask.listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.settimeout(60)
+        client.settimeout(HANG)
         client.connect(ask.address)
         with suppress(ConnectionError):  # it may be dropped before all is sent
             client.sendall(b"GET /health HTTP/1.1\r\nhost: localhost:%d\r\n\r\n" % ask.address[1] * 2000)
