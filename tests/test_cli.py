@@ -87,6 +87,12 @@ def test_a_value_of_another_type_is_told_what_is_wanted(arguments, message, tmp_
     assert "class" not in said
 
 
+def test_a_configuration_that_is_no_text_is_one_line(tmp_path, capsys):
+    (tmp_path / "latin.yaml").write_bytes(b"training:\n  steps: 2\n# caf\xe9\n")
+    assert main(["train", "c", "--config", str(tmp_path / "latin.yaml")]) == 2
+    assert "latin.yaml is not UTF-8 text" in capsys.readouterr().err
+
+
 def test_no_type_of_any_flag_is_without_words():
     """A type that a command takes for the first time wants a word in `wanted`."""
     parsers, kinds = [auto_parser(COMMANDS, parser_class=Parser)], set()

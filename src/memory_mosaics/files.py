@@ -120,10 +120,11 @@ def read_bytes(file: Path, limit: int = MAX_JSON_BYTES) -> bytes:
 
     Raises OSError where there is no such file, and UserError for one that is too large or not a regular file.
     """
-    check_regular(file)
-    with file.open("rb") as stream:
-        content = stream.read(limit + 1)
-    if len(content) > limit:
+    content = b""
+    if (size := check_regular(file)) <= limit:
+        with file.open("rb") as stream:
+            content = stream.read(limit + 1)
+    if max(size, len(content)) > limit:
         raise UserError(f"{file} is larger than the {limit:,} bytes that such a file may have")
     return content
 

@@ -15,7 +15,7 @@ from jsonargparse import ArgumentParser, get_loader, set_loader
 
 from memory_mosaics.config import MAX_SEED
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import check_regular, check_yaml
+from memory_mosaics.files import check_yaml, read_text
 
 NOUNS = {int: "whole number", float: "number", str: "text", Path: "path"}
 # What jsonargparse says: the last key is the innermost, the first value the wrong one, also of a list.
@@ -40,7 +40,7 @@ set_loader("yaml", load_yaml, (yaml.YAMLError,))
 
 
 def check_arguments(arguments: Sequence[str], flags: Iterable[str]) -> None:
-    """Refuse nested values, and configurations that are too large or no regular files, before jsonargparse reads them.
+    """Refuse nested values, and configurations too large, not of text or not regular, before jsonargparse reads them.
 
     `flags` are those that take a file. Other values, such as prompts, need not be YAML.
     """
@@ -54,8 +54,8 @@ def check_arguments(arguments: Sequence[str], flags: Iterable[str]) -> None:
             there = flag in flags and not file.is_dir() and file.exists()
         except (OSError, ValueError):  # a text that cannot be a path
             continue
-        if there and check_regular(file) > MAX_CONFIG_BYTES:
-            raise UserError(f"{file} is larger than the {MAX_CONFIG_BYTES:,} bytes that a configuration may have")
+        if there:
+            read_text(file, MAX_CONFIG_BYTES)
 
 
 def check_numbers(flag: str, value: Any) -> None:

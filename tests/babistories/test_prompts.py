@@ -1,6 +1,7 @@
 """Prompts by seed and number, the lists they draw from, and the lists that a model gives."""
 
 import json
+import os
 import re
 import time
 
@@ -192,6 +193,10 @@ def test_a_journal_goes_on_only_as_it_was_begun(tmp_path):
         assert (journal.done, journal.tokens) == ({0, 5}, [2, 4])
     file.write_bytes(whole.replace(b'"Once."', b"Once", 1))
     with pytest.raises(UserError, match="line 2 is not of a journal"), opened(file, {"step": "stories", "seed": 0}):
+        pass
+    file.write_bytes(whole)
+    os.truncate(file, 1 << 40)  # a hole, as a crash of some file systems leaves one
+    with pytest.raises(UserError, match="line 4 is longer than"), opened(file, {"step": "stories", "seed": 0}):
         pass
     file.write_bytes(b'{"ste')
     with opened(file, {"step": "stories", "seed": 0}) as journal:

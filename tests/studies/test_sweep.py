@@ -2,6 +2,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -197,6 +198,16 @@ def test_an_exhausted_space_ends_the_sweep(data, tmp_path, method):
     results = run(data, tmp_path, method=method, space=Space(steps=[1, 2], warm_up="0..1"), trials=9)
     assert sorted((row["steps"], row["warm_up"]) for row in results["rows"]) == [(1, 0), (1, 1), (2, 0), (2, 1)]
     assert (tmp_path / "sweep.png").exists()
+
+
+def test_a_trial_that_was_removed_is_trained_anew(data, tmp_path):
+    options = {"method": "grid", "space": Space(steps=[1, 2])}
+    before = run(data, tmp_path, **options)
+    shutil.rmtree(tmp_path / "trials" / before["rows"][1]["name"])
+    assert losses(run(data, tmp_path, **options)) == losses(before)
+    (tmp_path / "trials" / before["rows"][0]["name"] / "outcome.json").write_text("damaged")
+    with pytest.raises(UserError, match="remove it to train that anew"):
+        run(data, tmp_path, **options)
 
 
 def test_half_a_line_in_the_journal_does_no_harm(data, tmp_path):

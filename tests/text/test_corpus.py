@@ -478,6 +478,8 @@ def test_a_changed_corpus_is_refused(tmp_path):
     (folder / "train.bin").write_bytes(data[:-2] + b"\0\0")
     with pytest.raises(UserError, match=r"train.bin is damaged: sha256 \w{12}, not \w{12}"):
         Corpus.open(folder).verify()
+    with pytest.raises(UserError, match=r"train\.bin is damaged"):  # rather than left as it is
+        prepare(tmp_path / "some.jsonl", out=folder)
     (folder / "train.bin").unlink()
     with pytest.raises(UserError, match="holds 0 bytes"):
         Corpus.open(folder)

@@ -20,6 +20,7 @@ from tqdm import tqdm
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import check_regular, flush
 
+LONGEST = 64 << 20  # bytes of a line
 REMEDY = "name another --out"
 
 
@@ -139,14 +140,14 @@ def _whole(read: Any, seek: Any) -> int:
     """Where the last whole line ends, looked for from the end."""
     end = seek(0, os.SEEK_END)
     at = end
-    while at > 0:
+    while max(0, end - LONGEST) < at:
         start = max(0, at - (1 << 16))
         seek(start)
         newline = read(at - start).rfind(b"\n")
         if newline >= 0:
             return start + newline + 1
         at = start
-    return 0
+    return end if at else 0  # a line too long for a journal is refused by who reads it
 
 
 def entries(file: Path, read: Callable[[int], Any] = lambda _: None) -> Iterator[dict[str, Any]]:
@@ -154,8 +155,10 @@ def entries(file: Path, read: Callable[[int], Any] = lambda _: None) -> Iterator
     try:
         check_regular(file)
         with file.open("rb") as stream:
-            for number, line in enumerate(stream, 1):
+            for number, line in enumerate(iter(lambda: stream.readline(LONGEST), b""), 1):
                 read(len(line))
+                if len(line) == LONGEST:
+                    raise UserError(f"{file}, line {number} is longer than {LONGEST:,} bytes: it is not of a journal")
                 if line.endswith(b"\n"):
                     yield _entry(line, number, file)
     except FileNotFoundError:

@@ -255,6 +255,11 @@ def describe(sequences: Sequences, number: int = 0) -> str:
     return "\n".join([*lines, "", *text.split(VOCABULARY[SEPARATOR])])
 
 
+def _checksum(content: bytes, file: Path) -> bytes:
+    """Of the content and the name: the data of another split or size does not pass for these."""
+    return sha256(content + file.name.encode()).digest()
+
+
 def _save(sequences: Sequences, file: Path) -> None:
     """A .npz file with its own checksum behind it, which readers of .npz files skip."""
     content = io.BytesIO()
@@ -264,7 +269,7 @@ def _save(sequences: Sequences, file: Path) -> None:
     except OSError as error:
         raise UserError(f"cannot make the folder {file.parent}: {one_line(error)}") from error
     with written_whole(file) as aside:
-        aside.write_bytes(content.getvalue() + sha256(content.getvalue()).digest())
+        aside.write_bytes(content.getvalue() + _checksum(content.getvalue(), file))
 
 
 def _load(file: Path) -> Sequences | None:
@@ -274,7 +279,7 @@ def _load(file: Path) -> Sequences | None:
     except (OSError, UserError):
         return None
     content, checksum = content[:-32], content[-32:]
-    if sha256(content).digest() != checksum:
+    if _checksum(content, file) != checksum:
         return None
     arrays = np.load(io.BytesIO(content))
     return Sequences(arrays["tokens"], Automata(arrays["edges"]))

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Protocol, runtime_checkable
 
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.studies.trials import Claim, Outcome, Settings, held_at_once, lock
+from memory_mosaics.studies.trials import Claim, Outcome, Settings, held_at_once, lock, outcome_of
 from memory_mosaics.training.folder import difference
 
 REDRAWS = 1000  # of values that were drawn before, until a space counts as exhausted
@@ -95,13 +95,21 @@ class Journal:
             if other := difference("sweep", self.study.user_attrs.get("sweep", plan.identity), plan.identity):
                 raise UserError(f"{plan.out} holds {other}; name another folder, or remove that one")
             self.study.set_user_attr("sweep", plan.identity)
-            known = {plan.name_of(self._settings_of(trial)) for trial in self._all()}
+            known = self._ended() | self._names(self.State.RUNNING, self.State.WAITING)
             for settings in plan.listed:
                 if plan.name_of(settings) not in known:
                     self.study.enqueue_trial({name: settings[name] for name in plan.space})
 
     def _all(self, *states: Any) -> list[Any]:
         return self.study.get_trials(deepcopy=False, states=states or None)
+
+    def _names(self, *states: Any) -> set[str]:
+        return {self.plan.name_of(self._settings_of(trial)) for trial in self._all(*states)}
+
+    def _ended(self) -> set[str]:
+        """Those that ended and whose outcomes are there: who removes an outcome has that trained anew."""
+        names = self._names(self.State.COMPLETE, self.State.PRUNED)
+        return {name for name in names if outcome_of(self.plan.out / "trials" / name)}
 
     def _settings_of(self, trial: Any) -> Settings:
         """Those of a trial of Optuna's, also while it waits."""
@@ -114,8 +122,7 @@ class Journal:
     def claim(self) -> Claim | None:
         with lock(self.plan.out, "journal"):
             trials, State = self._all(), self.State
-            ended = (trial for trial in trials if trial.state in (State.COMPLETE, State.PRUNED))
-            taken = {self.plan.name_of(self._settings_of(trial)) for trial in ended}
+            taken = self._ended()
             for trial in trials:
                 if trial.state == State.RUNNING and (claimed := self._take(trial, taken)):
                     return claimed

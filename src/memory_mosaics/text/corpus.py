@@ -271,6 +271,7 @@ def _already_there(
                 raise UserError(f"{out} was prepared without {source.where} as it is now; {remedy}")
     if len(sources) != sum(map(len, groups.values())):
         raise UserError(f"{out} was prepared from {len(sources)} sources, not these; {remedy}")
+    corpus.verify()
     print(f"{out} holds this corpus already: left as it is")
     return corpus
 
