@@ -72,10 +72,18 @@ def test_a_seed_is_one_that_pytorch_takes():
         Training(seed=2**63)
 
 
-@pytest.mark.parametrize("error", [MemoryError(), OverflowError("int too large"), RuntimeError("not enough memory")])
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("not enough memory"), RuntimeError("Storage size calculation overflowed")]
+)
 def test_every_kind_of_too_large_is_one_line(error):
     with pytest.raises(UserError, match="out of memory: take less"), within_memory("take less"):
         raise error
+
+
+def test_a_number_too_large_is_not_taken_for_memory():
+    for error in (OverflowError("int too large"), RuntimeError("cannot be converted to type float without overflow")):
+        with pytest.raises(UserError, match="a number is too large: "), within_memory("take less"):
+            raise error
 
 
 @pytest.mark.parametrize(

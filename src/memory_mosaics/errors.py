@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 # What PyTorch says of sizes that a machine, or an integer of 64 bits, has no room for.
-NO_MEMORY = re.compile(r"out of memory|allocate memory|not enough memory|overflow")
+NO_MEMORY = re.compile(r"out of memory|(allocate|enough) memory|calculation overflowed|multiplication overflow")
 
 
 class UserError(ValueError):
@@ -40,6 +40,8 @@ def within_memory(advice: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError, OverflowError) as error:
+        if isinstance(error, OverflowError) or "without overflow" in str(error):
+            raise UserError(f"a number is too large: {one_line(error)}") from error
         if isinstance(error, RuntimeError) and not NO_MEMORY.search(str(error)):
             raise
         raise UserError(f"out of memory: {advice}") from error
