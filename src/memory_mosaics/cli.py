@@ -22,7 +22,7 @@ from memory_mosaics.benchmarks import bench
 from memory_mosaics.errors import UserError, one_line, within_memory
 from memory_mosaics.explorer import command as explorer
 from memory_mosaics.files import read_json
-from memory_mosaics.parser import Parser, check_arguments, either
+from memory_mosaics.parser import FLAGS, Parser, check_arguments, either
 from memory_mosaics.serving import server
 from memory_mosaics.studies import (
     anchors,
@@ -45,7 +45,7 @@ from memory_mosaics.training import loop
 from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training, as_flag_only, recipe
 from memory_mosaics.version import __version__
 
-MODEL, TRAINING = recipe("memory-mosaic-tiny")
+MODEL, TRAINING = ModelChoice(), recipe("memory-mosaic-tiny")[1]
 MACHINE = Machine()
 FLAG = re.compile(r"--?[A-Za-z]")  # among the values of a list
 PARSERS_OWN = ("help", "config", "print_config")  # flags
@@ -113,6 +113,7 @@ def train(
     data: Path,
     out: Path = Path("runs/model"),
     *,
+    init_from: Path | None = None,
     preset: str | None = None,
     model: ModelChoice = MODEL,
     training: Training = TRAINING,
@@ -122,7 +123,10 @@ def train(
 
     Args:
         data: a folder that `mosaics prepare` wrote
-        out: the folder of the run; the same command goes on from the newest checkpoint in it
+        out: the folder of the run; the same command goes on from the newest checkpoint in it, also to more
+            --training.steps than before: the learning rate is then that of the new length from there on
+        init_from: fine-tuning: a checkpoint, or a run, whose weights, model and tokenizer to begin with; optimiser and
+            schedule are new, and of the model only --model.dropout and --model.context may be others
         preset: where the values below come from that are not given: memory-mosaic-{1,4,8,12,18} are the paper's, -small
             and -tiny, the default, for small corpora; transformer- has the same
         model: which model
@@ -130,7 +134,8 @@ def train(
         machine: how it is computed, saved and watched
     """
     as_flag_only(preset)
-    return loop.train(Run(data=data, out=out, model=model, training=training, machine=machine))
+    plan = Run(data=data, out=out, init_from=init_from, model=model, training=training, machine=machine)
+    return loop.train(plan, lengthen=True)
 
 
 COMMANDS: dict[str, Any] = {
@@ -199,7 +204,7 @@ def gather_lists(arguments: Sequence[str]) -> list[str]:
         gathered += rest[:1]
         command = command.get(rest.pop(0) if rest else None)
     parameters = signature(command).parameters if callable(command) else {}
-    kinds = dict.fromkeys(PARSERS_OWN) | {name: each.annotation for name, each in parameters.items()}
+    kinds = dict.fromkeys(PARSERS_OWN) | {FLAGS.get(name, name): each.annotation for name, each in parameters.items()}
     if kinds.pop("writer", None):  # given on to it, flag by flag
         kinds |= {field.name: field.type for field in fields(Writer)}
     for name, group in tuple(kinds.items()):

@@ -72,8 +72,19 @@ def check_numbers(flag: str, value: Any) -> None:
         raise UserError(f"--{flag} must be between {-MAX_SEED} and {MAX_SEED}, not {str(value)[:40]}")
 
 
+FLAGS = {"init_from": "from"}  # whose names Python reserves
+
+
 class Parser(ArgumentParser):
     """Says what is wrong in one line, without the usage that `--help` shows."""
+
+    def add_function_arguments(self, *arguments: Any, **options: Any) -> Any:
+        added = super().add_function_arguments(*arguments, **options)
+        for action in self._actions:
+            if flag := FLAGS.get(action.dest):
+                self._option_string_actions[f"--{flag}"] = self._option_string_actions.pop(f"--{action.dest}")
+                action.option_strings, action.metavar = [f"--{flag}"], "CHECKPOINT"
+        return added
 
     def parse_args(self, *arguments: Any, **options: Any) -> Any:
         found = super().parse_args(*arguments, **options)

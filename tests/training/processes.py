@@ -23,7 +23,7 @@ FORKS.set_forkserver_preload(["memory_mosaics.cli", "memory_mosaics.training.loo
 
 def flags(run: Run) -> list[str]:
     """The command line of a run."""
-    said = [str(run.data), "--out", str(run.out)]
+    said = [str(run.data), "--out", str(run.out), *(["--from", str(run.init_from)] if run.init_from else [])]
     for part in ("model", "training", "machine"):
         for name, value in vars(getattr(run, part)).items():
             shown = "null" if value is None else str(list(value) if isinstance(value, tuple) else value)

@@ -282,6 +282,7 @@ def test_a_checkpoint_that_is_not_finite_is_refused(run):
     ("change", "said"),
     [
         ({"steps": 13}, r"holds a run with training.steps 12, not 13; name another folder, or remove that one"),
+        ({"batch": 2}, r"holds a run with training.batch 4, not 2; name another folder, or remove that one"),
         ({"model": {"blocks": 1}}, r"holds a run with model.blocks 2, not 1"),
     ],
 )

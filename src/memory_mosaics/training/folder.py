@@ -1,40 +1,55 @@
 """The folder of a run: run.yaml, corpus.json, samples.md, and what is said of it at the end."""
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout  # torch brings it
 
+from memory_mosaics import checkpoint
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import read_bytes, read_json, read_text, remove_temporary, written_whole
+from memory_mosaics.files import check_yaml, read_bytes, read_json, read_text, remove_temporary, written_whole
 from memory_mosaics.text.corpus import Corpus
+from memory_mosaics.training.fine_tuning import described
 from memory_mosaics.training.parallel import World
 from memory_mosaics.training.recipe import Run, plain
 
 
 @contextmanager
-def claimed(run: Run, corpus: Corpus, world: World) -> Iterator[None]:
+def claimed(run: Run, corpus: Corpus, world: World, *, lengthen: bool = False) -> Iterator[Callable[[], None]]:
     """Within, the folder is this run's: run.yaml says which it is, and no other process trains in it.
 
-    The run that is there already must be the same one: another machine may go on with it, another recipe may not.
+    The run that is there already must be the same one: another machine may go on with it, another recipe may not, but
+    to `lengthen` it by more steps. What it gives is to be called before something is written: it refuses a folder that
+    was removed meanwhile.
     """
     lock = FileLock(run.out / ".lock", timeout=0)
     try:
-        world.all(lambda: _claim(run, corpus, lock))
+        world.all(lambda: _claim(run, corpus, lock, lengthen=lengthen))
         (seen,) = world.sum(float((run.out / "run.yaml").exists()))
         if seen < world.size:
             raise UserError(f"{run.out} must be one folder that all processes see; {seen:.0f} of {world.size} do")
-        yield
+        with (run.out / ".lock").open("rb") as held:
+            yield lambda: world.all(lambda: _check_there(run.out, held.fileno()))
     finally:
         lock.release()
 
 
-def _claim(run: Run, corpus: Corpus, lock: FileLock) -> None:
+def _check_there(out: Path, descriptor: int) -> None:
+    try:
+        there = os.path.samestat(os.fstat(descriptor), (out / ".lock").stat())
+    except OSError:
+        there = False
+    if not there:
+        raise UserError(f"{out} was removed or renamed while it was trained in; the same command begins again")
+
+
+def _claim(run: Run, corpus: Corpus, lock: FileLock, *, lengthen: bool) -> None:
     import yaml
 
     try:
@@ -42,7 +57,7 @@ def _claim(run: Run, corpus: Corpus, lock: FileLock) -> None:
         lock.acquire()
         for left in run.out.glob(".*step-*.part"):  # with the lock, whoever wrote it is gone, on any machine
             remove_temporary(left)
-        check_same(run, corpus)
+        check_same(run, corpus, lengthen=lengthen)
     except Timeout:
         raise UserError(
             f"{run.out} is being trained in by another process; wait for it, or name another folder"
@@ -51,33 +66,83 @@ def _claim(run: Run, corpus: Corpus, lock: FileLock) -> None:
         raise UserError(f"cannot use {run.out}: {one_line(error)}") from error
 
 
-def check_same(run: Run, corpus: Corpus) -> None:
-    """Refuse a folder that holds another run; write down this one."""
+def check_same(run: Run, corpus: Corpus, *, lengthen: bool = False) -> None:
+    """Refuse a folder that holds another run; write down this one. To `lengthen` a run, it may have more steps.
+
+    What may differ, such as the machine, may have changed: all is written anew, once nothing is refused.
+    """
     import yaml
 
-    _same(run.out, "run.yaml", plain(run), yaml.safe_load, lambda mine: yaml.safe_dump(mine, sort_keys=False))
-    read = {name: split["sha256"] for name, split in corpus.manifest["splits"].items()}
-    _same(run.out, "corpus.json", {"corpus": read}, json.loads, json.dumps)
+    mine = plain(run)
+    record: dict[str, Any] = {"corpus": {name: split["sha256"] for name, split in corpus.manifest["splits"].items()}}
+    theirs, known = _recorded(run.out / "run.yaml", _from_yaml), _recorded(run.out / "corpus.json", json.loads)
+    if lengthen and theirs is not None:
+        theirs = _lengthened(run, theirs)
+    if begun := _beginning(run, theirs, known):
+        record["from"] = begun
+    for part, left, right in (("model", theirs, mine), ("training", theirs, mine), ("corpus", known, record)):
+        if left is not None and (other := difference(part, left.get(part), right[part])):
+            raise UserError(f"{run.out} holds a run with {other}; name another folder, or remove that one")
+    for name, text in (("run.yaml", yaml.safe_dump(mine, sort_keys=False)), ("corpus.json", json.dumps(record))):
+        with written_whole(run.out / name) as aside:
+            aside.write_text(text, encoding="utf-8")
 
 
-def _same(folder: Path, name: str, mine: dict[str, Any], read: Callable[..., Any], text: Callable[..., str]) -> None:
-    """Compare with what the file says, then write it anew: what may differ, such as the machine, may have changed."""
+def _recorded(file: Path, parse: Callable[[str], Any]) -> dict[str, Any] | None:
+    """What a file of a run says; None where there is no file yet."""
     import yaml
 
-    file = folder / name
     try:
-        theirs = read(read_text(file))
-        if not isinstance(theirs, dict):
-            raise ValueError(f"it holds {type(theirs).__name__}, not names and values")
+        found = parse(read_text(file))
+        if not isinstance(found, dict):
+            raise ValueError(f"it holds {type(found).__name__}, not names and values")
+        return found
     except FileNotFoundError:
-        theirs = mine
+        return None
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise UserError(f"{file} is damaged: {one_line(error)}; name another folder, or remove that one") from error
-    for part in mine.keys() & {"corpus", "model", "training"}:
-        if other := difference(part, theirs.get(part), mine[part]):
-            raise UserError(f"{folder} holds a run with {other}; name another folder, or remove that one")
-    with written_whole(file) as aside:
-        aside.write_text(text(mine), encoding="utf-8")
+
+
+def _from_yaml(text: str) -> Any:
+    import yaml
+
+    check_yaml(text)
+    return yaml.safe_load(text)
+
+
+def _lengthened(run: Run, theirs: dict[str, Any]) -> dict[str, Any]:
+    """The run that is there, with the steps of this one if these are more."""
+    training, steps = theirs.get("training"), run.training.steps
+    if not isinstance(training, dict) or not isinstance(training.get("steps"), int) or training["steps"] >= steps:
+        return theirs
+    progress: Any = {}
+    for newest in checkpoint.steps(run.out)[-1:]:
+        with suppress(FileNotFoundError, UserError):  # a damaged one is refused where it is restored
+            progress = read_json(newest / "progress.json")
+    if run.training.patience and isinstance(progress, dict) and progress.get("worse", 0) >= run.training.patience:
+        raise UserError(
+            f"{run.out} stopped at step {progress.get('step')} after {progress['worse']} measurements without a better "
+            f"validation loss, and more steps change nothing; begin another run with --from {run.out}"
+        )
+    return theirs | {"training": training | {"steps": steps}}
+
+
+def _beginning(run: Run, theirs: dict[str, Any] | None, known: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Which weights the run began with, if another's; refuses others than before.
+
+    A run that has checkpoints of its own does not ask for those weights again: they may be gone, or trained on.
+    """
+    before, given = (known or {}).get("from"), run.init_from
+    if known is None:
+        return described(given) if given else None
+    same_path = given and (theirs or {}).get("init_from") and Path(theirs["init_from"]).resolve() == given.resolve()  # type: ignore[index]
+    if before and same_path and checkpoint.steps(run.out):
+        return before
+    mine = described(given) if given else None
+    if (before or {}).get("weights") != (mine or {}).get("weights"):
+        names = [f"with the weights of {one['checkpoint']}" if one else "from scratch" for one in (before, mine)]
+        raise UserError(f"{run.out} holds a run that began {names[0]}, not {names[1]}; name another folder")
+    return before
 
 
 def difference(name: str, theirs: Any, mine: Any) -> str | None:
@@ -94,7 +159,8 @@ def closing(results: dict[str, Any]) -> str:
     losses = [
         f"{split} loss {results[f'{split}_loss']:.4f}" for split in ("train", "valid") if f"{split}_loss" in results
     ]
-    said = [f"{results['model']['name']}, {results['parameters']:,} parameters: step {step:,} of {steps:,}", *losses]
+    name = results["model"]["name"] or f"fine-tuned from {results['init_from']}"
+    said = [f"{name}, {results['parameters']:,} parameters: step {step:,} of {steps:,}", *losses]
     where = f"Checkpoint: {out}/step-{step:08}. Beside it: log.jsonl, samples.md, results.json, run.yaml."
     if results["kept_step"] not in (0, step):
         where = f"Best: {out}/step-{results['kept_step']:08}, valid loss {results['kept']:.4f}. {where}"

@@ -6,7 +6,7 @@ command and ends with the same losses. On a CPU and the same number of processes
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import ceil, inf, isfinite
 from pathlib import Path
@@ -24,7 +24,7 @@ from memory_mosaics.language_model import LanguageModel, parameter_count, weight
 from memory_mosaics.results import surroundings, write
 from memory_mosaics.sizes import check_memory
 from memory_mosaics.text.corpus import Corpus
-from memory_mosaics.training import folder, parallel, state
+from memory_mosaics.training import fine_tuning, folder, parallel, state
 from memory_mosaics.training.log import Log, read
 from memory_mosaics.training.objective import Objective, memory_needed, optimiser
 from memory_mosaics.training.recipe import Run, plain
@@ -42,10 +42,13 @@ class Diverged(UserError):
     """The loss, the gradient or the weights are no longer finite numbers."""
 
 
-def train(run: Run) -> dict[str, Any]:
-    """Train from the beginning, or on from the newest checkpoint in `run.out`; returns what its results.json says."""
+def train(run: Run, *, lengthen: bool = False) -> dict[str, Any]:
+    """Train from the beginning, or on from the newest checkpoint in `run.out`; returns what its results.json says.
+
+    To `lengthen` a run, it may have more steps than before: from there on the learning rate is that of the new length.
+    """
     with parallel.world(run.machine) as world:
-        return Trainer(run, world).go()
+        return Trainer(run, world).go(lengthen=lengthen)
 
 
 class Trainer:
@@ -59,7 +62,8 @@ class Trainer:
             raise UserError(
                 f"{run.data} has nothing to validate on; prepare it with --valid, or a --valid_share above 0"
             )
-        config = run.model.build(self.corpus.vocabulary)
+        own = world.agree([str(path) for path in checkpoint.steps(run.out)][-1:])
+        config, weights = fine_tuning.start(run, self.corpus, Path(own[0]) if own else None)
         self.windows = {
             split: Windows(
                 self.corpus.tokens(split),
@@ -81,7 +85,10 @@ class Trainer:
         check_memory(what, need, world.device, "choose a smaller model, batch, context or --machine.micro_batch")
         torch.manual_seed(self.training.seed)
         with within_memory(f"{what} does not fit; choose a smaller model"):
-            self.model = LanguageModel(config).to(world.device)
+            self.model = LanguageModel(config)
+            if weights is not None:
+                self.model.load_state_dict(weights)
+            self.model.to(world.device)
         compiled = parallel.compiles(self.machine, world) and not self.dealt_out
         self.objective = parallel.spread(Objective(self.model, compiled=compiled), self.machine, world)
         self.adamw = optimiser(self.model, self.training)
@@ -90,7 +97,9 @@ class Trainer:
         self.progress: dict[str, Any] = {"step": 0, "measured_step": 0, "seconds": 0.0, "worse": 0}
         # The lowest validation loss of all measured, and of all saved.
         self.progress |= {"best": None, "best_step": 0, "kept": None, "kept_step": 0}
+        self.progress["steps"] = run.training.steps
         self.stopping = False
+        self.check_folder: Callable[[], None] = lambda: None
 
     @property
     def done(self) -> bool:
@@ -98,19 +107,31 @@ class Trainer:
         patience = self.training.patience
         return self.progress["step"] >= self.training.steps or bool(patience and self.progress["worse"] >= patience)
 
-    def go(self) -> dict[str, Any]:
+    def go(self, *, lengthen: bool = False) -> dict[str, Any]:
         """Train until done or told to stop."""
-        with folder.claimed(self.run, self.corpus, self.world):
+        with folder.claimed(self.run, self.corpus, self.world, lengthen=lengthen) as self.check_folder:
             newest = self.world.agree([str(path) for path in checkpoint.steps(self.run.out)][-1:])
             for path in newest:
                 self.progress |= state.restore(Path(path), self.model, self.adamw, self.world)
+                self.note_length()
             if self.done and (results := folder.read_results(self.run.out, self.progress["step"])):
                 return self._said(results)
             with Log(self.run, step=self.progress["step"], silent=not self.world.first) as log, stopped_gently(self):
                 advice = f"{self.micro} sequences at once are too many; give a smaller --machine.micro_batch"
                 with within_memory(advice):
                     self._train(log)
+            self.check_folder()
             return self._said(self.results())
+
+    def note_length(self) -> None:
+        """Remember where a run was lengthened: it is not what a run of that length would have come to."""
+        step, before, steps = self.progress["step"], self.progress["steps"], self.training.steps
+        if before != steps:
+            lengthened = [*self.progress.get("lengthened", []), {"step": step, "from": before, "to": steps}]
+            self.progress.update(steps=steps, lengthened=lengthened, worse=0)
+            if self.world.first:
+                rates = f"{self.training.rate(step):.2g} at step {step:,}, then down to the end"
+                print(f"{self.run.out} goes on to {steps:,} steps, not {before:,}; the learning rate is {rates}")
 
     def _train(self, log: Log) -> None:
         saved = self.progress["step"]
@@ -223,6 +244,7 @@ class Trainer:
 
     def measure(self, log: Log) -> None:
         """Both losses and some text; remembers the best."""
+        self.check_folder()
         progress = self.progress
         losses = {f"{split}_loss": self.evaluate(split) for split in self.windows}
         self.check(**{name.replace("_", " "): loss for name, loss in losses.items()})
@@ -256,6 +278,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint, unless it would contain NaN or Inf, and remove those that are no longer wanted."""
+        self.check_folder()
         progress = self.progress
         if name := state.not_finite(self.model, self.adamw, self.world):
             raise self.diverged(f"{name} contains NaN or Inf")

@@ -11,11 +11,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from memory_mosaics import checkpoint
 from memory_mosaics.config import MAX_SEED, MAX_SIZE, at_least, at_most
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import read_json
 from memory_mosaics.language_model import LanguageModelConfig, config_from_plain, weight_shapes
 from memory_mosaics.presets import DEPTHS, PRESETS, preset
+
+DEFAULT_MODEL = "memory-mosaic-tiny"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +26,8 @@ class ModelChoice:
     """Which model to train: a preset and what to change of it, or a description of your own.
 
     Args:
-        name: a preset such as memory-mosaic-12 (`mosaics info NAME` shows it), or a config.json of your own parts
+        name: a preset such as memory-mosaic-12 (`mosaics info NAME` shows it), or a config.json of your own parts; null
+            is memory-mosaic-tiny
         width: of the residual stream; null keeps the preset's, here and below
         blocks: how many
         heads: of every mixer
@@ -33,7 +37,7 @@ class ModelChoice:
         dropout: of the weights of attention and memories, and of what each mixer adds
     """
 
-    name: str = "memory-mosaic-tiny"
+    name: str | None = None
     width: int | None = None
     blocks: int | None = None
     heads: int | None = None
@@ -45,7 +49,7 @@ class ModelChoice:
     def build(self, vocabulary: int) -> LanguageModelConfig:
         """The configuration, for a tokenizer of so many tokens."""
         changes: dict[str, Any] = {key: value for key, value in asdict(self).items() if value is not None}
-        name = changes.pop("name")
+        name = changes.pop("name", DEFAULT_MODEL)
         try:
             if name in PRESETS:
                 config = preset(name, vocabulary=vocabulary, **changes)
@@ -58,6 +62,11 @@ class ModelChoice:
 
     @staticmethod
     def _own(file: Path) -> LanguageModelConfig:
+        if file.is_dir() and (checkpoint.steps(file) or any(file.glob("*.safetensors"))):
+            raise UserError(
+                "--model.name would take its configuration only; to train on from its weights, "
+                f"give mosaics train --from {file}; for the configuration alone, name its config.json"
+            )
         file = file / "config.json" if file.is_dir() else file
         try:
             plain = read_json(file)
@@ -180,13 +189,18 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A corpus folder, the folder to write, and the three choices."""
+    """A corpus folder, the folder to write, and the three choices; `init_from` is the checkpoint to fine-tune."""
 
     data: Path
     out: Path
+    init_from: Path | None = None
     model: ModelChoice
     training: Training = Training()
     machine: Machine = Machine()
+
+    def __post_init__(self) -> None:
+        if self.init_from is None and self.model.name is None:
+            object.__setattr__(self, "model", replace(self.model, name=DEFAULT_MODEL))
 
 
 # The paper's best row: 512 windows of 512 tokens, 80 thousand steps. A corpus of a few million tokens wants fewer.

@@ -1,0 +1,234 @@
+"""Runs that begin with the weights of a checkpoint, runs that go on to more steps, and folders that vanish."""
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from memory_mosaics import LanguageModel, checkpoint
+from memory_mosaics.cli import main
+from memory_mosaics.errors import UserError
+from memory_mosaics.text import corpus as corpora
+from memory_mosaics.text.tokenizer import train_bpe
+from memory_mosaics.training import fine_tuning
+from memory_mosaics.training.log import read
+from memory_mosaics.training.loop import train
+from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training
+from training.conftest import STEPS, TINY
+from training.processes import fork_two
+
+MACHINE = Machine(device="cpu", samples=0, log_every=1, save_every=2, keep=9)
+
+
+def weights(folder):
+    return checkpoint.load(folder).state_dict()
+
+
+def same(left, right):
+    return all(torch.equal(left[name], right[name]) for name in left.keys() | right.keys())
+
+
+@pytest.fixture(scope="module")
+def base(corpus, tmp_path_factory) -> Run:
+    """A run of 24 steps."""
+    training = Training(**STEPS | {"steps": 24, "learning_rate": 1e-2})
+    out = tmp_path_factory.mktemp("base") / "run"
+    plan = Run(data=corpus, out=out, model=ModelChoice(**TINY), training=training, machine=MACHINE)
+    train(plan)
+    return plan
+
+
+@pytest.fixture
+def tuned(base, tmp_path):
+    """A run of four steps from its weights, with changes."""
+
+    def build(out="tuned", **changes) -> Run:
+        training = Training(**STEPS | {"steps": 4, "evaluate_every": 2})
+        start = {"init_from": base.out, "model": ModelChoice(), "machine": MACHINE}
+        return Run(**{"data": base.data, "out": tmp_path / out, "training": training} | start | changes)
+
+    return build
+
+
+def losses(run):
+    return [line["loss"] for line in read(run.out / "log.jsonl") if "loss" in line]
+
+
+def test_the_first_loss_is_that_of_the_checkpoint_and_the_optimiser_is_new(base, tuned, monkeypatch):
+    begun = {}
+    go = fine_tuning.start
+
+    def start(*arguments):
+        config, found = go(*arguments)
+        begun.update(found)
+        return config, found
+
+    monkeypatch.setattr(fine_tuning, "start", start)
+    plan = tuned(training=Training(**STEPS | {"steps": 1}))
+    results = train(plan)
+    assert same(begun, weights(base.out))
+    assert losses(plan)[0] < losses(base)[0] - 0.5
+    assert [line["rate"] for line in read(plan.out / "log.jsonl") if "rate" in line] == [pytest.approx(1e-3)]
+    assert results["init_from"] == str(base.out)
+    assert checkpoint.load(plan.out).config == checkpoint.load(base.out).config
+
+
+def test_fine_tuning_goes_on_exactly_also_when_the_checkpoint_is_gone(base, tuned, tmp_path):
+    source = shutil.copytree(base.out, tmp_path / "source")
+    whole, parted = tuned("whole"), tuned("parted", init_from=source)
+    train(whole), train(parted)
+    assert same(weights(whole.out), weights(parted.out))
+    shutil.rmtree(parted.out / "step-00000004")
+    shutil.rmtree(source)
+    train(parted)
+    assert same(weights(whole.out), weights(parted.out))
+    assert losses(whole) == losses(parted)
+
+
+def test_another_start_in_the_same_folder_is_refused(base, tuned, tmp_path):
+    plan = tuned()
+    train(plan)
+    before = weights(plan.out)
+    with pytest.raises(UserError, match=r"began with the weights of .*step-00000024, not from scratch; name another"):
+        train(replace(plan, init_from=None))
+    with pytest.raises(
+        UserError, match=r"began with the weights of .*step-00000024, not with the weights of .*00000022"
+    ):
+        train(replace(plan, init_from=base.out / "step-00000022"))
+    with pytest.raises(UserError, match=r"holds a run that began from scratch, not with the weights of"):
+        train(replace(base, init_from=base.out))
+    assert same(weights(plan.out), before)
+    elsewhere = shutil.copytree(base.out, tmp_path / "elsewhere")
+    assert train(replace(plan, init_from=elsewhere))["step"] == 4, "the same weights in another folder are the same"
+
+
+def test_the_tokens_must_be_those_of_the_checkpoint(tuned, tmp_path):
+    train_bpe(["one day a cat saw a dog"], 260, name="own").save(tmp_path / "own")
+    corpora.run(["stories:20"], out=tmp_path / "other", tokenizer=str(tmp_path / "own"), valid_share=0.2)
+    plan = tuned(data=tmp_path / "other")
+    with pytest.raises(
+        UserError, match=r"holds tokens of own, and .* reads those of bytes; prepare it with --tokenizer"
+    ):
+        train(plan)
+    assert not plan.out.exists()
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ({"width": 32}, r"--model.width is 32, and the checkpoint has 16; the model is that of --from .*: leave out"),
+        ({"slots": 3}, r"--model.slots is 3, and the checkpoint has \d+"),
+        ({"position": "rotary"}, r"--model.position is rotary, and the checkpoint has none"),
+        ({"name": "memory-mosaic-tiny"}, r"model memory-mosaic-tiny has width 128, and the checkpoint 16"),
+        ({"name": "transformer-tiny", "width": 16, "blocks": 2, "heads": 2}, "model transformer-tiny has"),
+    ],
+)
+def test_a_model_that_contradicts_is_refused(tuned, choice, said):
+    plan = tuned(model=ModelChoice(**choice))
+    with pytest.raises(UserError, match=said):
+        train(plan)
+    assert not plan.out.exists()
+
+
+def test_the_same_model_another_context_and_dropout_are_taken(base):
+    config = checkpoint.load(base.out).config
+    assert fine_tuning.combine(ModelChoice(**TINY), config, base.out) == config
+    assert fine_tuning.combine(ModelChoice(width=16, heads=2, blocks=2), config, base.out) == config
+    other = fine_tuning.combine(ModelChoice(context=20, dropout=0.1), config, base.out)
+    assert other == replace(config, context=20, dropout=0.1)
+
+
+def test_a_table_of_positions_bounds_the_context():
+    config = ModelChoice(name="transformer-tiny", width=16, heads=2, context=16).build(257)
+    shorter = fine_tuning.combine(ModelChoice(context=8), config, Path("runs/a"))
+    LanguageModel(shorter).load_state_dict(LanguageModel(config).state_dict())
+    with pytest.raises(UserError, match=r"--model.context is 32, and runs/a has positions for 16 tokens"):
+        fine_tuning.combine(ModelChoice(context=32), config, Path("runs/a"))
+
+
+@pytest.mark.parametrize("step", [False, True])
+def test_a_checkpoint_where_only_a_configuration_is_read_is_refused(base, tuned, step):
+    folder = base.out / "step-00000024" if step else base.out
+    with pytest.raises(UserError, match=rf"to train on from its weights, give mosaics train --from {folder}; for the"):
+        train(tuned(init_from=None, model=ModelChoice(name=str(folder))))
+    train(tuned(init_from=None, model=ModelChoice(name=str(base.out / "step-00000024" / "config.json"))))
+
+
+def test_the_command(base, tmp_path, capsys):
+    words = [str(base.data), "--out", str(tmp_path / "run"), "--from", str(base.out), "--training.steps", "2"]
+    small = ["--training.batch", "2", "--training.evaluate_windows", "2", "--machine.device", "cpu"]
+    assert main(["train", *words, *small]) == 0
+    assert f"fine-tuned from {base.out}" in capsys.readouterr().out
+    assert main(["train", str(base.data), "--config", str(tmp_path / "run" / "run.yaml")]) == 0
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    assert "--from CHECKPOINT" in capsys.readouterr().out
+    assert main(["train", *words, "--preset", "memory-mosaic-small", "--out", str(tmp_path / "other")]) == 2
+    assert "has width 384, and the checkpoint 16; the model is that of --from" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
+def test_many_processes_begin_with_the_same_weights(tuned, sharding):
+    one, many = tuned("one"), tuned("many", machine=replace(MACHINE, sharding=sharding))
+    train(one)
+    fork_two(many)
+    assert losses(many) == pytest.approx(losses(one), rel=1e-4)
+
+
+def test_a_finished_run_goes_on_to_more_steps(base, tmp_path, capsys):
+    plan = replace(base, out=shutil.copytree(base.out, tmp_path / "run"))
+    longer = replace(plan, training=replace(base.training, steps=30))
+    with pytest.raises(UserError, match=r"holds a run with training.steps 24, not 30"):
+        train(longer)  # a study does not mix lengths
+    results = train(longer, lengthen=True)
+    assert (results["step"], results["interrupted"]) == (30, False)
+    assert results["lengthened"] == [{"step": 24, "from": 24, "to": 30}]
+    assert "goes on to 30 steps, not 24; the learning rate is" in capsys.readouterr().out
+    lines = [line for line in read(plan.out / "log.jsonl") if "rate" in line]
+    assert [line["step"] for line in lines] == list(range(1, 31))
+    assert [line["rate"] for line in lines[24:]] == [longer.training.rate(step) for step in range(24, 30)]
+    whole = weights(plan.out)
+    for step in (28, 30):
+        shutil.rmtree(plan.out / f"step-{step:08}")
+    again = train(longer, lengthen=True)
+    assert same(weights(plan.out), whole), "killed on the way, it ends the same"
+    assert again["lengthened"] == results["lengthened"]
+    for changes in ({"steps": 24}, {"steps": 40, "batch": 2}):
+        with pytest.raises(UserError, match="holds a run with training"):
+            train(replace(plan, training=replace(longer.training, **changes)), lengthen=True)
+
+
+def test_a_run_that_patience_ended_is_not_lengthened(base, tmp_path):
+    plan = replace(base, out=shutil.copytree(base.out, tmp_path / "run"))
+    plan = replace(plan, training=replace(base.training, patience=2))
+    file = checkpoint.newest(plan.out) / "progress.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"worse": 2}))
+    (file.parent / "manifest.json").unlink()
+    yaml = (plan.out / "run.yaml").read_text().replace("patience: null", "patience: 2")
+    (plan.out / "run.yaml").write_text(yaml)
+    with pytest.raises(UserError, match=r"stopped at step 24 after 2 measurements .*; begin another run with --from"):
+        train(replace(plan, training=replace(plan.training, steps=30)), lengthen=True)
+    assert (plan.out / "run.yaml").read_text() == yaml
+
+
+@pytest.mark.parametrize("how", ["removed", "renamed"])
+def test_a_folder_that_vanishes_ends_the_run(run, monkeypatch, how, capsys):
+    plan = run()
+    take_step, taken = torch.optim.AdamW.step, []
+
+    def vanish(self, *arguments):
+        taken.append(1)
+        if len(taken) == 8:
+            shutil.rmtree(plan.out) if how == "removed" else os.rename(plan.out, plan.out.with_name("elsewhere"))
+        return take_step(self, *arguments)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", vanish)
+    with pytest.raises(UserError, match=r"run was removed or renamed while it was trained in; the same command begins"):
+        train(plan)
+    assert not plan.out.exists()
+    assert "Checkpoint" not in capsys.readouterr().out
