@@ -606,6 +606,8 @@ def test_a_slice_of_a_token_file_is_that_of_an_array(tmp_path):
     tokens, array = TokenFile(tmp_path / "a.bin", np.dtype("<u2"), 100, 100), np.arange(100)
     for part in (slice(None), slice(5), slice(-5, None), slice(90, 200), slice(7, 3), slice(100, None)):
         assert tokens[part].tolist() == array[part].tolist()
+    assert np.bincount(tokens).tolist() == [1] * 100
+    assert np.asarray(tokens, dtype=np.int64).dtype == np.int64
 
 
 def test_reading_needs_numpy_and_the_standard_library(tmp_path):

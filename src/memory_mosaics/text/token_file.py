@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +50,10 @@ class TokenFile:
                 "prepare the corpus again"
             )
         return ids
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """All ids, for NumPy's functions."""
+        return self[:] if dtype is None else self[:].astype(dtype)
 
     def check(self, sha256: str, *, limit: int | None = CHECKED_AT_ONCE) -> None:
         """Read it once to the end and compare every id and the checksum; None for a file of any size."""
