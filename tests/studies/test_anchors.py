@@ -61,7 +61,7 @@ def place(tmp_path_factory):
 def test_unigrams_and_unseen_tokens_are_counted(place, tmp_path):
     results = anchors.run(place / "stories", data=place / "other", split="train", length=50, windows=None, out=tmp_path)
     assert json.loads((tmp_path / "results.json").read_text()) == json.loads(json.dumps(results))
-    train = np.asarray(corpora.Corpus.open(place / "stories").tokens("train"))
+    train = np.asarray(corpora.Corpus.open(place / "stories").tokens("train")[:])
     text = sample(corpora.Corpus.open(place / "other"), split="train", length=50)
     targets = np.concatenate([text.tokens[start + 1 : start + 51] for start in text.starts])
     assert results["unseen_share"] == pytest.approx(np.mean(~np.isin(targets, train)), rel=1e-3)
@@ -88,6 +88,11 @@ def test_the_command_prints_a_line_per_anchor(place, tmp_path, capsys):
 def test_what_cannot_be_compared_is_refused(place, tmp_path):
     with pytest.raises(UserError, match="different tokenizers"):
         anchors.run(place / "bpe", data=place / "stories", out=tmp_path / "out")
-    with pytest.raises(UserError, match="more than 0 and order at least 1, not 0 and 3"):
-        anchors.run(place / "stories", data=place / "stories", smoothing=[0.0], out=tmp_path / "out")
+    for wrong, message in (
+        ({"smoothing": [1.0, 0.0]}, "smoothing must be more than 0 and finite, not 0"),
+        ({"smoothing": [math.nan]}, "smoothing must be more than 0 and finite, not nan"),
+        ({"order": 0}, "order must be"),
+    ):
+        with pytest.raises(UserError, match=message):
+            anchors.run(place / "stories", data=place / "stories", out=tmp_path / "out", **wrong)
     assert not (tmp_path / "out").exists()

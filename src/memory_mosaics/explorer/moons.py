@@ -27,7 +27,7 @@ WEIGHTS = "astronomers.json"
 
 def limits() -> dict[str, int | list[int]]:
     """What the page's sliders need."""
-    periods = list(TASK.validation.periods)
+    periods = [int(period) for period in TASK.validation.periods]
     return {"shortest": SHORTEST, "longest": LONGEST, "periods": periods, "watched": WATCHED, "ahead": study.AHEAD}
 
 

@@ -11,6 +11,7 @@ frequencies of its training text; above the cache, no use of the context beyond 
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import numpy as np
 
 from memory_mosaics import evaluation
 from memory_mosaics import results as files
-from memory_mosaics.errors import UserError
+from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.progress import progress
 from memory_mosaics.shapes import Float
 from memory_mosaics.studies.evaluate import EDGES
@@ -53,8 +54,10 @@ def run(
         out: folder for results.json
     """
     added = smoothing or [1.0, 100.0]
-    if min(added) <= 0 or order < 1:
-        raise UserError(f"smoothing must be more than 0 and order at least 1, not {min(added):g} and {order}")
+    check_range(1, 100, order=order)
+    for k in added:
+        if not 0 < k < math.inf:
+            raise UserError(f"smoothing must be more than 0 and finite, not {k:g}")
     counted, corpus = Corpus.open(training), Corpus.open(data)
     names = [one.manifest["tokenizer"]["fingerprint"] for one in (counted, corpus)]
     if names[0] != names[1]:
@@ -62,29 +65,27 @@ def run(
     text = evaluation.sample(corpus, split=split, length=length, count=windows, at_documents=at_documents)
     files.prepare(out)
     start = time.monotonic()
-    counts = np.bincount(counted.tokens("train"), minlength=counted.vocabulary)
+    counts = count_tokens(counted)
     unigrams = {k: -np.log((counts + k) / (counts.sum() + k * len(counts))) for k in added}
     prior = np.exp(-unigrams[added[-1]]).tolist()
     labels = {f"unigram-{k:g}": f"unigram of the training text, add-{k:g}" for k in added}
     labels |= {f"cache-{n}": f"{'unigram' if n == 1 else f'{n}-gram'} cache of the context" for n in sorted({1, order})}
-    losses: dict[str, list[Any]] = {name: [] for name in labels}
-    unseen = []
+    found = {name: Losses(np.zeros(length)) for name in labels}
     with progress("anchors", len(text), "window") as bar:
         for (row,) in text.batches(1, length=length):
             targets = row[1:].numpy()
-            unseen.append(counts[targets] == 0)
+            seen = counts[targets] > 0
             for k, unigram in unigrams.items():
-                losses[f"unigram-{k:g}"].append(unigram[targets])
+                found[f"unigram-{k:g}"].add(unigram[targets], seen)
             for n in sorted({1, order}):
-                losses[f"cache-{n}"].append(cache_losses(row.tolist(), prior, order=n))
+                found[f"cache-{n}"].add(np.array(cache_losses(row.tolist(), prior, order=n)), seen)
             bar.update(1)
     results: dict[str, Any] = {"study": "anchors", "corpus": corpus.folder.name, "training": counted.folder.name}
     results |= {"split": split, "length": length, "windows": len(text), "at_documents": at_documents, "order": order}
     results |= {"smoothing": added, "training_tokens": int(counts.sum()), "vocabulary": len(counts)}
     results |= {"tokens_in_training": int((counts > 0).sum()), "uniform_loss": files.rounded(math.log(len(counts)), 6)}
-    results["unseen_share"] = files.rounded(float(np.mean(unseen)), 4)
-    seen = ~np.array(unseen)
-    results["anchors"] = [_record(name, labels[name], np.array(losses[name]), seen) for name in labels]
+    results["unseen_share"] = files.rounded(1 - found["cache-1"].seen / (len(text) * length), 4)
+    results["anchors"] = [{"name": name, "label": labels[name]} | losses.record() for name, losses in found.items()]
     results |= files.surroundings() | {"seconds": round(time.monotonic() - start, 1)}
     files.write(out / "results.json", results)
     print(f"{table(results)}\nResults: {out / 'results.json'}.")
@@ -117,16 +118,40 @@ def cache_losses(row: Sequence[int], prior: Sequence[float], *, order: int) -> l
     return losses
 
 
-def _record(name: str, label: str, losses: Float[np.ndarray, "B T"], seen: Any) -> dict[str, Any]:
-    """One anchor over all windows, with the fields of `mosaics evaluate`, and its loss on tokens seen in training."""
-    length = losses.shape[1]
-    edges = [*(edge for edge in EDGES if edge < length), length]
-    means = losses.mean(axis=1)
-    within = None if len(means) < 2 else evaluation.NORMAL_95 * means.std(ddof=1) / math.sqrt(len(means))
-    record = {"name": name, "label": label, "loss": files.rounded(float(means.mean()), 6)}
-    record |= {"loss_within": files.rounded(within, 3), "loss_seen": files.rounded(float(losses[seen].mean()), 6)}
-    spans = [[*span, files.rounded(float(losses[:, slice(*span)].mean()), 6)] for span in pairwise(edges)]
-    return record | {"spans": spans}
+def count_tokens(corpus: Corpus, step: int = 1 << 24) -> np.ndarray:
+    """How often each id of the vocabulary occurs in the train split."""
+    tokens, counts = corpus.tokens("train"), np.zeros(corpus.vocabulary, np.int64)
+    for start in range(0, len(tokens), step):
+        counts += np.bincount(tokens[start : start + step], minlength=corpus.vocabulary)
+    return counts
+
+
+@dataclass
+class Losses:
+    """The losses of one anchor, summed while windows are read."""
+
+    by_position: Float[np.ndarray, " T"]
+    means: list[float] = field(default_factory=list)  # of the windows
+    seen: int = 0  # tokens that occur in the training text
+    seen_loss: float = 0.0
+
+    def add(self, losses: Float[np.ndarray, " T"], seen: np.ndarray) -> None:
+        """Add a window; `seen` marks the tokens that occur in the training text."""
+        self.by_position += losses
+        self.means.append(float(losses.mean()))
+        self.seen += int(seen.sum())
+        self.seen_loss += float(losses[seen].sum())
+
+    def record(self) -> dict[str, Any]:
+        """With the fields of `mosaics evaluate`, and the loss on tokens that occur in the training text."""
+        count, by_position = len(self.means), self.by_position / len(self.means)
+        edges = [*(edge for edge in EDGES if edge < len(by_position)), len(by_position)]
+        within = None if count < 2 else evaluation.NORMAL_95 * float(np.std(self.means, ddof=1)) / math.sqrt(count)
+        seen = self.seen_loss / self.seen if self.seen else None
+        record = {"loss": float(by_position.mean()), "loss_within": within, "loss_seen": seen}
+        digits = {"loss": 6, "loss_within": 3, "loss_seen": 6}
+        spans = [[*span, files.rounded(float(by_position[slice(*span)].mean()), 6)] for span in pairwise(edges)]
+        return {name: files.rounded(value, digits[name]) for name, value in record.items()} | {"spans": spans}
 
 
 def table(results: dict[str, Any]) -> str:
@@ -137,5 +162,6 @@ def table(results: dict[str, Any]) -> str:
     lines += [f"{'anchor':38} {'loss':>8} {'seen':>8} " + " ".join(f"{span:>12}" for span in spans)]
     for one in results["anchors"]:
         means = " ".join(f"{loss:12.4f}" for _, _, loss in one["spans"])
-        lines.append(f"{one['label']:38} {one['loss']:8.4f} {one['loss_seen']:8.4f} {means}")
+        seen = "" if one["loss_seen"] is None else f"{one['loss_seen']:.4f}"
+        lines.append(f"{one['label']:38} {one['loss']:8.4f} {seen:>8} {means}")
     return "\n".join(lines)
