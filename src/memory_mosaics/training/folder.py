@@ -140,7 +140,7 @@ def _beginning(run: Run, theirs: dict[str, Any] | None, known: dict[str, Any] | 
         return before
     mine = described(given) if given else None
     if (before or {}).get("weights") != (mine or {}).get("weights"):
-        names = [f"with the weights of {one['checkpoint']}" if one else "from scratch" for one in (before, mine)]
+        names = [f"with the weights of {one.get('checkpoint')}" if one else "from scratch" for one in (before, mine)]
         raise UserError(f"{run.out} holds a run that began {names[0]}, not {names[1]}; name another folder")
     return before
 

@@ -53,7 +53,7 @@ def save(
     import torch.distributed.checkpoint as dcp
 
     folder = run / f"step-{progress['step']:08}"
-    aside = Path(world.agree(str(temporary_path(folder))))
+    aside = Path(world.agree(str(temporary_path(folder)) if world.first else None))
     weights = full_weights(model, keep=world.first)
     try:
         with _one_line(f"cannot save {folder}"):
