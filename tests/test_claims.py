@@ -9,7 +9,9 @@ from statistics import fmean
 import pytest
 
 ROOT = Path(__file__).parents[1]
-EVIDENCE = re.compile(r"`([\d.,]+(?: %| million)?) = ([^`:]+\.json): ([^`]+)`")
+EVIDENCE = re.compile(r"`(?:([≥≤]) )?([\d.,]+(?: %| million)?) = ([^`]+\.json: [^`]+)`")
+GIVEN = re.compile(r"`given: ([^`]+)`")  # numbers of a sentence that name a setting and are no result
+TESTS = re.compile(r"`test: ([^`]+)::(\w+)`")
 REDUCED = {"max": max, "min": min, "mean": fmean, "sum": sum, "count": len}
 
 
@@ -21,10 +23,14 @@ def claims():
 
 
 def follow(found, path):
-    """The value at `a.b[key=value, ...].c[0]`; where several records have those values, the list of theirs."""
+    """The value at `a.b[key=value, ...].c[0]`; of a list, `.c` and `.0` are taken of each of its records."""
     for name, chosen in re.findall(r"([^.\[\]]+)|\[([^\]]*)\]", path):
         if name:
-            found = [one[name] for one in found] if isinstance(found, list) else found[name]
+            found = (
+                [one[int(name) if isinstance(one, list) else name] for one in found]
+                if isinstance(found, list)
+                else found[name]
+            )
         elif chosen.isdigit():
             found = found[int(chosen)]
         else:
@@ -34,14 +40,19 @@ def follow(found, path):
     return found
 
 
-def measured(file, path):
-    """A number of a results file, or the max, min, mean, sum, count, difference or ratio of some."""
-    results = json.loads((ROOT / file).read_text())
+def measured(path):
+    """A number `FILE: PATH`, the max, min, mean, sum or count of some, or the difference or ratio of two."""
     for sign, operation in (" - ", operator.sub), (" / ", operator.truediv):
         if sign in path:
-            return operation(*(follow(results, part) for part in path.split(sign)))
-    word, _, rest = path.partition(" ")
-    return REDUCED[word](follow(results, rest)) if word in REDUCED else follow(results, path)
+            first, second = path.split(sign)
+            return operation(measured(first), measured(second if ": " in second else f"{file_of(first)}: {second}"))
+    word, _, rest = path.partition(": ")[2].partition(" ")
+    results = json.loads((ROOT / file_of(path)).read_text())
+    return REDUCED[word](follow(results, rest)) if word in REDUCED else follow(results, path.partition(": ")[2])
+
+
+def file_of(path):
+    return path.partition(": ")[0]
 
 
 def printed(value, like):
@@ -58,12 +69,19 @@ def test_a_claim_stands_on_its_page_with_the_numbers_measured(row):
     (target,) = re.findall(r"\]\(([^)]+)\)", page)
     text = " ".join((ROOT / "docs" / target).read_text().replace("**", "").split())
     assert sentence in text
-    found = EVIDENCE.findall(evidence)
-    assert found
-    for value, file, path in found:
-        assert printed(measured(file, path), value) == value, f"{file}: {path}"
-    numbers = {value.partition(" ")[0] for value, _, _ in found}
-    assert {*re.findall(r"\d+\.\d+", sentence)} <= numbers, "every number of the sentence has its evidence"
+    found, tests = EVIDENCE.findall(evidence), TESTS.findall(evidence)
+    assert found or tests
+    for bound, value, path in found:
+        number = measured(path)
+        if bound:
+            assert (number >= float(value)) if bound == "≥" else (number <= float(value)), path
+        else:
+            assert printed(number, value) == value, path
+    for file, name in tests:
+        assert f"def {name}(" in (ROOT / file).read_text(), name
+    numbers = {value.partition(" ")[0] for _, value, _ in found}
+    numbers |= {number for given in GIVEN.findall(evidence) for number in given.split(", ")}
+    assert {*re.findall(r"\d[\d,]*(?:\.\d+)?(?<!,)", sentence)} <= numbers, "every number of the sentence has evidence"
 
 
 def test_there_are_claims():
@@ -72,7 +90,7 @@ def test_there_are_claims():
 
 def test_a_wrong_number_is_found():
     path = "best[architecture=memory-mosaic, environments=100, in_distribution=false].accuracy"
-    assert printed(measured("experiments/regbench/results.json", path), "0.923") == "0.923"
+    assert printed(measured(f"experiments/regbench/results.json: {path}"), "0.923") == "0.923"
     assert printed(0.2812, "28 %") == "28 %"
     assert printed(0.2812, "28.0 %") == "28.1 %"
     assert printed(460300.0, "460,300") == "460,300"
