@@ -93,6 +93,12 @@ def test_a_configuration_that_is_no_text_is_one_line(tmp_path, capsys):
     assert "latin.yaml is not UTF-8 text" in capsys.readouterr().err
 
 
+def test_a_list_in_place_of_many_flags_is_one_line(tmp_path, capsys):
+    (tmp_path / "list.yaml").write_text("training: [1]\n")
+    assert main(["train", "c", "--config", str(tmp_path / "list.yaml")]) == 2
+    assert capsys.readouterr().err == "mosaics: --training must be an object with its own values, not [1]\n"
+
+
 def test_no_type_of_any_flag_is_without_words():
     """A type that a command takes for the first time wants a word in `wanted`."""
     parsers, kinds = [auto_parser(COMMANDS, parser_class=Parser)], set()

@@ -11,7 +11,7 @@ from types import NoneType
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 import yaml
-from jsonargparse import ArgumentParser, get_loader, set_loader
+from jsonargparse import ArgumentParser, Namespace, get_loader, set_loader
 
 from memory_mosaics.config import MAX_SEED
 from memory_mosaics.errors import UserError, one_line
@@ -90,6 +90,9 @@ class Parser(ArgumentParser):
         found = super().parse_args(*arguments, **options)
         if "subcommand" not in found:  # whose parser has checked its own
             check_numbers("", found.as_dict())
+            for name in self.groups or {}:
+                if not isinstance(found.get(name), Namespace | None):
+                    raise UserError(f"--{name} must be an object with its own values, not {found.get(name)}")
         return found
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:  # type: ignore[override]

@@ -194,6 +194,10 @@ def test_a_journal_goes_on_only_as_it_was_begun(tmp_path):
     file.write_bytes(whole.replace(b'"Once."', b"Once", 1))
     with pytest.raises(UserError, match="line 2 is not of a journal"), opened(file, {"step": "stories", "seed": 0}):
         pass
+    for damaged in (b'"tokens": [1, "2"]', b'"tokens": [1, 2], "words": [0.5]', b'"tokens": [1, 2], "name": {}'):
+        file.write_bytes(whole.replace(b'"tokens": [1, 2]', damaged))
+        with pytest.raises(UserError, match="line 2 is damaged"), opened(file, {"step": "stories", "seed": 0}):
+            pass
     file.write_bytes(whole)
     os.truncate(file, 1 << 40)  # a hole, as a crash of some file systems leaves one
     with pytest.raises(UserError, match="line 4 is longer than"), opened(file, {"step": "stories", "seed": 0}):

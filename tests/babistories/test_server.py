@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import httpx
@@ -34,20 +35,26 @@ def indices(out) -> list[int]:
 
 @pytest.mark.parametrize("what", PASSING)
 def test_what_passes_is_asked_again(what, server, tmp_path, capsys, monkeypatch):
-    post = httpx.AsyncClient.post
+    stream = httpx.AsyncClient.stream
 
-    async def impatient(client, url, *, headers, **more):
+    @asynccontextmanager
+    async def impatient(client, *words, headers=None, **more):
         """Time runs out as soon as the server is silent about a request, and never for another."""
-        answer = asyncio.ensure_future(post(client, url, headers=headers, **more))
-        while not answer.done() and headers["Idempotency-Key"] not in server.silent:
+        key = (headers or {}).get("Idempotency-Key")
+        opened = stream(client, *words, headers=headers, **more)
+        answer = asyncio.ensure_future(opened.__aenter__())
+        while not answer.done() and key not in server.silent:
             await asyncio.sleep(0.01)
         if not answer.done():
-            server.silent.discard(headers["Idempotency-Key"])  # what is lost is asked again with the same key
+            server.silent.discard(key)  # what is lost is asked again with the same key
             answer.cancel()
             raise TimeoutError
-        return await answer
+        try:
+            yield await answer
+        finally:
+            await opened.__aexit__(None, None, None)
 
-    monkeypatch.setattr(httpx.AsyncClient, "post", impatient)
+    monkeypatch.setattr(httpx.AsyncClient, "stream", impatient)
     server.script = [what, what]
     assert main(command(server, tmp_path, "--concurrency", "2")) == 0
     assert sorted(indices(tmp_path)) == list(range(6))

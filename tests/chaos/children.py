@@ -132,6 +132,7 @@ def _run(commands: Commands, folder: Path, files: tuple[Path, Path], before: Bef
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     except BaseException:
+        code = 1
         traceback.print_exc()
     finally:
         with suppress(BaseException):

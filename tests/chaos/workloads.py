@@ -75,7 +75,7 @@ def _train(given: Given, out: Path) -> Commands:
 
 def _trained(out: Path) -> Any:
     results, log = read_json(out / "results.json"), read_lines(out / "log.jsonl")
-    samples, weights = digests(out, "samples.md"), digests(out, "step-*/model.safetensors")
+    samples, weights = digests(out, "samples.md"), digests(out, "step-00000006/model.safetensors")
     return {"left": _left(out), "results": stable(results), "log": stable(log), "samples": samples, "weights": weights}
 
 

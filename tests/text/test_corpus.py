@@ -439,7 +439,7 @@ def test_a_killed_run_leaves_nothing_that_looks_finished(much):
     assert len(hidden) == 1
     with pytest.raises(UserError, match="is not a corpus"):
         Corpus.open(much / hidden[0])
-    alive = much / hidden[0].replace(f".{process.pid}.", f".{os.getppid()}.")
+    alive = much / hidden[0].replace(f".{process.pid}@", f".{os.getppid()}@")
     alive.mkdir()
     prepare(make_lines(much / "few.jsonl", 3), out=much / "corpus")
     assert left_in(much) == [alive.name, "corpus", "few.jsonl", "much.jsonl", "own"]

@@ -177,4 +177,15 @@ def _entry(line: bytes, number: int, file: Path) -> dict[str, Any]:
         return entry
     if not isinstance(entry, dict) or not all(isinstance(entry.get(name), kind) for name, kind in wanted.items()):
         raise UserError(f"{file}, line {number} is not of a journal: it should be an object with {', '.join(wanted)}")
+    if number == 1:
+        return entry
+    words = entry.get("words", [])
+    texts = [
+        entry.get("name", ""),
+        entry.get("opening", ""),
+        *(words.values() if isinstance(words, dict) else words if isinstance(words, list) else [0]),
+    ]
+    counts = entry.get("tokens", [0, 0])
+    if [*map(type, counts)] != [int, int] or not all(isinstance(text, str | None) for text in texts):
+        raise UserError(f"{file}, line {number} is damaged: tokens should be two numbers, and words texts")
     return entry

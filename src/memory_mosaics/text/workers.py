@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from multiprocessing import connection, get_all_start_methods, get_context, parent_process
+from multiprocessing import connection, forkserver, get_all_start_methods, get_context, parent_process
 from typing import NamedTuple
 
 import numpy as np
@@ -81,6 +82,8 @@ def encode_blocks(
     context = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
     if context.get_start_method() == "forkserver":
         context.set_forkserver_preload([__name__])  # so that torch is imported once, not by each worker
+        with _deaf_to_interrupts():  # or Ctrl-C while the server imports is a traceback of its own
+            forkserver.ensure_running()
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(tokenizer, text_field))
     waiting: deque[Future[Encoded]] = deque()
     try:
@@ -94,6 +97,18 @@ def encode_blocks(
         raise UserError("a worker process died, for want of memory perhaps; try again with --workers 1") from error
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Within, Ctrl-C is ignored, also by processes started here; in the main thread, which alone can say so."""
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
+    try:
+        yield
+    finally:
+        if main:
+            signal.signal(signal.SIGINT, before)
 
 
 def _start(tokenizer: Tokenizer, text_field: str) -> None:
