@@ -161,3 +161,5 @@ def test_models_are_called_by_their_kind():
     assert names["transformer-12"] == "transformer"
     for code in ("rotary", "alibi", "none"):
         assert names[f"transformer-{code}-12"] == f"transformer-{code}"
+    both = replace(transformer(position="rotary"), positions=transformer().positions)
+    assert evaluation.architecture(both) == "transformer-learned+rotary"

@@ -17,8 +17,9 @@ from torch import Tensor
 from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, without_state
 from memory_mosaics.memory import ContextualMemoryConfig
-from memory_mosaics.mixers.attention import Alibi, AttentionConfig, Rotary
+from memory_mosaics.mixers.attention import AttentionConfig
 from memory_mosaics.ops.precision import at_least_fp32
+from memory_mosaics.presets import position_name
 from memory_mosaics.progress import progress
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.text.corpus import Corpus
@@ -190,6 +191,5 @@ def architecture(config: LanguageModelConfig) -> str:
         return "memory-mosaic"
     if not isinstance(mixer, AttentionConfig):
         return type(mixer).__name__.removesuffix("Config").lower()
-    codes = {Rotary: "transformer-rotary", Alibi: "transformer-alibi"}
-    plain = "transformer" if config.positions is not None else "transformer-none"
-    return codes.get(type(mixer.position), plain)  # type: ignore[arg-type]
+    position = position_name(config)
+    return "transformer" if position == "learned" else f"transformer-{position}"

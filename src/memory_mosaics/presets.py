@@ -13,6 +13,7 @@ from memory_mosaics.mixers.attention import Alibi, AttentionConfig, LearnedPosit
 from memory_mosaics.mixers.mlp import MLPConfig
 
 GPT2_VOCABULARY = 50257
+CODES: dict[str, Rotary | Alibi | None] = {"learned": None, "rotary": Rotary(), "alibi": Alibi(), "none": None}
 DEPTHS = (1, 4, 8, 12, 18)  # of the paper's figure 7 and its appendix
 
 
@@ -47,10 +48,13 @@ def transformer(
     context: int = 512,
     dropout: float = 0.0,
 ) -> LanguageModelConfig:
-    """The left of figure 6: GPT-2 without bias. `position` is learned, rotary, alibi or none."""
-    codes: dict[str, Rotary | Alibi | None] = {"learned": None, "rotary": Rotary(), "alibi": Alibi(), "none": None}
-    if position not in codes:
-        raise ValueError(f"no position code {position!r}; there are {', '.join(codes)}")
+    """The left of figure 6: GPT-2 without bias. `position` is learned, rotary, alibi or none.
+
+    Only learned positions have weights, and the default `memory_mosaic` has as many parameters as the transformer with
+    them. `matching_slots(transformer(position="rotary", ...))` gives the slots that match one of the others.
+    """
+    if position not in CODES:
+        raise ValueError(f"no position code {position!r}; there are {', '.join(CODES)}")
     table: MixerConfig | None = LearnedPositionsConfig(context=context) if position == "learned" else None
     return LanguageModelConfig(
         vocabulary=vocabulary,
@@ -59,9 +63,16 @@ def transformer(
         context=context,
         dropout=dropout,
         positions=table,
-        sequence_mixer=AttentionConfig(heads=heads, position=codes[position]),
+        sequence_mixer=AttentionConfig(heads=heads, position=CODES[position]),
         channel_mixer=MLPConfig(),
     )
+
+
+def position_name(config: LanguageModelConfig) -> str:
+    """How a model encodes positions: the `position` that `transformer` takes, or `learned+rotary` where it has two."""
+    code = getattr(config.sequence_mixer, "position", None)
+    names = [name for name, one in CODES.items() if one is not None and isinstance(code, type(one))]
+    return "+".join(([] if config.positions is None else ["learned"]) + names) or "none"
 
 
 def matching_slots(twin: LanguageModelConfig, *, heads: int | None = None) -> int:

@@ -232,3 +232,11 @@ def test_seeds_are_models_of_their_own_and_the_first_is_that_of_one_seed(tmp_pat
 def test_fewer_than_one_seed_is_refused(tmp_path):
     with pytest.raises(UserError, match="seeds must be more than 0"):
         run(tmp_path, seeds=0)
+
+
+@pytest.mark.parametrize("options", [{"seeds": 10**12}, {"steps": 10**30}, {"seed": 2**70}])
+def test_numbers_without_end_are_refused(tmp_path, options, monkeypatch):
+    monkeypatch.setattr("memory_mosaics.studies.induction.train", pytest.fail)
+    with pytest.raises(UserError, match=rf"{next(iter(options))} must be at most"):
+        run(tmp_path, **options)
+    assert not list(tmp_path.iterdir())

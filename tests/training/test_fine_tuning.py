@@ -142,6 +142,16 @@ def test_the_same_model_another_context_and_dropout_are_taken(base):
     assert other == replace(config, context=20, dropout=0.1)
 
 
+@pytest.mark.parametrize("position", ["learned", "rotary", "alibi", "none"])
+def test_a_position_is_compared_by_its_name(position):
+    sizes = {"width": 16, "heads": 2, "blocks": 1, "context": 16}
+    config = ModelChoice(name="transformer-tiny", position=position, **sizes).build(257)
+    assert fine_tuning.combine(ModelChoice(position=position), config, Path("runs/a")) == config
+    other = "rotary" if position == "learned" else "learned"
+    with pytest.raises(UserError, match=rf"--model.position is {other}, and the checkpoint has {position};"):
+        fine_tuning.combine(ModelChoice(position=other), config, Path("runs/a"))
+
+
 def test_a_table_of_positions_bounds_the_context():
     config = ModelChoice(name="transformer-tiny", width=16, heads=2, context=16).build(257)
     shorter = fine_tuning.combine(ModelChoice(context=8), config, Path("runs/a"))

@@ -32,9 +32,10 @@ from tqdm import tqdm
 
 import memory_mosaics.figures as figures
 from memory_mosaics import results as files
+from memory_mosaics.config import MAX_SEED, MAX_SIZE
 from memory_mosaics.data.batches import Batch
 from memory_mosaics.data.induction import InductionTask
-from memory_mosaics.errors import UserError
+from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.extractors import TapsConfig
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, next_token_loss
 from memory_mosaics.memory import ContextualMemoryConfig
@@ -117,6 +118,9 @@ def check(settings: dict[str, Any], task: InductionTask) -> Batch:
     for name, value in settings.items():
         if value < 0 or (value == 0 and name != "seed"):
             raise UserError(f"{name} must be {'0 or more' if name == 'seed' else 'more than 0'}, not {value}")
+    check_range(1, 10_000, seeds=settings["seeds"])
+    check_range(1, MAX_SIZE, steps=settings["steps"])
+    check_range(0, MAX_SEED, seed=settings["seed"])
     if settings["width"] % HEADS:
         raise UserError(f"width {settings['width']} does not split into {HEADS} heads; choose a multiple of {HEADS}")
     rows = max(HELD_OUT, settings["batch_size"])  # of 8 bytes, with their random numbers and targets

@@ -15,8 +15,10 @@ from memory_mosaics.config import to_plain
 from memory_mosaics.errors import UserError
 from memory_mosaics.files import describe_files
 from memory_mosaics.language_model import LanguageModelConfig, weight_shapes
+from memory_mosaics.presets import position_name
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.trained import Trained
+from memory_mosaics.training import state
 from memory_mosaics.training.recipe import ModelChoice, Run
 
 
@@ -28,7 +30,8 @@ def start(run: Run, corpus: Corpus, own: Path | None) -> tuple[LanguageModelConf
     if run.init_from is None:
         return run.model.build(corpus.vocabulary), None
     if own is not None:
-        return checkpoint.read_config(own), None
+        with state.resuming(own):
+            return checkpoint.read_config(own), None
     source = Trained.open(run.init_from)
     source.check_reads(corpus)
     return combine(run.model, source.model.config, run.init_from), source.model.state_dict()
@@ -43,7 +46,8 @@ def combine(choice: ModelChoice, config: LanguageModelConfig, where: Path) -> La
             raise UserError(f"model {choice.name} has {given[0]} {given[1]}, and the checkpoint {given[2]}; {alone}")
     else:
         for name in ("width", "blocks", "heads", "slots", "position"):
-            given, found = getattr(choice, name), _values(to_plain(config), name)
+            given = getattr(choice, name)
+            found = [position_name(config)] if name == "position" else _values(to_plain(config), name)
             if given is not None and found != [given]:
                 said = ", ".join(map(str, found)) or "none"
                 raise UserError(f"--model.{name} is {given}, and the checkpoint has {said}; {alone}")
