@@ -74,7 +74,8 @@ def test_a_run_that_diverges_is_a_fail_and_the_others_go_on(corpus, tmp_path, ca
 
 
 def test_nothing_is_drawn_where_all_fail(corpus, tmp_path, capsys):
-    study(corpus, tmp_path, blocks=[1], rates=[1e30])
+    with pytest.raises(UserError, match="none of 2 runs came to an end"):
+        study(corpus, tmp_path, blocks=[1], rates=[1e30])
     assert "No figures: no run came to an end." in capsys.readouterr().out
     assert main(["draw", str(tmp_path)]) == 2
     assert "there is nothing to draw" in capsys.readouterr().err
@@ -120,7 +121,15 @@ def test_another_recipe_is_refused_in_the_same_folder(corpus, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options", [{"architectures": ["transformer-rope"]}, {"seeds": 0}, {"jobs": 0}, {"rates": [0.0]}]
+    "options",
+    [
+        {"architectures": ["transformer-rope"]},
+        {"seeds": 0},
+        {"jobs": 0},
+        {"rates": [0.0]},
+        {"model": replace(MODEL, name="transformer-12")},
+        {"model": replace(MODEL, blocks=5)},
+    ],
 )
 def test_what_cannot_be_is_refused(corpus, tmp_path, options):
     with pytest.raises(UserError):

@@ -60,15 +60,19 @@ def run(
         seeds: how many; more than one first extends the rates until none of the best lies at their edge, and trains
             the other seeds at the best rate of each architecture and depth
         jobs: runs at once, each in a process of its own, spread over the GPUs there are
-        model: what all models have in common; its name and blocks are chosen by the study. Unless slots are given, a
-            Memory Mosaic has those that make it as large as the first transformer named, within 1 %
-        training: how all learn; its seed is the first
+        model: what all models have in common; name and blocks are for --architectures and --blocks to say. Unless slots
+            are given, a Memory Mosaic has those that make it as large as the first transformer named, within 1 %
+        training: how all learn; its seed is the first, and its final_learning_rate counts as a share: every rate falls
+            to the same share of itself as training.learning_rate does
         machine: how it is computed
     """
     check_range(1, MAX_JOBS, jobs=jobs)
     check_range(1, 10_000, seeds=seeds)
     if jobs > 1 and "RANK" in os.environ:
         raise UserError("--jobs is not for torchrun: all processes train one model after the other")
+    for name, flag in (("name", "architectures"), ("blocks", "blocks")):
+        if getattr(model, name) not in (None, getattr(MODEL, name)):
+            raise UserError(f"--model.{name} {getattr(model, name)}: curves trains what --{flag} lists")
     kinds, depths = architectures or ["memory-mosaic", "transformer"], blocks or [1, 6]
     twin = next((kind for kind in kinds if kind != "memory-mosaic"), "transformer")
     study = Study(Run(data=data, out=out, model=model, training=training, machine=machine), Corpus.open(data), twin)
@@ -78,7 +82,8 @@ def run(
         study.check(setting)  # a wrong size is found before hours are spent
     files.prepare(out)
     results: dict[str, Any] = {"study": "curves", "interrupted": False, "corpus": _corpus(study.corpus), "seeds": seeds}
-    results |= {"model": asdict(model), "training": asdict(training), "runs": []}
+    shared = {key: value for key, value in asdict(model).items() if key not in ("name", "blocks")}
+    results |= {"model": shared, "training": asdict(training), "runs": []}
 
     with parallel.world(machine) as world:
 
@@ -103,6 +108,8 @@ def run(
         if world.first:
             files.write(out / "results.json", results)
             _report(results, out)
+    if done and not results["summary"]:
+        raise UserError(f"none of {len(results['runs'])} runs came to an end; try smaller --rates")
     return results
 
 
@@ -284,7 +291,7 @@ def table(results: dict[str, Any]) -> str:
         speed = (one["tokens_per_second"] or 0) / 1000
         losses = "   fail" if one["valid_loss"] is None else f"{one['train_loss']:8.3f} {one['valid_loss']:7.3f}"
         lines.append(f"{head} {losses} {speed:18,.0f}" if one["valid_loss"] is not None else f"{head} {losses}")
-    if results["seeds"] > 1:
+    if results["seeds"] > 1 and results["summary"]:
         lines += ["", "at the best learning rate of the first seed: validation loss, 95 % interval over seeds"]
         for row in results["summary"]:
             within = "" if row["valid_loss_within"] is None else f" ± {row['valid_loss_within']:.3f}"
