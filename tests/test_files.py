@@ -82,3 +82,12 @@ def test_what_killed_writers_left_is_removed_by_the_next(tmp_path):
             other.write_text("other")
     assert sorted(os.listdir(tmp_path)) == sorted([*kept, "a"])
     assert (tmp_path / "a").read_text() == "whole"
+
+
+@pytest.mark.parametrize("text", [r'{"a": "\ud800"}', r'{"\uDFFF": 1}', r'["\uD83D\u0041"]'])
+def test_half_a_character_is_damage(tmp_path, text):
+    (tmp_path / "whole.json").write_text(r'["\ud83d\ude00"]')
+    assert files.read_json(tmp_path / "whole.json") == ["\U0001f600"]
+    (tmp_path / "half.json").write_text(text)
+    with pytest.raises(UserError, match=r"half\.json is damaged or not JSON: .*surrogates not allowed"):
+        files.read_json(tmp_path / "half.json")

@@ -137,10 +137,18 @@ def read_text(file: Path, limit: int = MAX_JSON_BYTES) -> str:
         raise UserError(f"{file} is not UTF-8 text: {one_line(error)}") from error
 
 
+def parse_json(text: str) -> Any:
+    """The value of a JSON text; ValueError also for half a surrogate pair, which could not be written or printed."""
+    value = json.loads(text)
+    if re.search(r"\\ud[89a-f]", text, re.IGNORECASE):
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
 def read_json(file: Path, limit: int = MAX_JSON_BYTES) -> Any:
     """The JSON value in such a file. A file that is missing raises FileNotFoundError, a damaged one UserError."""
     try:
-        return json.loads(read_text(file, limit))
+        return parse_json(read_text(file, limit))
     except (FileNotFoundError, NotADirectoryError, UserError):
         raise
     except (OSError, ValueError, RecursionError) as error:

@@ -290,6 +290,7 @@ def test_a_damaged_gpt2_is_refused(tmp_path):
     ("content", "message"),
     [
         ("{", "is not JSON"),
+        (r'{"version": "\ud800"}', "surrogates not allowed"),
         ("[]", "holds no JSON object"),
         ("{}", "is not a tokenizer.json"),
         ('{"model": {"vocab": [1]}}', "is not a tokenizer.json"),

@@ -1,6 +1,5 @@
 """The files that hold a tokenizer's vocabulary: tokenizer.json, and GPT-2's own two files."""
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import read_text
+from memory_mosaics.files import parse_json, read_text
 from memory_mosaics.isolation import Isolated
 
 END_OF_TEXT = "<|endoftext|>"
@@ -114,7 +113,7 @@ def read_json(file: Path) -> dict[str, Any]:
     """The object in a JSON file."""
     text = _read_text(file)
     try:
-        plain = json.loads(text)
+        plain = parse_json(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not JSON: {one_line(error)}") from error
     if not isinstance(plain, dict):
