@@ -1,6 +1,7 @@
 """The authors' checkpoints: their formulas, transcribed here over their own weights, give the logits of our models."""
 
 import argparse
+import json
 import math
 import os
 import pickle
@@ -15,8 +16,12 @@ import torch
 from torch import Tensor
 
 from memory_mosaics.checkpoint import CheckpointError, load
+from memory_mosaics.cli import main
 from memory_mosaics.convert import convert, read_reference
+from memory_mosaics.errors import UserError
 from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.text.tokenizer import byte_tokenizer
+from memory_mosaics.trained import Trained
 
 VOCABULARY, WIDTH, HEADS, SLOTS, BLOCKS, CONTEXT = 60, 24, 3, 5, 2, 64
 D = WIDTH // HEADS
@@ -316,6 +321,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "post-norm, shift 3": {"pre_ln": False, "v_shift": 3},
     "no persistent memory": {"attn_only": True},
     "no persistent memory, post-norm": {"attn_only": True, "pre_ln": False},
+    "of early versions": {"v_leaky": False},
     "not of the logits": {"skip_tokens": 3, "att_shift": 2, "ic_dropout": 0.3, "dtype": "bfloat16", "seed": 1},
 }
 KERNELS: dict[str, dict[str, Any]] = {
@@ -559,7 +565,9 @@ REFUSED = {
     "attention only": ("plain", said(attn_only=True), "attn_only=True, the weights False"),
     "bias": ("plain", said(bias=True), "bias=True, the weights False"),
     "no bias": ("nano+bias", said(bias=False), "bias=False, the weights True"),
-    "unknown": ("plain", said(v_leaky=True), "model_args say v_leaky=True, an option whose meaning is not known here"),
+    "leaky values": ("plain", said(v_leaky=True), "model_args say v_leaky=True; convertible is False"),
+    "leaky values, fast": ("fast", said(v_leaky=1), "model_args say v_leaky=1; convertible is False"),
+    "unknown": ("plain", said(v_gate=True), "model_args say v_gate=True, an option whose meaning is not known here"),
     "unknown, fast": ("fast", said(gate="silu"), "model_args say gate='silu', an option whose"),
     "unknown, nano": ("nano", said(rope=None), "model_args say rope=None, an option whose"),
     "of the Library": ("nano", said(pre_ln=False), "model_args say pre_ln=False, an option whose"),
@@ -704,6 +712,28 @@ def test_objects_are_named(tmp_path):
     contents = checkpoint("plain")
     contents["model_args"] = argparse.Namespace(**contents["model_args"])
     assert "objects (argparse.Namespace)" in refusal(written(contents, tmp_path), tmp_path)
+
+
+def test_a_tokenizer_goes_into_the_folder(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "VOCABULARY", 300)
+    source = written(checkpoint("nano"), tmp_path)
+    with pytest.raises(UserError, match=r"out has no tokenizer.json: .* as mosaics convert --tokenizer does"):
+        Trained.open(convert(source, tmp_path / "out"))
+    assert main(["convert", str(source), str(tmp_path / "with"), "--tokenizer", "bytes"]) == 0
+    opened = Trained.open(tmp_path / "with")
+    assert opened.tokenizer.fingerprint == byte_tokenizer().fingerprint
+    assert json.loads((tmp_path / "with" / "generation_config.json").read_text())["eos_token_id"] == 256
+    convert(source, tmp_path / "copied", tokenizer=str(tmp_path / "with"))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (tmp_path / "copied" / name).read_bytes() == (tmp_path / "with" / name).read_bytes()
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused(tmp_path, capsys):
+    source = written(checkpoint("nano"), tmp_path)
+    for name, reason in [("bytes", "tokenizer bytes has 257 tokens, and the model 60; "), ("nothing", "no tokenizer")]:
+        assert main(["convert", str(source), str(tmp_path / "out"), "--tokenizer", name]) == 2
+        assert reason in capsys.readouterr().err
+        assert [path.name for path in tmp_path.iterdir()] == ["ckpt.pt"]
 
 
 def test_a_folder_in_use_is_left_alone(tmp_path):

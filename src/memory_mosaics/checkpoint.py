@@ -31,12 +31,14 @@ from memory_mosaics.files import (
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, weight_shapes
 from memory_mosaics.parameters import exact_names
 from memory_mosaics.sizes import check_memory
+from memory_mosaics.text.tokenizer import Tokenizer
 
 MODEL_TYPE = "memory_mosaic"
 ARCHITECTURE = "MosaicForCausalLM"
 PREFIX = "language_model."  # of the weights, and the name of our part of config.json
 WRAPPERS = r"(^|\.)(?:_orig_mod\.|module\.)+"  # put into names by torch.compile and DDP
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 STEP = re.compile(r"step-\d{8}")  # a checkpoint of a training run
 
 
@@ -50,12 +52,13 @@ def save(
     *,
     weights: dict[str, Tensor] | None = None,
     generation: dict[str, Any] | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> Path:
     """Write a checkpoint folder, whole or not at all. A folder that holds something already is left alone.
 
     The LanguageModel may be compiled, as a whole or in parts; `weights` are for one whose own are dealt out to many
-    processes, and `generation` is what generation_config.json should say beyond the least. What could not be read back
-    is refused before writing.
+    processes, and `generation` is what generation_config.json should say beyond the least. A `tokenizer` is written
+    too, and generation ends with its end of text. What could not be read back is refused before writing.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -79,7 +82,10 @@ def save(
         dtype = str(weights["embedding.weight"].dtype).removeprefix("torch.")
         config = {"model_type": MODEL_TYPE, "architectures": [ARCHITECTURE], "dtype": dtype, PREFIX[:-1]: plain}
         _write_json(aside / "config.json", config)
-        _write_json(aside / "generation_config.json", {"use_cache": True} | (generation or {}))
+        ends = {} if tokenizer is None else dict.fromkeys(ENDS, tokenizer.end_of_text)
+        _write_json(aside / "generation_config.json", {"use_cache": True} | ends | (generation or {}))
+        if tokenizer is not None:
+            tokenizer.save(aside)
         shutil.copymode(aside / "config.json", file)  # safetensors lets only the owner read
         for path in (*aside.iterdir(), aside):
             flush(path)

@@ -76,16 +76,18 @@ def info(model: str) -> None:
         print(f"{part:16} {count:>12,}")
 
 
-def convert(source: Path, out: Path) -> None:
+def convert(source: Path, out: Path, *, tokenizer: str | None = None) -> None:
     """Convert a checkpoint of the authors' public code into a folder that this library and Hugging Face open.
 
     Args:
         source: the .pt file: nanoMosaics, or the Library's plain or fast variant
         out: the folder to write; it must not exist yet
+        tokenizer: of its training data, written into the folder: gpt2, bytes, or a folder with a tokenizer.json;
+            without it, commands that read text, and `train --from`, refuse the folder
     """
     from memory_mosaics.convert import convert as convert_checkpoint
 
-    print(f"written: {convert_checkpoint(source, out)}")
+    print(f"written: {convert_checkpoint(source, out, tokenizer=tokenizer)}")
 
 
 def draw(folder: Path) -> None:

@@ -22,11 +22,12 @@ from torch import Tensor
 
 from memory_mosaics.checkpoint import CheckpointError, save
 from memory_mosaics.config import ExtractorConfig
-from memory_mosaics.errors import one_line
+from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.extractors import ConvolutionConfig, TapsConfig
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig
 from memory_mosaics.memory import ContextualMemoryConfig, PersistentMemoryConfig
 from memory_mosaics.scales import Scale
+from memory_mosaics.text.tokenizer import find
 
 # A layout: our names of the parts of a model, and theirs. Where one of ours begins another, the longer comes first.
 NANO = {
@@ -86,9 +87,17 @@ HARMLESS = {
 LONGEST_SHIFT = 64  # of values: every step is a tap of ours, for the Library's convolutions a matrix
 
 
-def convert(source: Path, out: Path) -> Path:
-    """Write the authors' checkpoint `source` as a checkpoint folder of ours, with the same logits."""
-    return save(read_reference(source), out)
+def convert(source: Path, out: Path, *, tokenizer: str | None = None) -> Path:
+    """Write the authors' checkpoint `source` as a checkpoint folder of ours, with the same logits.
+
+    `tokenizer` goes into the folder too, since their files contain none: gpt2, bytes, or a folder.
+    """
+    chosen = None if tokenizer is None else find(tokenizer)
+    model = read_reference(source)
+    if chosen is not None and chosen.vocabulary > model.config.vocabulary:
+        sizes = f"{chosen.vocabulary:,} tokens, and the model {model.config.vocabulary:,}"
+        raise UserError(f"tokenizer {tokenizer} has {sizes}; name the one that {source} was trained with")
+    return save(model, out, tokenizer=chosen)
 
 
 def read_reference(source: Path) -> LanguageModel:
@@ -173,6 +182,8 @@ class _Reference:
             tied=self._ties()[0] if self.nano else self._agreed("weight_tying", *self._ties()),
             norm_placement="pre" if self.nano or self._option("pre_ln", True, (True, False)) else "post",
         )
+        if not self.nano:
+            self._option("v_leaky", False, (False,))  # leaky values: early trainers write it, no model has them
         for name, value in self.unread.items():
             name = name if isinstance(name, str) and name.isidentifier() else repr(name)
             raise ValueError(f"model_args say {name}={value!r}, an option whose meaning is not known here")
@@ -315,7 +326,8 @@ class _Reference:
         if isinstance(said, int | float | str) and said in possible:
             return possible[possible.index(said)]
         between = " to " if isinstance(possible, range) else " or "
-        raise ValueError(f"model_args say {name}={said!r}; convertible are {possible[0]}{between}{possible[-1]}")
+        values = f"is {possible[0]}" if len(possible) == 1 else f"are {possible[0]}{between}{possible[-1]}"
+        raise ValueError(f"model_args say {name}={said!r}; convertible {values}")
 
     def _number(self, name: str, default: float | None = None) -> int | float:
         said = self._said(name)

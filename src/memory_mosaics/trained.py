@@ -33,7 +33,8 @@ class Trained:
             if not tensor.isfinite().all():
                 raise UserError(f"{folder} is damaged: {weight} holds numbers that are none")
         if not (folder / "tokenizer.json").exists():
-            raise UserError(f"{folder} has no tokenizer.json: put that of its training data there")
+            remedy = "put that of its training data there, as mosaics convert --tokenizer does"
+            raise UserError(f"{folder} has no tokenizer.json: {remedy}")
         tokenizer = Tokenizer.load(folder)
         if tokenizer.vocabulary > model.config.vocabulary:
             sizes = f"{tokenizer.vocabulary:,} tokens, and the model {model.config.vocabulary:,}"
