@@ -5,7 +5,6 @@ import pytest
 from memory_mosaics import figures
 from memory_mosaics.errors import UserError
 from memory_mosaics.figures import evaluation
-from memory_mosaics.figures.tasks import _induction_title
 
 LABELS = {
     "memory": "contextual memory, 1 block",
@@ -30,7 +29,7 @@ def results(**accuracy: float | None):
             models[name]["curve"].append([100, 2.0, final])
             models[name]["final"] = {"accuracy": final}
     rules = {"token-memory": {"final": {"accuracy": 1.0}}, "bigram": {"final": {"accuracy": 0.04}}}
-    return {"study": "induction", "settings": {"fixed_triggers": True}, "models": models, "rules": rules}
+    return {"study": "induction", "settings": {"fixed_triggers": True, "seed": 0}, "models": models, "rules": rules}
 
 
 WHOLE = {"memory": 1.0, "transformer_1": 0.6, "transformer_1_shifted": 1.0, "transformer_2": 0.98}
@@ -84,15 +83,6 @@ def test_an_interrupted_study_is_drawn_too(tmp_path):
     assert image(tmp_path / "some.png").std() > image(tmp_path / "none.png").std() > 0
 
 
-@pytest.mark.parametrize(
-    ("change", "found"),
-    [({}, True), ({"memory": 0.5}, False), ({"transformer_1": 0.9}, False), ({"transformer_1_shifted": 0.9}, False)],
-)
-def test_the_title_claims_the_finding_only_where_it_is_found(change, found):
-    title = _induction_title(results(**WHOLE | change)["models"])
-    assert ("is enough" in title) == found
-
-
 def test_missing_matplotlib_names_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'memory-mosaics\[plot\]'"):
@@ -119,8 +109,27 @@ def test_a_curve_that_ends_early_says_so():
     models = [curve | {"name": str(n), "by_position": [], "smoothed": [1 + n / 200] * n} for n in (200, 400)]
     figure = evaluation.loss_by_position({"corpus": "it", "windows": 3, "length": 400, "models": models})
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [
-        "200 (transformer): 2.000 up to 200",
-        "400 (transformer): 2.000",
+        "200 (transformer, learned positions): 2.000 up to 200",
+        "400 (transformer, learned positions): 2.000",
     ]
     lines = [line.get_xdata()[-1] for line in figure.axes[0].lines[:2]]
     assert lines == [195, 395]
+
+
+def test_anchors_are_drawn_beside_the_models_and_far_ones_named_only():
+    model = {"smoothed_within": None, "context": 400, "architecture": "memory-mosaic", "loss": 2.0, "name": "m"}
+    model |= {"by_position": [], "smoothed": [3 - n / 400 for n in range(400)]}
+    anchors = [
+        {"label": name, "loss": loss, "spans": [[0, 100, loss], [100, 400, loss]]}
+        for name, loss in (("near", 1.5), ("far", 6.0))
+    ]
+    found = {"corpus": "it", "windows": 3, "length": 400, "models": [model]}
+    figure = evaluation.loss_by_position(found | {"anchors": anchors})
+    words = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert words == ["m (Memory Mosaic): 2.000", "near: 1.500", "far: 6.000, outside"]
+    bottom, top = figure.axes[0].get_ylim()
+    assert bottom < 1.5
+    assert top < 6
+    assert "one training each" in figure.axes[0].get_xlabel()
+    alone = evaluation.loss_by_position(found)
+    assert len(alone.legends[0].get_texts()) == 1

@@ -26,6 +26,11 @@ def read(path):
     return json.loads((ROOT / path / "results.json").read_text())
 
 
+def label(row):
+    """Of a benchmark's row, whose transformers are those of all other tables."""
+    return KINDS.get(row["model"], row["label"])
+
+
 def loss_cell(loss, within=None):
     return "" if loss is None else f"{loss:.3f}" + ("" if within is None else f" ± {within:.3f}")
 
@@ -164,6 +169,8 @@ def test_the_losses_by_position_are_those_measured(text):
         cells = [f"{one['windows']:,}", loss_cell(one["loss"], one["loss_within"])]
         cells += [loss_cell(*span[2:]) for span in one["spans"]]
         assert f"| {text.split('-')[0]} | {label} | {' | '.join(cells)} |" in page
+    kept = [{name: one[name] for name in ("name", "label", "loss", "spans")} for one in anchors["anchors"]]
+    assert results["anchors"] == kept  # what the figure draws
     assert (results["windows"], results["split"], results["at_documents"]) == (
         anchors["windows"],
         anchors["split"],
@@ -214,14 +221,14 @@ def test_the_numbers_of_the_page_on_speed_are_those_measured():
     page, results = (ROOT / "docs" / "speed.md").read_text(), json.loads((ROOT / "benchmarks/results.json").read_text())
     for row in results["train"]["rows"]:
         cells = f"{row['steps_per_second']:.4g} | {row['tokens_per_second']:,.0f} | {row['of_twin']:.2f}"
-        assert f"| {row['size']} | {row['label']} | {cells} | {row['mfu']:.1%} | {row['peak_gib']:.2f} |" in page
+        assert f"| {row['size']} | {label(row)} | {cells} | {row['mfu']:.1%} | {row['peak_gib']:.2f} |" in page
     for row in results["decode"]["rows"]:
         cells = f"{row['tokens_per_second']:,.0f} | {row['prefill_ms']:.4g} | {row['token_ms']:.4g}"
-        assert f"| {row['batch']} | {row['label']} | {cells} |" in page
+        assert f"| {row['batch']} | {label(row)} | {cells} |" in page
     for row in results["memory"]["rows"]:
         speed = f"{row['tokens_per_second']:,.0f} | {row['of_twin']:.2f} | {row['peak_gib']:.2f}"
         cells = f"{speed} | {row['recall_microseconds']:.4g} | {row['rest_microseconds']:.4g}"
-        assert f"| {row['time']:,} | {row['batch']} | {row['label']} | {cells} |" in page
+        assert f"| {row['time']:,} | {row['batch']} | {label(row)} | {cells} |" in page
     for row in results["kernels"]["rows"]:
         shares = ("" if (share := row[f"{way}_share"]) is None else f"{share:.0%}" for way in ("forward", "backward"))
         cells = f"{row['forward_ms']:.4g} | {row['backward_ms']:.4g} | {' | '.join(shares)}"
@@ -302,9 +309,9 @@ def regbench_rows():
 
 def speed_rows():
     train, decode = (read("benchmarks")[name]["rows"] for name in ("train", "decode"))
-    for model in ("memory-mosaic", "transformer", "transformers-static"):
+    for model in (*KINDS, "transformers-static"):
         trained = [row for row in train if (row["size"], row["model"]) == ("GPT-2 small", model)]
         decoded = [row for row in decode if row["model"] == model]
         cells = [f"{row['tokens_per_second']:,.0f} | {row['peak_gib']:.2f}" for row in trained] or [" | "]
-        cells += [f"{row['tokens_per_second']:,.0f}" for row in decoded]
-        yield f"| {decoded[0]['label']} | {' | '.join(cells)} |"
+        cells += [f"{row['tokens_per_second']:,.0f}" for row in decoded] or ["", ""]
+        yield f"| {label((trained or decoded)[0])} | {' | '.join(cells)} |"

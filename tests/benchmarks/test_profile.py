@@ -239,7 +239,7 @@ def section():
 
 def test_the_table_is_kinds_by_models():
     _, head, *lines = bench.table("profile", section()).splitlines()
-    assert head.split() == ["step", "milliseconds", "Memory", "Mosaic", "transformer"]
+    assert head.split() == ["step", "milliseconds", "Memory", "Mosaic", "transformer,", "learned", "positions"]
     assert len(lines) == 2 * (len(kinds.KINDS) + 1)
     assert lines[2].split() == ["training", "persistent", "recall", "6", "-"]
     assert lines[11].split() == ["training", "in", "all", "132", "108"]
@@ -256,7 +256,10 @@ def test_the_figure_has_a_bar_for_each_step_and_model():
     assert set(speed.PALE) <= set(speed.KINDS)
     figure = drawn()
     for axes, total in zip(figure.axes, ("132", "0.660"), strict=False):
-        assert [label.get_text() for label in axes.get_yticklabels()] == ["Memory Mosaic", "transformer"]
+        assert [label.get_text() for label in axes.get_yticklabels()] == [
+            "Memory Mosaic",
+            "transformer, learned positions",
+        ]
         words = [text.get_text() for text in axes.texts]
         assert total in words
         assert len(axes.patches) == len(kinds.KINDS) + len(kinds.KINDS) - 3

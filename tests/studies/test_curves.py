@@ -57,6 +57,11 @@ def test_a_memory_mosaic_is_as_large_as_its_transformer(corpus, tmp_path, twin, 
     assert given.model("memory-mosaic", 1).slots == 5
 
 
+def test_a_transformer_with_other_positions_is_named_by_them(corpus, tmp_path):
+    runs = study(corpus, tmp_path, model=replace(MODEL, position="rotary"), blocks=[1], rates=[1e-3])["runs"]
+    assert [run["architecture"] for run in runs] == ["memory-mosaic", "transformer-rotary"]
+
+
 def test_finished_runs_are_not_repeated(corpus, tmp_path):
     first = study(corpus, tmp_path, blocks=[1], rates=[1e-3])
     stamps = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("model.safetensors")}

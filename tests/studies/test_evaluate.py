@@ -8,9 +8,10 @@ import torch
 
 from memory_mosaics import checkpoint
 from memory_mosaics.cli import main
+from memory_mosaics.errors import UserError
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.presets import memory_mosaic
-from memory_mosaics.studies import evaluate
+from memory_mosaics.studies import anchors, evaluate
 from memory_mosaics.text.tokenizer import Tokenizer, train_bpe
 
 
@@ -68,6 +69,23 @@ def test_seeds_of_one_configuration_are_averaged(place, tmp_path):
     assert mosaic["by_position"][5] == pytest.approx(np.mean([one["by_position"][5] for one in alone[:3]]), abs=1e-3)
     assert alibi["loss_within"] is None
     assert [one["loss"] for one in results["runs"]] == [one["loss"] for one in alone]
+
+
+def test_anchors_of_the_same_windows_are_kept_and_of_others_refused(place, tmp_path):
+    corpus = place / "corpus"
+    found = anchors.run(corpus, data=corpus, length=24, windows=3, out=tmp_path / "anchors")["anchors"]
+    options = {"length": 24, "by_position": True, "anchors": tmp_path / "anchors"}
+    kept = study(place, tmp_path / "out", "mosaic", windows=3, **options)["anchors"]
+    assert [(one["label"], one["loss"]) for one in kept] == [(one["label"], one["loss"]) for one in found]
+    assert (tmp_path / "out" / "loss_by_position.png").is_file()
+    with pytest.raises(UserError, match="anchors was measured with windows 3, not 4; run mosaics anchors"):
+        study(place, tmp_path / "other", "mosaic", windows=4, **options)
+    with pytest.raises(UserError, match=r"none holds no results\.json; name the folder of mosaics anchors"):
+        study(place, tmp_path / "other", "mosaic", windows=3, **options | {"anchors": tmp_path / "none"})
+    (tmp_path / "anchors" / "results.json").write_text("{}")
+    with pytest.raises(UserError, match="is not of mosaics anchors"):
+        study(place, tmp_path / "other", "mosaic", windows=3, **options)
+    assert not (tmp_path / "other").exists()
 
 
 def test_curves_are_kept_on_request(place, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""Decoding: tokens a second after a short prompt, greedy, beside transformers' own GPT-2 where it is installed."""
+"""Decoding: tokens per second after a short prompt, greedy, beside transformers' own GPT-2 where it is installed."""
 
 import importlib.metadata
 import importlib.util

@@ -1,4 +1,4 @@
-"""Training: tokens a second, the share of the machine's matrix product that they are, and peak memory."""
+"""Training: tokens per second, the share of the machine's matrix product that they are, and peak memory."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -13,6 +13,7 @@ from memory_mosaics.benchmarks.clock import Clock, progress, short
 from memory_mosaics.benchmarks.flops import training_flops
 from memory_mosaics.config import MixerConfig
 from memory_mosaics.errors import one_line
+from memory_mosaics.figures import language
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, parameter_count
 from memory_mosaics.mixers.hyena import HyenaConfig
 from memory_mosaics.mixers.linear_attention import GLAConfig, LinearTransformerConfig, RetNetConfig
@@ -41,10 +42,7 @@ OTHERS: dict[str, tuple[str, Callable[[int], MixerConfig]]] = {  # by their head
     "lstm": ("LSTM", lambda heads: LSTMConfig()),
 }
 LABELS = {
-    "memory-mosaic": "Memory Mosaic",
-    "transformer": "transformer",
-    "transformer-rotary": "transformer, rotary",
-    "transformer-alibi": "transformer, ALiBi",
+    **language.LABELS,
     **{name: label for name, (label, _) in OTHERS.items()},
 }
 

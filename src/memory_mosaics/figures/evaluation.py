@@ -1,6 +1,7 @@
 """Figures of trained models: loss by position (figures 2 and 8), and attention (appendix D.4)."""
 
 import math
+from collections.abc import Iterable
 from itertools import cycle, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,10 @@ def loss_by_position(results: dict[str, Any]) -> "Figure":
     models = [model for model in results["models"] if "by_position" in model]
     if not models:
         raise UserError("there is nothing to draw: no loss by position was kept; measure with --by-position")
-    seeds = ", mean and 95 % interval over seeds" if "seeds" in models[0] else ""
-    title = f"Loss by position: {results['corpus']}, {results['windows']:,} windows{seeds}"
+    title = f"Loss by position: {results['corpus']}, {results['windows']:,} windows"
+    bands = (
+        "mean and 95 % interval over seeds" if "seeds" in models[0] else "one training each, 95 % bands over windows"
+    )
     figure, [[axes]] = canvas(1, 1, 8.4, 4.8, title)
     lows, highs = [], []
     for model, (colour, dash) in zip(models, _styles(models), strict=True):
@@ -39,7 +42,8 @@ def loss_by_position(results: dict[str, Any]) -> "Figure":
         lows += low[SETTLED:] or low
         highs += high[SETTLED:] or high
     bottom, top = min(lows), max(highs)
-    axes.set(xlabel="position in the window", ylabel="nats per token", xlim=(0, results["length"]))
+    bottom, top = _anchors(axes, results.get("anchors", ()), bottom, top)
+    axes.set(xlabel=f"position in the window ({bands})", ylabel="nats per token", xlim=(0, results["length"]))
     room = 0.04 * (top - bottom) or 0.1
     axes.set_ylim(bottom - room, top + room)
     for context in {model["context"] for model in models if model["context"] < results["length"]}:
@@ -48,6 +52,20 @@ def loss_by_position(results: dict[str, Any]) -> "Figure":
         axes.annotate("trained up to here", (context, 0.02), (4, 0), color=GREY, fontsize=9, **where)
     figure.legend(frameon=False, loc="outside lower left", ncols=2, fontsize=9)
     return figure
+
+
+def _anchors(axes: "Axes", anchors: Iterable[dict[str, Any]], bottom: float, top: float) -> tuple[float, float]:
+    """Grey lines at the mean of each span; returns limits that include those near the models."""
+    ends = bottom, top
+    for anchor, dash in zip(anchors, cycle((*DASHES[1:], (0, (8, 2)))), strict=False):
+        edges = [anchor["spans"][0][0], *(end for _, end, *_ in anchor["spans"])]
+        means = [span[2] for span in anchor["spans"]]
+        near = max(ends[0] - min(means), max(means) - ends[1]) <= ends[1] - ends[0]
+        label = f"{anchor['label']}: {anchor['loss']:.3f}{'' if near else ', outside'}"
+        axes.stairs(means, edges, baseline=None, color=GREY, linestyle=dash, linewidth=1.2, label=label)
+        if near:
+            bottom, top = min(bottom, *means), max(top, *means)
+    return bottom, top
 
 
 def _styles(models: list[dict[str, Any]]) -> list[tuple[str, str]]:

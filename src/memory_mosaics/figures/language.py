@@ -17,7 +17,7 @@ COLOURS = {
 }
 LABELS = {
     "memory-mosaic": "Memory Mosaic",
-    "transformer": "transformer",
+    "transformer": "transformer, learned positions",
     "transformer-rotary": "transformer, RoPE",
     "transformer-alibi": "transformer, ALiBi",
     "transformer-none": "transformer, no positions",
@@ -29,14 +29,14 @@ def training_curves(results: dict[str, Any]) -> "Figure":
     best = best_runs(results["runs"])
     means = {(row["architecture"], row["blocks"]): row for row in results.get("summary", ())}
     depths = sorted({depth for _, depth in best})
-    figure, [panels] = canvas(1, len(depths), 4.6 * len(depths), 3.8, "Training (lines) and validation (dots) loss")
+    figure, [panels] = canvas(1, len(depths), 4.8 * len(depths), 4.4, "Training (lines) and validation (dots) loss")
     for axes, depth in zip(panels, depths, strict=True):
         for architecture, colour in COLOURS.items():
             if record := best.get((architecture, depth)):
                 _curve(axes, record, colour, means.get((architecture, depth)))
         axes.set_title(f"{depth} block{'s' if depth > 1 else ''}", loc="left", fontsize=10.5)
         axes.set_xlabel("steps")
-        axes.legend(loc="upper right", framealpha=0.85, edgecolor="none")
+        axes.legend(loc="upper left", bbox_to_anchor=(-0.1, -0.14), frameon=False, fontsize=9)
     losses = [loss for record in best.values() for _, loss in record["curve"]]
     ends = [loss for record in best.values() for loss in (record["train_loss"], record["valid_loss"])]
     if losses:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from memory_mosaics.figures.language import LABELS
 from memory_mosaics.figures.style import GREY, INK, ORANGE, canvas
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def regbench(results: dict[str, Any]) -> "Figure | None":
     lines = _lines(results)
     if not lines:
         return None
-    title = "RegBench: learning a new language in context"
+    title = "RegBench: learning a new language in context, one data seed"
     figure, [panels] = canvas(1, 2, 12.5, 5.4, title)
     numbers = sorted({best["environments"] for row in lines.values() for best in row})
     published = {name: _points(results["published"].get(name, {}), numbers) for name in lines}
@@ -32,7 +33,7 @@ def regbench(results: dict[str, Any]) -> "Figure | None":
         for architecture, row in lines.items():
             look = _look(architecture, [*results["published"], *lines])
             points = [(best["environments"], best[measure]) for best in row]
-            axes.plot(*zip(*points, strict=True), **look, label=results["labels"][architecture])
+            axes.plot(*zip(*points, strict=True), **look, label=_label(results, architecture))
             for number, theirs in published[architecture]:
                 axes.plot(number, theirs[place], **DASH, color=look["color"])
         axes.set_title(name, loc="left", fontsize=10.5)
@@ -80,6 +81,10 @@ def in_distribution(results: dict[str, Any]) -> "Figure | None":
     return figure
 
 
+def _label(results: dict[str, Any], architecture: str) -> str:
+    return str(LABELS.get(architecture, results["labels"][architecture]))
+
+
 def _points(published: dict[str, list[float]], numbers: list[int]) -> list[tuple[int, list[float]]]:
     """Accuracy and TVD of the paper's figure, where there is any of these numbers."""
     return [(number, published[str(number)]) for number in numbers if str(number) in published]
@@ -92,7 +97,7 @@ def published_in_distribution(results: dict[str, Any], best: dict[str, Any]) -> 
 
 def _name(results: dict[str, Any], best: dict[str, Any], *, alone: bool) -> str:
     """Of a row; with its number of languages, if there are several."""
-    return results["labels"][best["architecture"]] + ("" if alone else f", {best['environments']:,}")
+    return _label(results, best["architecture"]) + ("" if alone else f", {best['environments']:,}")
 
 
 def _anchors(axes: "Axes", levels: dict[str, float]) -> None:

@@ -5,7 +5,7 @@ where the time of a step goes.
 import math
 from typing import TYPE_CHECKING, Any
 
-from memory_mosaics.figures.language import COLOURS
+from memory_mosaics.figures.language import COLOURS, LABELS
 from memory_mosaics.figures.style import GREY, INK, canvas
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ PALE = ("persistent recall", "values (taps)", "norms, residuals and the like", "
 
 
 def speed(results: dict[str, Any]) -> "Figure | None":
-    """Tokens a second as bars: training on the left, decoding on the right, whichever was measured."""
+    """Tokens per second as bars: training on the left, decoding on the right, whichever was measured."""
     panels = {
         title: rows
         for name, title in (("train", "training"), ("decode", "decoding"))
@@ -39,7 +39,7 @@ def speed(results: dict[str, Any]) -> "Figure | None":
     if not panels:
         return None
     longest = max(map(len, panels.values()))
-    figure, [axes] = canvas(1, len(panels), 6.4 * len(panels), 0.4 * longest + 1.4, "Tokens a second")
+    figure, [axes] = canvas(1, len(panels), 6.4 * len(panels), 0.4 * longest + 1.4, "Speed, tokens/s")
     for panel, (title, rows) in zip(axes, panels.items(), strict=True):
         _bars(panel, rows)
         panel.set_title(title, loc="left", fontsize=10.5)
@@ -58,9 +58,9 @@ def _bars(axes: "Axes", rows: list[dict[str, Any]]) -> None:
         words = f"{row['tokens_per_second']:,.0f}"
         axes.annotate(words, (length, place), (4, 0), textcoords="offset points", va="center", fontsize=9)
     words = [
-        f"{row['label']}, {row['size']}, {row['batch']} x {row['time']}"
+        f"{_label(row)}, {row['size']}, {row['batch']} x {row['time']}"
         if "size" in row
-        else f"{row['label']}, batch {row['batch']}"
+        else f"{_label(row)}, batch {row['batch']}"
         for row in rows
     ]
     axes.set_yticks(places, labels=words)
@@ -68,18 +68,22 @@ def _bars(axes: "Axes", rows: list[dict[str, Any]]) -> None:
     axes.spines[["bottom"]].set_visible(False)
 
 
+def _label(row: dict[str, Any]) -> str:
+    return str(LABELS.get(row["model"], row["label"]))
+
+
 def memory(results: dict[str, Any]) -> "Figure | None":
-    """Against T, at one number of tokens a step: time a token, and peak memory where it was counted."""
+    """Against T, at one number of tokens per step: time per token, and peak memory where it was counted."""
     rows = [row for row in results.get("memory", {}).get("rows", ()) if row["tokens_per_second"]]
     if not rows:
         return None
     counted = any(row.get("peak_gib") is not None for row in rows)
     tokens = rows[0]["batch"] * rows[0]["time"]
-    title = f"{tokens:,} tokens a step in sequences of T"
-    figure, [axes] = canvas(1, 2 if counted else 1, 9.6 if counted else 5.6, 3.8, title)
+    title = f"{tokens:,} tokens per step in sequences of T"
+    figure, [axes] = canvas(1, 2 if counted else 1, 11.0 if counted else 6.2, 3.8, title)
     _lines(axes[0], rows, "microseconds", "o-", "")
     _lines(axes[0], rows, "rest_microseconds", "o:", " without recall")
-    axes[0].set_ylabel("microseconds a token")
+    axes[0].set_ylabel("microseconds per token")
     if counted:
         _lines(axes[1], rows, "peak_gib", "o-", "")
         axes[1].set_ylabel("peak memory, GiB")
@@ -88,12 +92,12 @@ def memory(results: dict[str, Any]) -> "Figure | None":
         times = sorted({row["time"] for row in rows})
         panel.set_xticks(times, labels=[str(time) for time in times])
         panel.set(xlabel="T", ylim=(0, 1.08 * panel.dataLim.y1))
-        panel.legend(frameon=False)
+        panel.legend(frameon=False, fontsize=9)
     return figure
 
 
 def _lines(axes: "Axes", rows: list[dict[str, Any]], what: str, style: str, words: str) -> None:
-    for name, label in {row["model"]: row["label"] for row in rows}.items():
+    for name, label in {row["model"]: _label(row) for row in rows}.items():
         points = [(row["time"], row[what]) for row in rows if row["model"] == name and row.get(what) is not None]
         if points:
             axes.plot(*zip(*points, strict=True), style, color=COLOURS.get(name, GREY), label=label + words)
@@ -125,7 +129,7 @@ def _patch(kind: str) -> Any:
 
 def _stacks(axes: "Axes", rows: list[dict[str, Any]]) -> None:
     """A number stands inside a segment that is wide enough for it, and the sum at the end."""
-    labels = {row["model"]: row["label"] for row in rows}
+    labels = {row["model"]: _label(row) for row in rows}
     totals = {name: sum(row["ms"] for row in rows if row["model"] == name) for name in labels}
     room = 1.12 * max(totals.values())
     digits = max(0, 2 - math.floor(math.log10(max(totals.values()))))

@@ -74,6 +74,10 @@ def run(
         if getattr(model, name) not in (None, getattr(MODEL, name)):
             raise UserError(f"--model.{name} {getattr(model, name)}: curves trains what --{flag} lists")
     kinds, depths = architectures or ["memory-mosaic", "transformer"], blocks or [1, 6]
+    if model.position not in (None, "learned"):  # the name says which positions a transformer has
+        kinds = list(
+            dict.fromkeys(f"transformer-{model.position}" if kind == "transformer" else kind for kind in kinds)
+        )
     twin = next((kind for kind in kinds if kind != "memory-mosaic"), "transformer")
     study = Study(Run(data=data, out=out, model=model, training=training, machine=machine), Corpus.open(data), twin)
     grid = product(depths, rates or [1e-3, 3e-3, 6e-3], kinds)
@@ -284,10 +288,10 @@ def _record(outcome: dict[str, Any], out: Path) -> dict[str, Any]:
 
 def table(results: dict[str, Any]) -> str:
     """One line per run; with several seeds, one line per architecture and depth below."""
-    lines = ["blocks  learning rate  seed  architecture                 train   valid  thousand tokens/s"]
+    lines = ["blocks  learning rate  seed  architecture                       train   valid  thousand tokens/s"]
     order: Callable[[dict[str, Any]], Any] = lambda one: (one["blocks"], one["learning_rate"], one["seed"])  # noqa: E731
     for one in sorted(results["runs"], key=order):
-        head = f"{one['blocks']:6}  {one['learning_rate']:13g}  {one['seed']:4}  {LABELS[one['architecture']]:25}"
+        head = f"{one['blocks']:6}  {one['learning_rate']:13g}  {one['seed']:4}  {LABELS[one['architecture']]:31}"
         speed = (one["tokens_per_second"] or 0) / 1000
         losses = "   fail" if one["valid_loss"] is None else f"{one['train_loss']:8.3f} {one['valid_loss']:7.3f}"
         lines.append(f"{head} {losses} {speed:18,.0f}" if one["valid_loss"] is not None else f"{head} {losses}")
@@ -295,6 +299,6 @@ def table(results: dict[str, Any]) -> str:
         lines += ["", "at the best learning rate of the first seed: validation loss, 95 % interval over seeds"]
         for row in results["summary"]:
             within = "" if row["valid_loss_within"] is None else f" ± {row['valid_loss_within']:.3f}"
-            kind = f"{LABELS[row['architecture']]:25} {row['blocks']:2} blocks, learning rate {row['learning_rate']:g}"
+            kind = f"{LABELS[row['architecture']]:31} {row['blocks']:2} blocks, learning rate {row['learning_rate']:g}"
             lines.append(f"  {kind}: {row['valid_loss']:.3f}{within} ({row['seeds']} seeds, {row['failed']} failed)")
     return "\n".join(lines)

@@ -11,8 +11,9 @@ import torch
 
 from memory_mosaics import checkpoint, evaluation, figures
 from memory_mosaics import results as files
-from memory_mosaics.errors import UserError
+from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.evaluation import Sample
+from memory_mosaics.files import read_json
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.studies.measuring import about, keep
 from memory_mosaics.text.corpus import Corpus
@@ -33,6 +34,7 @@ def run(
     split: str = "valid",
     at_documents: bool = False,
     over_seeds: bool = False,
+    anchors: Path | None = None,
     batch: int = 8,
     device: str = "auto",
     out: Path = Path("runs/evaluation"),
@@ -51,6 +53,7 @@ def run(
         split: which part of the data: valid or train
         at_documents: begin each window with a document and keep it within; documents shorter than a window are skipped
         over_seeds: average runs of the same configuration; the intervals are then over the runs, not the windows
+        anchors: folder of `mosaics anchors` for the same windows: its losses are kept and drawn beside the models'
         batch: windows at a time
         device: cpu, cuda, mps, or auto for the best there is
         out: folder for results.json and the figure
@@ -65,6 +68,8 @@ def run(
     text = evaluation.sample(corpus, split=split, length=length, count=windows, at_documents=at_documents)
     results: dict[str, Any] = {"study": "evaluate", "interrupted": True, "corpus": corpus.folder.name}
     results |= {"split": split, "length": length, "windows": len(text), "at_documents": at_documents}
+    if anchors is not None:
+        results["anchors"] = read_anchors(anchors, results)
     results |= {"models": []} | files.surroundings(place)
     records = (_record(trained, text, batch, by_position=by_position) for trained in one_by_one(models, device=place))
     keep(records, results, out)
@@ -76,6 +81,23 @@ def run(
         files.write(out / "results.json", results)
     _say(results, out, by_position=by_position)
     return results
+
+
+def read_anchors(folder: Path, windows: dict[str, Any]) -> list[dict[str, Any]]:
+    """The losses that `mosaics anchors` found on the same windows."""
+    try:
+        found = read_json(folder / "results.json")
+        for name in ("corpus", "split", "length", "windows", "at_documents"):
+            if found[name] != windows[name]:
+                raise UserError(
+                    f"{folder} was measured with {name} {found[name]}, not {windows[name]}; run mosaics anchors on the "
+                    "same windows"
+                )
+        return [{key: one[key] for key in ("name", "label", "loss", "spans")} for one in found["anchors"]]
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{folder} holds no results.json; name the folder of mosaics anchors") from None
+    except (LookupError, TypeError) as error:
+        raise UserError(f"{folder / 'results.json'} is not of mosaics anchors: {one_line(error)}") from error
 
 
 def _record(trained: Trained, text: Sample, batch: int, *, by_position: bool) -> dict[str, Any]:

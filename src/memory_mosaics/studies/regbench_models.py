@@ -164,7 +164,7 @@ _table = LearnedPositionsConfig(context=POSITIONS)
 ARCHITECTURES: dict[str, Architecture] = {
     "memory-mosaic": Architecture(label="Memory Mosaic", build=mosaic, heads=8, learning_rate=5e-4, clip=1.0),
     "transformer": Architecture(
-        label="transformer",
+        label="transformer, learned positions",
         build=partial(backbone, mixer=_headed(AttentionConfig), positions=_table),
         blocks=8,
         heads=2,
