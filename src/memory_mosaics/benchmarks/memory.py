@@ -1,4 +1,4 @@
-"""Peak memory and time against the length of the sequences, at one number of tokens a step.
+"""Peak memory and time against the length of the sequences, at one number of tokens per step.
 
 Recall compares every query with every earlier key, so that its time a token grows with T. All else should not: recall
 is measured by itself, at the shapes that the model gives it, and taken off: on the CPU in turn with the steps, so that
@@ -18,7 +18,7 @@ from memory_mosaics.storage import Pairs, Question
 
 @dataclass(frozen=True)
 class Lengths:
-    """Sequences of several lengths that share one number of tokens a step."""
+    """Sequences of several lengths that share one number of tokens per step."""
 
     size: Size
     tokens: int
