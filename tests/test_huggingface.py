@@ -25,6 +25,7 @@ from transformers import (
 
 from memory_mosaics import LanguageModel, LanguageModelConfig, checkpoint, memory_mosaic, to_plain, transformer
 from memory_mosaics.config import MixerConfig
+from memory_mosaics.files import describe_files
 from memory_mosaics.huggingface import MosaicCache, MosaicConfig, MosaicForCausalLM
 from memory_mosaics.inspection import questions
 from memory_mosaics.language_model import next_token_loss
@@ -365,7 +366,9 @@ def test_weights_that_a_checkpoint_lacks_are_initialised_and_the_others_kept(tmp
     kept = {name: weight for name, weight in weights.items() if name not in lacking}
     save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
 
-    loaded = MosaicForCausalLM.from_pretrained(tmp_path).state_dict()
+    with pytest.raises(checkpoint.CheckpointError, match=r"lacks the weight blocks.1.sequence_mixer"):
+        MosaicForCausalLM.from_pretrained(tmp_path)
+    loaded = MosaicForCausalLM.from_pretrained(tmp_path, ignore_mismatched_sizes=True).state_dict()
     assert all(torch.equal(loaded[name], weight) for name, weight in kept.items())
     new = LanguageModel(config).state_dict()
     for name in (block + "sharpness.theta", block + "key.decay.rate"):
@@ -373,6 +376,55 @@ def test_weights_that_a_checkpoint_lacks_are_initialised_and_the_others_kept(tmp
     assert_close(loaded[block + "value.taps"].sum(dim=1), torch.ones(2))
     deviation = loaded[block + "combine.map.weight"].std().item()
     assert deviation == pytest.approx(0.02 / (2 * config.blocks) ** 0.5, rel=0.1)
+
+
+def listed(folder: Path) -> Path:
+    """With a manifest, as training writes it."""
+    files = describe_files(folder, sorted(path.name for path in folder.iterdir()))
+    (folder / "manifest.json").write_text(json.dumps({"format": 1, "files": files}))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "generation_config.json"])
+def test_a_changed_file_of_a_checkpoint_is_refused(name: str, tmp_path: Path):
+    folder = listed(checkpoint.save(huggingface_model(CONFIGS["mosaic"]).language_model, tmp_path / "model"))
+    AutoModelForCausalLM.from_pretrained(folder)
+    content = bytearray((folder / name).read_bytes())
+    content[-1] ^= 0x40 if name == "model.safetensors" else ord("\n") ^ ord(" ")  # of the same size, and still JSON
+    (folder / name).write_bytes(content)
+    for lenient in (False, True):
+        with pytest.raises(ValueError, match=rf"{name} is damaged: its CRC-32 .*; restore it, or remove manifest.json"):
+            AutoModelForCausalLM.from_pretrained(folder, ignore_mismatched_sizes=lenient)
+
+
+@pytest.mark.parametrize(("blocks", "said"), [(4000, r"lacks the weight blocks\.2"), (1, r"does not have: blocks\.1")])
+def test_weights_of_another_model_are_refused(blocks: int, said: str, tmp_path: Path):
+    model = huggingface_model(CONFIGS["mosaic"])
+    folder = checkpoint.save(model.language_model, tmp_path / "model")
+    plain = json.loads((folder / "config.json").read_text())
+    plain["language_model"]["blocks"] = blocks
+    (folder / "config.json").write_text(json.dumps(plain))
+    for options in ({}, {"subfolder": "model"}):
+        with pytest.raises(checkpoint.CheckpointError, match=said):
+            AutoModelForCausalLM.from_pretrained(folder.parent if options else folder, **options)
+
+
+def test_a_state_dict_of_ones_own_is_taken(tmp_path: Path):
+    model = huggingface_model(CONFIGS["mosaic"])
+    model.save_pretrained(tmp_path)
+    other = {name: weight + 1 for name, weight in model.state_dict().items()}
+    loaded = MosaicForCausalLM.from_pretrained(None, config=model.config, state_dict=dict(other))
+    assert all(torch.equal(weight, other[name]) for name, weight in loaded.state_dict().items())
+
+
+def test_weights_missing_in_another_format_are_refused(tmp_path: Path):
+    model = huggingface_model(CONFIGS["mosaic"])
+    model.config.save_pretrained(tmp_path)
+    weights = model.state_dict()
+    weights.pop("language_model.norm.weight")
+    torch.save(weights, tmp_path / "pytorch_model.bin")
+    with pytest.raises(checkpoint.CheckpointError, match=r"missing keys language_model.norm.weight; ignore_mism"):
+        AutoModelForCausalLM.from_pretrained(tmp_path)
 
 
 @every_architecture

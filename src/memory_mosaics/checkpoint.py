@@ -17,17 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from memory_mosaics.config import from_plain, to_plain
-from memory_mosaics.errors import UserError, one_line, within_memory
-from memory_mosaics.files import (
-    MANIFEST,
-    check_files,
-    check_regular,
-    flush,
-    read_json,
-    read_manifest,
-    remove_temporary,
-    temporary_path,
-)
+from memory_mosaics.errors import CheckpointError, one_line, within_memory
+from memory_mosaics.files import check_manifest, check_regular, flush, read_json, remove_temporary, temporary_path
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, weight_shapes
 from memory_mosaics.parameters import exact_names
 from memory_mosaics.sizes import check_memory
@@ -40,10 +31,6 @@ WRAPPERS = r"(^|\.)(?:_orig_mod\.|module\.)+"  # put into names by torch.compile
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 STEP = re.compile(r"step-\d{8}")  # a checkpoint of a training run
-
-
-class CheckpointError(UserError):
-    """A checkpoint that cannot be read or written."""
 
 
 def save(
@@ -113,14 +100,9 @@ def load(
     """
     folder = newest(Path(folder))
     config = read_config(folder)
-    shapes, files = weight_shapes(config), _weight_files(folder)
-    if (manifest := read_manifest(folder)) is not None:
-        try:
-            check_files(folder, manifest, [file.name for file in files])
-        except UserError as error:
-            remedy = f"take another checkpoint, or remove {MANIFEST} if you changed the weights yourself"
-            raise CheckpointError(f"{folder}: {one_line(error)}; {remedy}") from error
-    _check_headers(files, shapes, folder, device)  # before anything is built or read
+    shapes = weight_shapes(config)
+    files, size = check_weight_files(folder, shapes)  # before anything is built or read
+    check_memory(str(folder), size, device, "choose another device")
     weights = {name.removeprefix(PREFIX): tensor for name, tensor in _read_weights(files, str(device)).items()}
     check_weights(weights, shapes, folder)
     with torch.device("meta"):
@@ -146,6 +128,7 @@ def newest(folder: Path) -> Path:
 def read_config(folder: Path) -> LanguageModelConfig:
     """The model's configuration from config.json."""
     file = folder / "config.json"
+    check_manifest(folder, ["config.json"])
     try:
         plain = read_json(file)
     except FileNotFoundError:
@@ -177,7 +160,7 @@ def check_weights(weights: dict[str, Tensor], shapes: dict[str, tuple[int, ...]]
             raise CheckpointError(f"{where} holds a weight that the model does not have: {name}")
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
     """model.safetensors, or what its index names: large models come in several files."""
     file, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if file.exists() or not index.exists():
@@ -188,11 +171,12 @@ def _weight_files(folder: Path) -> list[Path]:
         raise CheckpointError(f"{index} is damaged or not an index of weights: {one_line(error)}") from error
 
 
-def _check_headers(files: list[Path], shapes: dict[str, tuple[int, ...]], folder: Path, device: Any) -> None:
-    """Refuse files whose headers announce other weights, or more than the device has memory for."""
+def check_weight_files(folder: Path, shapes: dict[str, tuple[int, ...]]) -> tuple[list[Path], int]:
+    """The files of the weights and their size; refuses changed ones, and headers that announce other weights."""
     from safetensors import safe_open
 
-    found, size = {}, 0
+    files, found, size = weight_files(folder), {}, 0
+    check_manifest(folder, [file.name for file in files])
     for file in files:
         with _damage_named(file):
             size += check_regular(file)
@@ -203,7 +187,7 @@ def _check_headers(files: list[Path], shapes: dict[str, tuple[int, ...]], folder
                 raise CheckpointError(f"{folder} holds a weight that the model does not have: {name}")
             found[name.removeprefix(PREFIX)] = torch.empty(shape, device="meta")
     check_weights(found, shapes, folder)
-    check_memory(str(folder), size, device, "choose another device")
+    return files, size
 
 
 def _read_weights(files: list[Path], device: str) -> dict[str, Tensor]:

@@ -12,6 +12,10 @@ class UserError(ValueError):
     """What was asked for cannot be done, and the message says why. Never a defect of the program."""
 
 
+class CheckpointError(UserError):
+    """A checkpoint that cannot be read or written."""
+
+
 def check_range(least: int, most: int, **values: int | float | None) -> None:
     """Refuse numbers outside a range, naming the option, the bound and the value; None is an option not given."""
     for name, value in values.items():

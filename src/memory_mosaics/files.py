@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.errors import CheckpointError, UserError, one_line
 
 
 @contextmanager
@@ -189,27 +189,54 @@ def _crc32(file: Path) -> str:
     return f"{checksum:08x}"
 
 
+RESTORE = f"restore it, or remove {MANIFEST} if the change is wanted"
+
+
+class ManifestError(CheckpointError):
+    """A file of a checkpoint is not `what` the manifest says; `remedy` is what to do."""
+
+    def __init__(self, folder: Path, what: str, remedy: str = RESTORE):
+        super().__init__(folder, what, remedy)  # as they are: processes send such errors to each other
+        self.what, self.remedy = what, remedy
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}: {self.what}; {self.remedy}"
+
+
 def read_manifest(folder: Path) -> dict[str, dict[str, Any]] | None:
-    """The files that a manifest names; None where there is no manifest, as in a folder that others wrote."""
+    """The files that a manifest names; None where there is none, as in a folder that others wrote, or in a corpus."""
     try:
-        files = read_json(folder / MANIFEST)["files"]
-        if not all({"bytes", "crc32"} <= about.keys() for about in files.values()):
+        found = read_json(folder / MANIFEST)
+        if isinstance(found, dict) and "files" not in found and "splits" in found:
+            return None
+        if not all({"bytes", "crc32"} <= about.keys() for about in found["files"].values()):
             raise ValueError("a size or a checksum is missing")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
-        raise UserError(f"{folder / MANIFEST} is damaged: {one_line(error)}") from error
-    return files
+    except (OSError, LookupError, TypeError, AttributeError, ValueError) as error:
+        raise ManifestError(folder, f"{MANIFEST} is damaged: {one_line(error)}") from error
+    return found["files"]
 
 
-def check_files(folder: Path, manifest: dict[str, dict[str, Any]], names: Iterable[str]) -> None:
-    """Refuse files that are not what the manifest says, naming the first."""
+def check_manifest(folder: Path, names: Iterable[str] | None = None, *, share: slice = slice(None)) -> None:
+    """Refuse files that are not what the manifest says, naming the first. A folder without a manifest passes.
+
+    `names` are the files about to be read; None is all that the manifest names, and all tensor files that are there,
+    of which this process checks its `share`.
+    """
+    if (manifest := read_manifest(folder)) is None:
+        return
+    if names is None:
+        names = sorted({*manifest, *(path.relative_to(folder).as_posix() for path in folder.rglob("*.safetensors"))})
+        names = names[share]
     for name in names:
-        if name not in manifest:
-            raise UserError(f"{name} is not in {MANIFEST}; remove that file")
-        check_size(folder, manifest, name)
-        if (found := _crc32(folder / name)) != manifest[name]["crc32"]:
-            raise UserError(f"{name} is damaged: its CRC-32 is {found}, and {MANIFEST} says {manifest[name]['crc32']}")
+        if name in manifest:
+            check_size(folder, manifest, name)
+            found, wanted = _crc32(folder / name), manifest[name]["crc32"]
+            if found != wanted:
+                raise ManifestError(folder, f"{name} is damaged: its CRC-32 is {found}, and {MANIFEST} says {wanted}")
+        elif (folder / name).exists():
+            raise ManifestError(folder, f"{name} is not in {MANIFEST}", "remove that file")
 
 
 def check_size(folder: Path, manifest: dict[str, dict[str, Any]], name: str) -> None:
@@ -217,6 +244,6 @@ def check_size(folder: Path, manifest: dict[str, dict[str, Any]], name: str) -> 
     try:
         size = check_regular(folder / name)
     except OSError as error:
-        raise UserError(f"{name} is in {MANIFEST}, and cannot be read: {one_line(error)}") from error
+        raise ManifestError(folder, f"{name} is in {MANIFEST}, and cannot be read: {one_line(error)}") from error
     if size != manifest[name]["bytes"]:
-        raise UserError(f"{name} has {size} bytes, and {MANIFEST} says {manifest[name]['bytes']}")
+        raise ManifestError(folder, f"{name} has {size} bytes, and {MANIFEST} says {manifest[name]['bytes']}")

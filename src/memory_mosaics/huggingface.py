@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn, cast, no_type_check
 
 import torch
@@ -22,14 +23,17 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import can_return_tuple
 
-from memory_mosaics.checkpoint import MODEL_TYPE
+from memory_mosaics.checkpoint import MODEL_TYPE, check_weight_files, read_config, weight_files
 from memory_mosaics.config import to_plain
+from memory_mosaics.errors import CheckpointError
+from memory_mosaics.files import check_manifest
 from memory_mosaics.language_model import (
     LanguageModel,
     LanguageModelConfig,
     config_from_plain,
     map_state,
     mixer_inputs,
+    weight_shapes,
 )
 from memory_mosaics.memory import PersistentMemory
 from memory_mosaics.ops.precision import at_least_fp32
@@ -187,6 +191,27 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
         self.loss_function = causal_loss
         self.post_init()
 
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
+        """As any model's, but a checkpoint that is damaged, or whose weights are not those of the model, is refused.
+
+        `ignore_mismatched_sizes=True` takes what fits, and the other weights have the values of a new model.
+        """
+        lenient, given = kwargs.get("ignore_mismatched_sizes", False), kwargs.get("state_dict") is not None
+        if pretrained_model_name_or_path is not None and not given:
+            folder = Path(pretrained_model_name_or_path) / (kwargs.get("subfolder") or "")
+            _check_folder(folder, kwargs, lenient=lenient)
+        wants_report = kwargs.pop("output_loading_info", False)
+        kwargs["output_loading_info"] = True
+        loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
+        model, report = loaded
+        if not (lenient or given):
+            for kind in ("missing_keys", "unexpected_keys"):
+                if names := sorted(report[kind]):
+                    where = f"{pretrained_model_name_or_path}: {kind.replace('_', ' ')} {', '.join(names[:3])}"
+                    raise CheckpointError(f"{where}; ignore_mismatched_sizes=True takes what fits")
+        return (model, report) if wants_report else model
+
     @can_return_tuple
     def forward(
         self,
@@ -296,6 +321,23 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
             new = LanguageModel(self.language_model.config).state_dict()
             for name, weight in missing.items():
                 weight.copy_(new[name])
+
+
+def _check_folder(folder: Path, kwargs: dict[str, Any], *, lenient: bool) -> None:
+    """Compare a local checkpoint with its manifest, and the headers of its weights with the configuration."""
+    if not folder.is_dir():
+        return
+    check_manifest(folder, ["config.json", "generation_config.json"])
+    stored = any((folder / f"model.safetensors{end}").exists() for end in ("", ".index.json"))
+    elsewhere = any(kwargs.get(name) for name in ("variant", "gguf_file", "key_mapping", "quantization_config"))
+    if not stored or elsewhere or kwargs.get("use_safetensors") is False:
+        return
+    if lenient:
+        check_manifest(folder, [file.name for file in weight_files(folder)])
+        return
+    config = kwargs.get("config")
+    parts = config.parts if isinstance(config, MosaicConfig) else read_config(folder)
+    check_weight_files(folder, weight_shapes(parts))
 
 
 def causal_loss(

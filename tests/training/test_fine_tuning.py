@@ -89,6 +89,29 @@ def test_fine_tuning_goes_on_exactly_also_when_the_checkpoint_is_gone(base, tune
     assert losses(whole) == losses(parted)
 
 
+def test_a_configuration_changed_in_a_run_of_its_own_is_refused(tuned):
+    plan = tuned()
+    train(plan)
+    file = plan.out / "step-00000004" / "config.json"
+    file.write_text(file.read_text().replace('"dropout": 0.0', '"dropout": 0.5'))
+    with pytest.raises(
+        UserError, match=r"cannot go on from .*04: config.json is damaged.*; restore it, or remove that folder to go on"
+    ) as caught:
+        train(plan)
+    assert str(caught.value).endswith("from the one before, step-00000002")
+
+
+def test_an_empty_checkpoint_of_its_own_is_refused_with_a_remedy(tuned):
+    plan = tuned()
+    train(plan)
+    (plan.out / "step-00000099").mkdir()
+    said = (
+        r"cannot go on from .*99: .* has no config.json; remove that folder to go on from the one before, step-00000004"
+    )
+    with pytest.raises(UserError, match=said):
+        train(plan)
+
+
 def test_another_start_in_the_same_folder_is_refused(base, tuned, tmp_path):
     plan = tuned()
     train(plan)

@@ -13,8 +13,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from memory_mosaics import checkpoint
+from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
 from memory_mosaics.text import corpus as corpora
+from memory_mosaics.text.tokenizer import Tokenizer
+from memory_mosaics.trained import Trained
 from memory_mosaics.training.log import read
 from memory_mosaics.training.loop import Diverged, Trainer, train
 from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training
@@ -372,19 +375,24 @@ MOMENTS = "training/shard-00001-model-00001-of-00001.safetensors"
         ("progress.json", lambda file: file.write_text('{"step": 1}'), "progress.json (has|is damaged)"),
         ("progress.json", lambda file: file.write_text("[]"), "progress.json (has|is damaged)"),
         ("manifest.json", lambda file: file.write_text('{"files": 3}'), "manifest.json is damaged"),
+        ("config.json", flip, "config.json is damaged: its CRC-32"),
+        ("tokenizer.json", flip, "tokenizer.json is damaged: its CRC-32"),
+        ("generation_config.json", lambda file: file.unlink(), "generation_config.json is in manifest.json|it has no"),
     ],
 )
 def test_a_damaged_checkpoint_is_named(trained, tmp_path, name, damage, said, listed, capfd):
     plan = replace(trained, out=shutil.copytree(trained.out, tmp_path / "run"))
     newest = plan.out / "step-00000002"
     if not listed:
-        if damage is flip or name == "manifest.json":
+        if damage is flip or name in ("manifest.json", "generation_config.json"):
             pytest.skip("only a manifest tells")
         (newest / "manifest.json").unlink()
     damage(newest / name)
     with pytest.raises(UserError, match=rf"cannot go on from .*step-00000002: .*({said})") as caught:
         train(plan)
-    assert str(caught.value).endswith("; remove that folder to go on from the one before, step-00000001")
+    named = damage is stray and "remove that file" in str(caught.value)  # one remedy is enough
+    ending = "; remove that file" if named else "remove that folder to go on from the one before, step-00000001"
+    assert str(caught.value).endswith(ending)
     shutil.rmtree(newest)
     assert train(plan)["valid_loss"] == train(trained)["valid_loss"]
     assert "Traceback" not in capfd.readouterr().err
@@ -402,8 +410,34 @@ def test_a_checkpoint_of_an_earlier_version_is_read(trained, tmp_path, capsys):
 def test_flipped_bits_are_refused_when_the_model_is_used(trained, tmp_path):
     folder = shutil.copytree(checkpoint.newest(trained.out), tmp_path / "model")
     flip(folder / "model.safetensors")
-    with pytest.raises(UserError, match=r"model.safetensors is damaged: its CRC-32 .*or remove manifest.json if you"):
+    with pytest.raises(UserError, match=r"model.safetensors is damaged: its CRC-32 .*or remove manifest.json if the"):
         checkpoint.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("config.json", ('"context": 16', '"context": 8')),
+        ("tokenizer.json", ('"Ġ"', '"ġ"')),
+        ("tokenizer_config.json", ('"name": "bytes"', '"name": "bites"')),
+    ],
+)
+def test_a_changed_file_is_refused_by_every_reader(trained, tmp_path, name, change, capsys):
+    folder = shutil.copytree(checkpoint.newest(trained.out), tmp_path / "model")
+    text = (folder / name).read_text(encoding="utf-8")
+    assert change[0] in text
+    (folder / name).write_text(text.replace(*change), encoding="utf-8")
+    said = rf"model: {name} (is damaged|has \d+ bytes).* manifest.json says \w+; restore it, or remove manifest.json if"
+    readers = [lambda: Trained.open(folder), lambda: train(replace(trained, out=tmp_path / "tuned", init_from=folder))]
+    model = [lambda: checkpoint.load(folder), lambda: checkpoint.read_config(folder)]
+    for reader in readers + (model if name == "config.json" else [lambda: Tokenizer.load(folder)]):
+        with pytest.raises(UserError, match=said):
+            reader()
+    if name == "config.json":
+        assert main(["info", str(folder)]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    (folder / "manifest.json").unlink()
+    Trained.open(folder)
 
 
 def test_a_disk_that_fills_while_saving_leaves_the_last_checkpoint(run, monkeypatch):

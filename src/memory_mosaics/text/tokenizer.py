@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import written_whole
+from memory_mosaics.files import check_manifest, written_whole
 from memory_mosaics.text.vocabulary import (
     BYTES,
     END_OF_TEXT,
@@ -166,6 +166,7 @@ class Tokenizer:
             return gpt2(path)
         if not file.exists():
             raise UserError(f"{path} holds no tokenizer.json")
+        check_manifest(file.parent, [file.name, "tokenizer_config.json"] if file.name == "tokenizer.json" else [])
         layout = read_json(file)
         settings_file = file.with_name("tokenizer_config.json")
         settings = read_json(settings_file) if settings_file.exists() else {}

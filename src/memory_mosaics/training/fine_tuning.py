@@ -18,6 +18,7 @@ from memory_mosaics.language_model import LanguageModelConfig, weight_shapes
 from memory_mosaics.presets import position_name
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.trained import Trained
+from memory_mosaics.training import state
 from memory_mosaics.training.recipe import ModelChoice, Run
 
 
@@ -29,7 +30,8 @@ def start(run: Run, corpus: Corpus, own: Path | None) -> tuple[LanguageModelConf
     if run.init_from is None:
         return run.model.build(corpus.vocabulary), None
     if own is not None:
-        return checkpoint.read_config(own), None
+        with state.resuming(own):
+            return checkpoint.read_config(own), None
     source = Trained.open(run.init_from)
     source.check_reads(corpus)
     return combine(run.model, source.model.config, run.init_from), source.model.state_dict()

@@ -14,7 +14,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,9 @@ from memory_mosaics import checkpoint
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import (
     MANIFEST,
-    check_files,
+    RESTORE,
+    ManifestError,
+    check_manifest,
     check_size,
     describe_files,
     flush,
@@ -105,9 +107,7 @@ def restore(folder: Path, model: LanguageModel, adamw: torch.optim.AdamW, world:
     """Fill the model and the optimiser from a checkpoint; returns its progress."""
     import torch.distributed.checkpoint as dcp
 
-    before = checkpoint.steps(folder.parent)[:-1]
-    remedy = f"to go on from the one before, {before[-1].name}" if before else "to begin again"
-    with _one_line(f"cannot go on from {folder}", f"; remove that folder {remedy}"):
+    with resuming(folder):
         _check_whole(folder, world)
         progress = read_json(folder / "progress.json")
         if not isinstance(progress, dict) or f"step-{progress.get('step'):08}" != folder.name:
@@ -125,17 +125,22 @@ def restore(folder: Path, model: LanguageModel, adamw: torch.optim.AdamW, world:
 
 def _check_whole(folder: Path, world: World) -> None:
     """Refuse a checkpoint with a file missing, changed, or added: all tensor files that are there would be read."""
-    there = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.safetensors"))
-    manifest = read_manifest(folder)
-    if manifest is None:
-        for name in there:
+    if read_manifest(folder) is None:
+        for name in sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.safetensors")):
             if name != "model.safetensors" and not name.startswith("training/"):
-                raise UserError(f"{name} is not of this checkpoint; remove that file")
+                raise ManifestError(folder, f"{name} is not of this checkpoint", "remove that file")
         if world.first:
             print(f"{folder} has no {MANIFEST}, so its files are not checked against checksums", file=sys.stderr)
         return
-    read = {name for name in manifest if name.endswith(".safetensors")} | {*there, "progress.json"}
-    world.gather(lambda: check_files(folder, manifest, sorted(read)[world.rank :: world.size]))
+
+    def change() -> ManifestError | None:
+        try:
+            check_manifest(folder, share=slice(world.rank, None, world.size))
+        except ManifestError as error:
+            return error
+
+    for error in filter(None, world.gather(change)):
+        raise error
 
 
 def _check_covered(stored: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -174,12 +179,20 @@ def full_weights(model: LanguageModel, *, keep: bool) -> dict[str, Tensor]:
     return full
 
 
+def resuming(folder: Path) -> AbstractContextManager[None]:
+    """Within, whatever is wrong with a checkpoint of the run is one line that says how the run can go on."""
+    before = [path for path in checkpoint.steps(folder.parent) if path.name < folder.name]
+    remedy = f"to go on from the one before, {before[-1].name}" if before else "to begin again"
+    return _one_line(f"cannot go on from {folder}", f"remove that folder {remedy}")
+
+
 @contextmanager
 def _one_line(what: str, remedy: str = "") -> Iterator[None]:
     """Whatever goes wrong with the files within is one line; torch would log tracebacks and warn of one process."""
     from safetensors import SafetensorError
     from torch.distributed.checkpoint import CheckpointException
 
+    ending = f"; {remedy}" if remedy else ""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -188,8 +201,11 @@ def _one_line(what: str, remedy: str = "") -> Iterator[None]:
             yield
     except CheckpointException as error:  # of any process
         failure, _ = next(iter(error.failures.values()))
-        raise UserError(f"{what}: {one_line(failure)}{remedy}") from error
+        raise UserError(f"{what}: {one_line(failure)}{ending}") from error
+    except ManifestError as error:
+        other = f"restore it, or {remedy}" if error.remedy == RESTORE and remedy else error.remedy
+        raise UserError(f"{what}: {one_line(ValueError(error.what))}; {other}") from error
     except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-        raise UserError(f"{what}: {one_line(error)}{remedy}") from error
+        raise UserError(f"{what}: {one_line(error)}{ending}") from error
     finally:
         logging.disable(level)
