@@ -657,6 +657,53 @@ def test_options_that_other_models_take(tmp_path: Path):
     assert config.parts == CONFIGS["mosaic"]
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"head_mask": torch.zeros(2, 2)}, "no use for head_mask and would ignore it"),
+        ({"foo": 3}, "no use for foo"),
+        ({"token_type_ids": torch.ones(2, 6, dtype=torch.long)}, "no use for token_type_ids other than 0"),
+        ({"is_causal": False}, "no use for is_causal"),
+        ({"cu_seq_lens_q": torch.tensor([0, 3, 6])}, "no use for cu_seq_lens_q"),
+        ({"position_ids": torch.zeros(2, 6, dtype=torch.long)}, "not those of the attention_mask"),
+        ({"position_ids": torch.arange(1, 7)[None]}, "not those of the attention_mask"),
+        ({"position_ids": torch.arange(5)[None]}, r"shape \(1, 5\), but the tokens \(2, 6\)"),
+        ({"cache_position": torch.arange(1, 7)}, "cache_position must be 0 to 5"),
+    ],
+)
+def test_keywords_that_would_be_ignored_are_refused(given: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        huggingface_model(CONFIGS["mosaic"])(tokens(2, 6), **given)
+
+
+def test_keywords_that_change_nothing_are_taken():
+    model, ids = huggingface_model(CONFIGS["learned"]), tokens(2, 6)
+    zeros, positions = torch.zeros(2, 6, dtype=torch.long), torch.arange(6)
+    plain = {"head_mask": None, "token_type_ids": zeros, "is_causal": True, "position_ids": positions[None]}
+    assert torch.equal(model(ids, **plain, cache_position=positions).logits, model(ids).logits)
+    summed = model(ids, labels=ids, num_items_in_batch=torch.tensor(20)).loss
+    torch.testing.assert_close(summed, model(ids, labels=ids).loss * 10 / 20)
+
+
+def test_position_ids_are_those_of_the_mask():
+    model, ids = huggingface_model(CONFIGS["learned"]), tokens(2, 6)
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
+    positions = (mask.cumsum(1) - 1).masked_fill(mask == 0, 1)
+    plain = model(ids, attention_mask=mask)
+    assert torch.equal(model(ids, attention_mask=mask, position_ids=positions).logits, plain.logits)
+    with pytest.raises(ValueError, match="not those of the attention_mask"):
+        model(ids, attention_mask=mask, position_ids=torch.arange(6)[None])
+    longer = torch.cat([mask, torch.ones(2, 1, dtype=torch.long)], dim=1)
+    options = {"past_key_values": plain.past_key_values, "attention_mask": longer}
+    with pytest.raises(ValueError, match="not those of the attention_mask"):
+        model(ids[:, :1], position_ids=torch.tensor([[6], [6]]), **options)
+    with pytest.raises(ValueError, match="need an attention_mask of all tokens"):
+        model(ids[:, :1], past_key_values=plain.past_key_values, position_ids=torch.tensor([[4], [6]]))
+    assert model(ids[:, :1], position_ids=torch.tensor([[4], [6]]), **options).logits.isfinite().all()
+    out = model.generate(ids, attention_mask=mask, position_ids=positions, max_new_tokens=3, do_sample=False)
+    assert torch.equal(out, model.generate(ids, attention_mask=mask, max_new_tokens=3, do_sample=False))
+
+
 @pytest.mark.parametrize("mask", [None, torch.ones(1, 6, dtype=torch.long)])
 def test_packed_documents_are_refused(mask: Tensor | None):
     model = huggingface_model(CONFIGS["mosaic"])

@@ -42,6 +42,8 @@ from memory_mosaics.presets import preset
 from memory_mosaics.shapes import Bool, Float, Int
 
 GAP = "a row has padding between its tokens, and its memory would take it for a token; pad at the left"
+LOSS_KWARGS = ("num_items_in_batch", "shift_labels", "ignore_index")  # Trainer passes the first
+DEFAULTS = {"is_causal": True, "output_router_logits": False}  # of transformers' own keywords: what the model does
 AttentionMask = Int[Tensor, "B columns"] | Bool[Tensor, "B columns"]
 
 
@@ -231,19 +233,18 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
         `output_hidden_states`: what each block reads, then what the output matrix reads (after the last norm), as in
         GPT-2. `output_attentions`: per block the retrieval weights (B, heads, T, S) of the T new tokens on all S tokens
         read so far, without dropout. A row adds up to 1, or is 0 where the memory is empty.
+
+        Of other keywords it takes None, those of the loss (`num_items_in_batch`, `shift_labels`, `ignore_index`) and
+        values that say what the model does anyway, such as the `position_ids` of the mask; others are a ValueError.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
         if not isinstance(past_key_values, MosaicCache | None):
             kind = type(past_key_values).__name__
             raise ValueError(f"past_key_values must be a MosaicCache, not a {kind}; leave it out to begin a new one")
-        if (attention_mask is None or bool(attention_mask.all())) and _starts_again(kwargs.get("position_ids")):
-            raise ValueError(
-                "position_ids start again within a row, but packed documents would see each other; pad them"
-            )
-
         x = self.language_model.embedding(input_ids) if inputs_embeds is None else inputs_embeds
         cache = MosaicCache() if past_key_values is None else past_key_values
+        for_loss = _check_kwargs(kwargs, cache, attention_mask, x)
         mask = cache.read_mask(attention_mask, x.shape[1])
         hidden: list[Tensor] = []
         wants_hidden = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
@@ -257,7 +258,7 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
         logits = self.language_model.logits(features[:, kept])
         loss = None
         if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **kwargs)
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **for_loss)
 
         output = CausalLMOutputWithPast(loss=loss, logits=logits)  # type: ignore[arg-type]
         if use_cache is None:
@@ -355,8 +356,45 @@ def causal_loss(
     return fixed_cross_entropy(at_least_fp32(logits).view(-1, vocab_size), wanted, ignore_index=ignore_index, **kwargs)
 
 
-def _starts_again(position_ids: Tensor | None) -> bool:
-    return position_ids is not None and bool((position_ids[..., 1:] < position_ids[..., :-1]).any())
+def _check_kwargs(
+    kwargs: dict[str, Any], cache: MosaicCache, attention_mask: AttentionMask | None, x: Float[Tensor, "B T W"]
+) -> dict[str, Any]:
+    """Those of the loss function. All others must say what the model does anyway: what it would ignore is refused."""
+    first, time = cache.length, x.shape[1]
+    for name, value in kwargs.items():
+        if value is None or name in LOSS_KWARGS or (name in DEFAULTS and value is DEFAULTS[name]):
+            continue
+        if name == "position_ids":
+            _check_positions(value, cache, attention_mask, x)
+        elif name == "cache_position":
+            if value.tolist() != list(range(first, first + time)):
+                raise ValueError(f"cache_position must be {first} to {first + time - 1}, the tokens after the cache's")
+        elif name != "token_type_ids" or bool((value != 0).any()):
+            other = " other than 0" if name == "token_type_ids" else ""
+            raise ValueError(f"MosaicForCausalLM has no use for {name}{other} and would ignore it; leave it out")
+    return {name: kwargs[name] for name in LOSS_KWARGS if kwargs.get(name) is not None}
+
+
+def _check_positions(
+    given: Tensor, cache: MosaicCache, attention_mask: AttentionMask | None, x: Float[Tensor, "B T W"]
+) -> None:
+    """Positions count the real tokens of a row. Those of padding may be anything."""
+    rows, time = x.shape[:2]
+    if given.ndim not in (1, 2) or given.shape[-1] != time or given.shape[:-1] not in ((), (1,), (rows,)):
+        raise ValueError(f"position_ids have shape {tuple(given.shape)}, but the tokens {(rows, time)}")
+    real = torch.ones(1, time, device=given.device) if attention_mask is None else attention_mask.to(given.device) != 0
+    if real.ndim != 2:
+        return  # refused where the mask is read
+    if cache.padded and real.shape[1] == time:
+        raise ValueError("position_ids after a padded cache need an attention_mask of all tokens; leave them out")
+    seen = cache.length if real.shape[1] == time else 0
+    wrong = (given != (seen + real.cumsum(dim=1) - 1)[:, -time:].long()) & (real[:, -time:] != 0)
+    if bool(wrong.any()):
+        if bool(real.all()) and bool((given[..., 1:] < given[..., :-1]).any()):
+            raise ValueError(
+                "position_ids start again within a row, but packed documents would see each other; pad them"
+            )
+        raise ValueError("position_ids are not those of the attention_mask, which the model uses; leave them out")
 
 
 AutoConfig.register(MODEL_TYPE, MosaicConfig, exist_ok=True)
