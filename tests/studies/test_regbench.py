@@ -338,7 +338,8 @@ def test_a_sweep_draws_as_many_as_were_asked_for(tmp_path, monkeypatch):
 
     def attempt(plan, settings):
         size = settings["blocks"] + settings["width"] / 64 + settings["heads"] / 8
-        return {"status": "finished", "train_loss": size, "valid_loss": size + 10 * settings["weight_decay"]}
+        outcome = {"status": "finished", "train_loss": size, "valid_loss": size + 10 * settings["weight_decay"]}
+        return attempted(plan.out / "trials" / plan.name_of(settings), lambda: outcome)
 
     monkeypatch.setattr(regbench_plan.Plan, "attempt", attempt)
     common = {"in_distribution": False, "epochs": 2, "held_out": 6, "patience": None, "distinct": False, "data_seed": 0}
