@@ -19,6 +19,7 @@ from jsonargparse import auto_cli
 from memory_mosaics.babistories.commands import COMMANDS as BABISTORIES
 from memory_mosaics.babistories.writer import Writer
 from memory_mosaics.benchmarks import bench
+from memory_mosaics.checkpoint import STEP
 from memory_mosaics.errors import UserError, one_line, within_memory
 from memory_mosaics.explorer import command as explorer
 from memory_mosaics.files import read_json
@@ -113,7 +114,7 @@ def draw(folder: Path) -> None:
 
 def train(
     data: Path,
-    out: Path = Path("runs/model"),
+    out: Path | None = None,
     *,
     init_from: Path | None = None,
     preset: str | None = None,
@@ -126,7 +127,8 @@ def train(
     Args:
         data: a folder that `mosaics prepare` wrote
         out: the folder of the run; the same command goes on from the newest checkpoint in it, also to more
-            --training.steps than before: the learning rate is then that of the new length from there on
+            --training.steps than before: the learning rate is then that of the new length from there on. null is
+            runs/model, and with --from runs/SOURCE-finetuned: runs/a-finetuned, or runs/a-step-00000800-finetuned
         init_from: fine-tuning: a checkpoint, or a run, whose weights, model and tokenizer to begin with; optimiser and
             schedule are new, and of the model only --model.dropout and --model.context may be others
         preset: where the values below come from that are not given: memory-mosaic-{1,4,8,12,18} are the paper's, -small
@@ -136,8 +138,16 @@ def train(
         machine: how it is computed, saved and watched
     """
     as_flag_only(preset)
+    if out is None:
+        out = Path("runs") / ("model" if init_from is None else f"{_source_name(init_from)}-finetuned")
     plan = Run(data=data, out=out, init_from=init_from, model=model, training=training, machine=machine)
     return loop.train(plan, lengthen=True)
+
+
+def _source_name(source: Path) -> str:
+    """The name of a checkpoint folder; a checkpoint of a run has the run's before it."""
+    source = source.resolve()
+    return f"{source.parent.name}-{source.name}" if STEP.fullmatch(source.name) else source.name
 
 
 COMMANDS: dict[str, Any] = {

@@ -204,6 +204,16 @@ def test_the_command(base, tmp_path, capsys):
     assert "has width 384, and the checkpoint 16; the model is that of --from" in capsys.readouterr().err
 
 
+def test_the_default_folder_is_named_after_the_source(base, tmp_path, monkeypatch):
+    plans = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("memory_mosaics.training.loop.train", lambda plan, **_: plans.append(plan) or {})
+    for given in ([], ["--from", str(base.out)], ["--from", str(base.out / "step-00000022")], ["--out", "x"]):
+        assert main(["train", str(base.data), *given]) == 0
+    names = ["runs/model", "runs/run-finetuned", "runs/run-step-00000022-finetuned", "x"]
+    assert [str(plan.out) for plan in plans] == names
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
 def test_many_processes_begin_with_the_same_weights(tuned, sharding):

@@ -466,8 +466,23 @@ def test_what_a_killed_run_left_is_removed(run):
     for name in (".step-00000002.3.1@elsewhere.part", "..step-00000002.part.part"):
         (plan.out / name).mkdir(parents=True)
         (plan.out / name / "model.safetensors").write_text("half")
+    names = ("samples.md", "run.yaml", "corpus.json", "results.json")
+    for name in [f".{name}{end}.part" for name in names for end in (".999999", ".elsewhere.1", ".3.1@elsewhere")]:
+        (plan.out / name).write_text("half")
+    (plan.out / ".notes.md.1.part").write_text("of others")
     train(plan)
-    assert not list(plan.out.glob(".*.part"))
+    assert [path.name for path in plan.out.glob(".*.part")] == [".notes.md.1.part"]
+
+
+@pytest.mark.parametrize("name", ["run.yaml", "corpus.json"])
+def test_checkpoints_without_a_record_of_the_run_are_refused(trained, tmp_path, name):
+    plan = replace(trained, out=shutil.copytree(trained.out, tmp_path / "run"))
+    (plan.out / name).unlink()
+    said = rf"run has the checkpoint step-00000002 and no {name}, .*; restore {name}, or name another folder"
+    for other in (plan, replace(plan, training=replace(plan.training, seed=3))):
+        with pytest.raises(UserError, match=said):
+            train(other, lengthen=True)
+    assert not (plan.out / name).exists()
 
 
 @pytest.mark.parametrize("name", ["run.yaml", "corpus.json"])

@@ -19,6 +19,9 @@ from memory_mosaics.training.fine_tuning import described
 from memory_mosaics.training.parallel import World
 from memory_mosaics.training.recipe import Run, plain
 
+# Temporary files and folders of a run, also by the names that earlier versions gave them.
+OURS = re.compile(r"\.+(step-\d+|run\.yaml|corpus\.json|samples\.md|log\.jsonl|results\.json)\.")
+
 
 @contextmanager
 def claimed(run: Run, corpus: Corpus, world: World, *, lengthen: bool = False) -> Iterator[Callable[[], None]]:
@@ -55,8 +58,9 @@ def _claim(run: Run, corpus: Corpus, lock: FileLock, *, lengthen: bool) -> None:
     try:
         run.out.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-        for left in run.out.glob(".*step-*.part"):  # with the lock, whoever wrote it is gone, on any machine
-            remove_temporary(left)
+        for left in run.out.glob(".*.part"):  # with the lock, whoever wrote it is gone, on any machine
+            if OURS.match(left.name):
+                remove_temporary(left)
         check_same(run, corpus, lengthen=lengthen)
     except Timeout:
         raise UserError(
@@ -76,6 +80,12 @@ def check_same(run: Run, corpus: Corpus, *, lengthen: bool = False) -> None:
     mine = plain(run)
     record: dict[str, Any] = {"corpus": {name: split["sha256"] for name, split in corpus.manifest["splits"].items()}}
     theirs, known = _recorded(run.out / "run.yaml", _from_yaml), _recorded(run.out / "corpus.json", json.loads)
+    for name, found in (("run.yaml", theirs), ("corpus.json", known)):
+        if found is None and (saved := checkpoint.steps(run.out)):
+            raise UserError(
+                f"{run.out} has the checkpoint {saved[-1].name} and no {name}, which says what run it is of; restore "
+                f"{name}, or name another folder, perhaps with --from {saved[-1]}"
+            )
     if lengthen and theirs is not None:
         theirs = _lengthened(run, theirs)
     if begun := _beginning(run, theirs, known):
