@@ -177,8 +177,9 @@ def test_ids_come_from_arrays_too(own):
 def test_the_vocabulary_is_exactly_as_large_as_it_says(own):
     assert (own.vocabulary, own.end_of_text) == (280, 279)
     assert sorted(own.layout["model"]["vocab"].values()) == list(range(279))
-    with pytest.raises(ValueError, match="id 280 is outside the vocabulary of 280"):
-        own.decode([280])
+    assert own.decode([*own.encode("the"), 280, 10**6, *own.encode(" cat")]) == "the\ufffd\ufffd cat"
+    letters = own.letters()
+    assert "".join([letters.add(280), letters.rest()]) == "\ufffd"
     few = train_bpe(["ab"], 300)
     assert few.vocabulary == 258  # 256 bytes, one merge, the end
     assert byte_tokenizer().vocabulary == 257

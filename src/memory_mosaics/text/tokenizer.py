@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ GPT2_FINGERPRINT = "5e664d042a4aa2d82ffa3381a97056000cfa8b73d05923635f93d820dd14
 
 # How GPT-2 cuts a text into words before merging bytes; possessive where that changes nothing but the speed.
 WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
+NO_TOKEN = "\ufffd"  # the text of an id that the tokenizer does not have
 LONG_WORD = 64  # characters; merges are learnt from pieces of longer words, or the time would grow with their squares
 LONG_RUNS = re.compile(r"[^\W\d_]{65,}|\d{65,}|(?:[^\w\s]|_){65,}|\s{65,}")  # such words
 LONG_WORDS_READ = 4 << 20  # characters of such words in all; each piece is remembered
@@ -116,15 +118,22 @@ class Tokenizer:
         ]
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        """The text of ids; bytes that are no UTF-8, as at a cut within a letter, become U+FFFD."""
+        """The text of ids; U+FFFD for bytes that are no UTF-8, as at a cut within a letter, and for ids without a token.
+
+        A model may have more ids than its tokenizer, as padded vocabularies do, and draw one of them.
+        """
         ids = [int(index) for index in ids]
-        for index in ids:
-            if not 0 <= index < self.vocabulary:
-                raise ValueError(f"id {index} is outside the vocabulary of {self.vocabulary}")
         if not self._spells_bytes:
+            parts = groupby(ids, key=lambda index: 0 <= index < self.vocabulary)
             with self._no_panic():
-                return self._tokenizers.decode(ids, skip_special_tokens=False)
-        return b"".join(self._bytes[index] for index in ids).decode(errors="replace")
+                return "".join(
+                    self._tokenizers.decode(list(part), skip_special_tokens=False) if known else NO_TOKEN * len([*part])
+                    for known, part in parts
+                )
+        return b"".join(self._spelling(index) for index in ids).decode(errors="replace")
+
+    def _spelling(self, index: int) -> bytes:
+        return self._bytes[index] if 0 <= index < self.vocabulary else NO_TOKEN.encode()
 
     def said(self, index: int) -> str:
         """One token, to be looked at: bytes that are no whole letter as <D7>, and an id that is none as <50300>."""
@@ -256,10 +265,12 @@ class Letters:
 
     def add(self, index: int) -> str:
         """What is certain with one more id, often nothing."""
+        if self._stream is not None and not 0 <= index < self._tokenizer.vocabulary:
+            return NO_TOKEN
         if self._stream is not None:
             with self._tokenizer._no_panic():
                 return self._stream.step(self._tokenizer._tokenizers, index) or ""
-        return self._bytes.decode(self._tokenizer._bytes[index])
+        return self._bytes.decode(self._tokenizer._spelling(index))
 
     def rest(self) -> str:
         """What still waits when nothing more comes: U+FFFD for part of a letter, as in `decode`."""
