@@ -118,7 +118,7 @@ class Tokenizer:
         ]
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        """The text of ids; U+FFFD for bytes that are no UTF-8, as at a cut within a letter, and for ids without a token.
+        """The text of ids; U+FFFD for bytes that are no UTF-8, as at a cut within a letter, and ids without a token.
 
         A model may have more ids than its tokenizer, as padded vocabularies do, and draw one of them.
         """
