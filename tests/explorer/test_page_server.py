@@ -36,19 +36,19 @@ def test_a_busy_server_is_asked_again(browser, mosaic):
     gate = server.server.config.app
     assert isinstance(gate, Gate)
     with Tab(browser, server.address) as one:
-        gate.inside += gate.places
+        gate.inside["another"] = gate.places
         one.page.fill("#text", "The dog")
         one.page.wait_for_selector("text=The explorer has too much to do at once. Trying again")
-        gate.inside -= gate.places
+        del gate.inside["another"]
         one.until("document.querySelector('.pane .tokens').textContent", "The dog")
         one.page.wait_for_selector("#message", state="hidden")
         assert one.page.locator(".pane.stale").count() == 0
         one.page.click("#tab-moons")
         one.page.wait_for_selector(".curve.one[d]")
-        gate.inside += gate.places
+        gate.inside["another"] = gate.places
         one.page.locator(".sliders input").first.fill("60")
         one.page.wait_for_selector("text=The explorer has too much to do at once. Trying again")
-        gate.inside -= gate.places
+        del gate.inside["another"]
         one.page.wait_for_selector("text=the whole sky after 1,320")
         one.page.wait_for_selector("#message", state="hidden")
         forgiven(one)
