@@ -1,8 +1,14 @@
 """Fixtures and helpers for all tests."""
 
+import signal
+
 import hypothesis
 import pytest
 import torch
+
+# A shell starts what runs in the background with Ctrl-C ignored, and so would be every command that a test interrupts.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Nothing of hypothesis looks at the clock. The same examples in every run, and what fails can be repeated.
 SLOW = [hypothesis.HealthCheck.too_slow]
