@@ -183,7 +183,7 @@ def test_results_are_written_whole_or_not_at_all(tmp_path):
     write(file, {"curve": [[1, 2.5], [2, 2.25]], "name": "a", "empty": {}})
     before = file.read_text()
     assert json.loads(before) == {"curve": [[1, 2.5], [2, 2.25]], "name": "a", "empty": {}}
-    with pytest.raises(ValueError, match="Out of range float"):
+    with pytest.raises(ValueError, match="a number in it is NaN or Inf"):
         write(file, {"loss": float("nan")})
     assert file.read_text() == before
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
@@ -196,10 +196,15 @@ def test_the_experiment_says_what_its_results_hold():
     rows = [
         [cell.strip(" *") for cell in line.split("|")[1:-1]] for line in readme.splitlines() if line.startswith("|")
     ]
-    records = (*results["models"].values(), *results["rules"].values())
-    for row, record in zip(rows[2:], records, strict=True):
+    random = json.loads((folder / "random_triggers" / "results.json").read_text())
+    records = [
+        (triggers, record)
+        for triggers, measured in (("fixed", results), ("random", random))
+        for record in (*measured["models"].values(), *measured["rules"].values())
+    ]
+    for (kind, *row), (triggers, record) in zip(rows[2:], records, strict=True):
         final = record["final"]
-        assert row[0].replace(":*", ":") == record["label"]
+        assert (kind, row[0].replace(":*", ":")) == (triggers, record["label"])
         assert row[1] == (f"{record['parameters']:,}" if "parameters" in record else "")
         assert row[2:5] == [f"{final[key]:.3f}" for key in ("accuracy", "accuracy_changing", "accuracy_others")]
         assert row[5] == (f"{final['loss']:.3f}" if "loss" in final else "")

@@ -222,8 +222,9 @@ def test_two_studies_do_not_train_the_same_at_once(tmp_path):
     def train():
         began.set()
         end.wait()
-        return {"status": "finished", "valid_loss": 1.0}
+        return outcome
 
+    outcome = {"status": "finished", "train_loss": 1.0, "valid_loss": 1.0}
     first = threading.Thread(target=attempted, args=(folder, train))
     first.start()
     began.wait()
@@ -235,7 +236,7 @@ def test_two_studies_do_not_train_the_same_at_once(tmp_path):
     end.set()
     first.join()
     second.join()
-    assert found == [{"status": "finished", "valid_loss": 1.0}]
+    assert found == [outcome]
 
 
 @pytest.mark.parametrize(
