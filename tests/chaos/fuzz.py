@@ -110,7 +110,7 @@ def prepare(given: Given, names: Iterable[str] = READERS) -> None:
         assert run(WORKLOADS[name].commands(given, half / "out"), half, points.install).code == CODE
     config, source = given.folder / "config", given.folder / "source"
     config.mkdir()
-    (config / "config.yaml").write_text("training:\n  steps: 2\n  betas: [0.9, 0.95]\nmodel:\n  blocks: 1\n")
+    (config / "config.yaml").write_text("training:\n  warm_up: 2\n  betas: [0.9, 0.95]\nmodel:\n  blocks: 1\n")
     source.mkdir()
     shutil.copy(given.folder / "stories.jsonl", source)
     (source / "more.txt").write_text("One.\n<|endoftext|>\nTwo.\n<|endoftext|>\n" * 200)
