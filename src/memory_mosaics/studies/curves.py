@@ -142,7 +142,7 @@ class Study:
 
     def model(self, kind: str, depth: int) -> ModelChoice:
         """The model of an architecture."""
-        if f"{kind}-12" not in MODEL_NAMES:
+        if kind not in LABELS:
             raise UserError(f"no architecture {kind!r}; there are {', '.join(LABELS)}")
         given = self.base.model
         model = replace(given, name=f"{kind}-12", blocks=depth, slots=None, position=None)
@@ -188,9 +188,6 @@ class Study:
             if keep:
                 files.write(self.base.out / "results.json", results | {"interrupted": True})
         return done
-
-
-MODEL_NAMES = {f"{kind}-12" for kind in LABELS}
 
 
 @dataclass(frozen=True)
