@@ -14,7 +14,7 @@ from memory_mosaics.ops.triton.leaky_average import runs_kernels
 from memory_mosaics.shapes import Float, Int
 
 BUFFER = 2**30  # bytes of logits at a time
-ALIGNED = 64  # logits of a row begin at a multiple of this many, for the matrix products
+ALIGNED = 64  # the vocabulary is padded to a multiple of this: with an odd one (GPT-2's 50,257) the products take twice as long
 LAUNCH = dict(BLOCK=4096, num_warps=16)
 
 
@@ -57,24 +57,24 @@ def in_chunks(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Loss, one over the number of targets that count, and the gradients of the sum over them (empty: not wanted)."""
     (N, W), V = features.shape, len(weight)
-    matrix = weight.to(features.dtype)
+    padded = -(-V // ALIGNED) * ALIGNED
+    matrix = F.pad(weight.to(features.dtype), (0, 0, 0, padded - V))
     rows = rows_at_a_time(N, V, features.element_size(), buffer) if N else 0
-    stride = -(-V // ALIGNED) * ALIGNED
-    logits = torch.empty(rows, stride, dtype=features.dtype, device=features.device)[:, :V]
+    logits = torch.empty(rows, padded, dtype=features.dtype, device=features.device)
     losses = torch.empty(N, dtype=torch.float32, device=features.device)
     d_features = torch.empty(N if gradients else 0, W, dtype=features.dtype, device=features.device)
-    d_weight = torch.zeros(V if gradients else 0, W, dtype=torch.float32, device=features.device)
+    d_weight = torch.zeros(padded if gradients else 0, W, dtype=torch.float32, device=features.device)
     for start in range(0, N, rows or 1):
         part = slice(start, start + rows)
         x = features[part]
         chunk = logits[: len(x)]
-        torch.mm(x, matrix.t(), out=chunk)
-        losses[part] = _losses(chunk, targets[part], ignore, gradients)
+        torch.mm(x, matrix.t(), out=chunk)  # 0 in the padding, and no part of the softmax: so is its gradient
+        losses[part] = _losses(chunk[:, :V], targets[part], ignore, gradients)
         if gradients:
             torch.mm(chunk, matrix, out=d_features[part])
             d_weight += chunk.t() @ x
     share = 1 / (targets != ignore).sum().float()
-    return losses.sum() * share, share, d_features, d_weight.to(weight.dtype)
+    return losses.sum() * share, share, d_features, d_weight[:V].to(weight.dtype)
 
 
 def _losses(logits: Tensor, targets: Tensor, ignore: int, gradients: bool) -> Tensor:
