@@ -42,7 +42,9 @@ def test_files_of_others_are_read_within_bounds(tmp_path):
         files.read_json(tmp_path / "missing.json")
 
 
-@pytest.mark.parametrize("content", [b"{", b"[" * 100_000, b"\xff", b"1" * 5000])
+@pytest.mark.parametrize(
+    "content", [b"{", b"[" * 100_000, b"\xff", b"1" * 5000, b"[NaN]", b'{"seconds": Infinity}', b"1e999", b'"\\ud800"']
+)
 def test_damaged_json_is_one_line(tmp_path, content):
     (tmp_path / "damaged.json").write_bytes(content)
     with pytest.raises(UserError, match=r"damaged\.json") as caught:

@@ -3,13 +3,14 @@
 import json
 import os
 import re
+import signal
 
 import pytest
 
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError, one_line, printable
 from memory_mosaics.files import check_yaml
-from memory_mosaics.isolation import Isolated
+from memory_mosaics.isolation import Isolated, interrupts_wait
 from memory_mosaics.text.chat import ChatTemplate
 from memory_mosaics.text.tokenizer import Tokenizer, byte_tokenizer, train_bpe
 from memory_mosaics.text.vocabulary import is_ours
@@ -216,3 +217,17 @@ def test_absurd_numbers_are_refused_at_once(tmp_path, monkeypatch, capsys, argum
     monkeypatch.chdir(tmp_path)
     assert main(arguments.split()) == 2
     assert re.search(r"at most|GB of memory", capsys.readouterr().err)
+
+
+def test_ctrl_c_waits_for_what_must_be_finished():
+    done = []
+
+    def interrupted() -> None:
+        with interrupts_wait():
+            signal.raise_signal(signal.SIGINT)
+            done.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert done
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -138,11 +139,17 @@ def read_text(file: Path, limit: int = MAX_JSON_BYTES) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """The value of a JSON text; ValueError also for half a surrogate pair, which could not be written or printed."""
-    value = json.loads(text)
+    """The value of a JSON text; ValueError also for what could not be written again: half a surrogate pair, NaN."""
+    value = json.loads(text, parse_constant=_finite, parse_float=_finite)
     if re.search(r"\\ud[89a-f]", text, re.IGNORECASE):
         json.dumps(value, ensure_ascii=False).encode()
     return value
+
+
+def _finite(text: str) -> float:
+    if not isfinite(number := float(text)):
+        raise ValueError(f"{text} is not a finite number")
+    return number
 
 
 def read_json(file: Path, limit: int = MAX_JSON_BYTES) -> Any:

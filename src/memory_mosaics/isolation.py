@@ -11,6 +11,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from memory_mosaics.errors import UserError
@@ -42,6 +44,22 @@ for line in sys.stdin:
         said = json.dumps([None, (str(error) or type(error).__name__)[:500]])
     print(said if len(said) < most else json.dumps([None, "its result is too long"]), flush=True)
 """
+
+
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Within, Ctrl-C waits for the end, such as that of starting a process. It comes to the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 class Isolated:

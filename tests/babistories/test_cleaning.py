@@ -230,6 +230,14 @@ def test_reading_a_journal_tells_every_byte(tmp_path):
     assert sum(read) == (tmp_path / "stories.journal").stat().st_size
 
 
+def test_half_a_surrogate_pair_is_no_line_of_a_journal(tmp_path, capsys):
+    write_journal(tmp_path, ["Once.", "Twice."])
+    journal = tmp_path / "stories.journal"
+    journal.write_text(journal.read_text().replace("Twice", "\\ud800"))
+    assert main(["babistories", "clean", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"mosaics: {journal}, line 3 is not of a journal")
+
+
 def test_a_corpus_without_a_story_is_one_line(tmp_path, capsys):
     write_journal(tmp_path, ["Once.", "Twice."])
     assert main(["babistories", "clean", "--out", str(tmp_path)]) == 2

@@ -424,6 +424,29 @@ def test_ctrl_c_leaves_nothing(much, workers):
     assert left_in(much) == ["much.jsonl", "own"]
 
 
+def test_ctrl_c_while_a_worker_starts_waits_until_it_is_one_of_the_pool(monkeypatch):
+    """Else the pool is gone when the worker looks for it, and a traceback of the worker is on the screen."""
+    started = []
+
+    class Pool:
+        def __init__(self, *arguments, **options):
+            pass
+
+        def submit(self, work, block):
+            signal.raise_signal(signal.SIGINT)
+            started.append(block)
+
+        def shutdown(self, **options):
+            assert started
+
+    monkeypatch.setattr(workers_module, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(workers_module.forkserver, "ensure_running", lambda: None)
+    blocks = iter(["a block", "another"])
+    with pytest.raises(KeyboardInterrupt):
+        list(encode_blocks(blocks, byte_tokenizer(), text_field="text", workers=2))
+    assert started == ["a block"]
+
+
 @pytest.mark.slow
 def test_a_killed_run_leaves_nothing_that_looks_finished(much):
     psutil = pytest.importorskip("psutil")

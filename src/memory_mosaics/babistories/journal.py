@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout  # torch brings it
 from tqdm import tqdm
 
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import check_regular, flush
+from memory_mosaics.files import check_regular, flush, parse_json
 
 LONGEST = 64 << 20  # bytes of a line
 REMEDY = "name another --out"
@@ -170,7 +170,7 @@ def entries(file: Path, read: Callable[[int], Any] = lambda _: None) -> Iterator
 def _entry(line: bytes, number: int, file: Path) -> dict[str, Any]:
     wanted = {"step": str} if number == 1 else {"index": int, "tokens": list, "text": str}
     try:
-        entry = json.loads(line)
+        entry = parse_json(line.decode())
     except (ValueError, RecursionError):
         entry = None
     if number > 1 and isinstance(entry, dict) and isinstance(entry.get("given"), str):

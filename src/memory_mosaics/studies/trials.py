@@ -27,6 +27,7 @@ from tqdm import tqdm
 
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import read_json
+from memory_mosaics.isolation import interrupts_wait
 from memory_mosaics.results import write
 
 Settings = dict[str, Any]  # of a trial: numbers and words
@@ -180,9 +181,10 @@ def in_processes(plans: Sequence[Plan], count: int) -> bool:
     children: list[Any] = []
     try:
         for number in range(count):
-            child = context.Process(target=job, args=(plans, number, count))
-            child.start()
-            children.append(child)
+            with interrupts_wait():  # a child that is started is one that is told to stop
+                child = context.Process(target=job, args=(plans, number, count))
+                child.start()
+                children.append(child)
         for child in children:
             child.join()
     finally:

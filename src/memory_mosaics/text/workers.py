@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from memory_mosaics.errors import UserError
+from memory_mosaics.isolation import interrupts_wait
 from memory_mosaics.text.documents import Block, parse
 from memory_mosaics.text.sources import Source
 from memory_mosaics.text.tokenizer import Tokenizer
@@ -88,7 +89,8 @@ def encode_blocks(
     waiting: deque[Future[Encoded]] = deque()
     try:
         for block in blocks:
-            waiting.append(pool.submit(_encode, block))
+            with interrupts_wait():  # or a worker that is just starting would find the pool gone
+                waiting.append(pool.submit(_encode, block))
             if len(waiting) > 2 * workers:
                 yield waiting.popleft().result()
         while waiting:

@@ -13,7 +13,15 @@ from filelock import FileLock, Timeout  # torch brings it
 
 from memory_mosaics import checkpoint
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import check_yaml, read_bytes, read_json, read_text, remove_temporary, written_whole
+from memory_mosaics.files import (
+    check_yaml,
+    parse_json,
+    read_bytes,
+    read_json,
+    read_text,
+    remove_temporary,
+    written_whole,
+)
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training.fine_tuning import described
 from memory_mosaics.training.parallel import World
@@ -79,7 +87,7 @@ def check_same(run: Run, corpus: Corpus, *, lengthen: bool = False) -> None:
 
     mine = plain(run)
     record: dict[str, Any] = {"corpus": {name: split["sha256"] for name, split in corpus.manifest["splits"].items()}}
-    theirs, known = _recorded(run.out / "run.yaml", _from_yaml), _recorded(run.out / "corpus.json", json.loads)
+    theirs, known = _recorded(run.out / "run.yaml", _from_yaml), _recorded(run.out / "corpus.json", parse_json)
     for name, found in (("run.yaml", theirs), ("corpus.json", known)):
         if found is None and (saved := checkpoint.steps(run.out)):
             raise UserError(

@@ -14,7 +14,7 @@ from memory_mosaics.ops.triton.leaky_average import runs_kernels
 from memory_mosaics.shapes import Float, Int
 
 BUFFER = 2**30  # bytes of logits at a time
-ALIGNED = 64  # the vocabulary is padded to a multiple of this: with an odd one (GPT-2's 50,257) the products take twice as long
+ALIGNED = 64  # the vocabulary is padded to a multiple of this: the products of an odd one take four times as long
 LAUNCH = dict(BLOCK=4096, num_warps=16)
 
 
