@@ -134,17 +134,19 @@ def test_all_hundred_seeds_of_three_memories_converged():
 
 
 def test_the_numbers_of_the_stories_tables_are_those_measured():
-    page = (ROOT / "experiments" / "stories" / "README.md").read_text()
-    pairs = {}
-    for run in read("experiments/stories")["runs"]:
-        pairs.setdefault((run["blocks"], run["learning_rate"]), {})[run["architecture"]] = run
-    assert len(pairs) == 6
-    for (blocks, rate), pair in pairs.items():
-        cells = [
-            f"{run['train_loss']:.3f} | {run['valid_loss']:.3f} | {run['tokens_per_second'] / 1000:,.0f}"
-            for run in (pair["memory-mosaic"], pair["transformer"])
-        ]
-        assert f"| {blocks} | {rate:g} | {' | '.join(cells)} |" in page
+    page, results = (ROOT / "experiments" / "stories" / "README.md").read_text(), read("experiments/stories")
+    assert len(results["summary"]) == 2 * len(KINDS)
+    for row in results["summary"]:
+        losses = [loss_cell(row[name], row[f"{name}_within"]) for name in ("train_loss", "valid_loss")]
+        cells = [KINDS[row["architecture"]], f"{row['parameters']:,}", f"{row['learning_rate']:g}", str(row["seeds"])]
+        assert f"| {row['blocks']} | {' | '.join(cells + losses)} |" in page
+    search = {}
+    for run in results["runs"]:
+        if run["seed"] == 0:
+            row = search.setdefault((run["blocks"], run["learning_rate"]), {})
+            row[run["architecture"]] = f"{run['valid_loss']:.3f}"
+    for (blocks, rate), row in search.items():
+        assert f"| {blocks} | {rate:g} | {' | '.join(row.get(kind, '') for kind in KINDS)} |" in page
     first, second, third = (f"{run['valid_loss']:.3f}" for run in read("experiments/stories/more_slots")["runs"])
     assert f"has {first}, {second} and {third} at 0.001, 0.003 and 0.006" in page
 
@@ -178,12 +180,22 @@ def test_the_losses_by_position_are_those_measured(text):
     )
 
 
-def test_the_second_run_out_of_distribution_is_told_as_measured():
-    folder = ROOT / "experiments" / "out_of_distribution"
-    models = json.loads((folder / "again" / "wikipedia-512" / "results.json").read_text())["models"]
-    first, second, third, fourth = (f"{model['loss']:.3f}" for model in models)
-    assert f"on Wikipedia {first}, {second}, {third} and {fourth}." in (folder / "README.md").read_text()
-    assert min(models, key=lambda model: model["loss"])["name"] == "mosaic"
+def test_other_sets_of_languages_are_told_as_measured():
+    folders = [f"experiments/regbench{seed}" for seed in ("", "/data_seed_1", "/data_seed_2")]
+    page = (ROOT / folders[0] / "README.md").read_text()
+    for kind in ("memory-mosaic", "transformer"):
+        for environments in (100, 1000):
+            wanted = (kind, environments, False)
+            best = [
+                next(
+                    one
+                    for one in read(folder)["best"]
+                    if (one["architecture"], one["environments"], one["in_distribution"]) == wanted
+                )
+                for folder in folders
+            ]
+            cells = " | ".join(f"{one['accuracy']:.3f} / {one['tvd']:.3f}" for one in best)
+            assert f"| {KINDS[kind]} | {environments:,} | {cells} |" in page
 
 
 def test_the_numbers_of_the_attention_table_are_those_measured():
@@ -261,16 +273,16 @@ def test_every_row_of_the_tables_of_the_readme_is_as_measured():
 
 
 def stories_rows():
-    runs = read("experiments/stories")["runs"]
-    six = {
-        model["architecture"]: model["loss"] for model in read("experiments/out_of_distribution/stories-512")["models"]
+    """One block on the stories of the search, six on the others."""
+    models = read("experiments/out_of_distribution/stories-512")["models"]
+    six = {model["architecture"]: loss_cell(model["loss"], model["loss_within"]) for model in models}
+    one = {
+        row["architecture"]: loss_cell(row["valid_loss"], row["valid_loss_within"])
+        for row in read("experiments/stories")["summary"]
+        if row["blocks"] == 1
     }
-    best = {
-        kind: min(run["valid_loss"] for run in runs if (run["architecture"], run["blocks"]) == (kind, 1))
-        for kind in ("memory-mosaic", "transformer")
-    }
-    for blocks, losses in ((1, best), (6, six)):
-        yield f"| {blocks} | {' | '.join(loss_cell(losses.get(kind)) for kind in KINDS)} |"
+    for blocks, losses in ((1, one), (6, six)):
+        yield f"| {blocks} | {' | '.join(losses[kind] for kind in KINDS)} |"
 
 
 def induction_rows():

@@ -36,7 +36,8 @@ def training_curves(results: dict[str, Any]) -> "Figure":
                 _curve(axes, record, colour, means.get((architecture, depth)))
         axes.set_title(f"{depth} block{'s' if depth > 1 else ''}", loc="left", fontsize=10.5)
         axes.set_xlabel("steps")
-        axes.legend(loc="upper left", bbox_to_anchor=(-0.1, -0.14), frameon=False, fontsize=9)
+        axes.legend(loc="upper right", frameon=False, fontsize=9)
+    _name_colours(figure, [architecture for architecture, _ in best])
     losses = [loss for record in best.values() for _, loss in record["curve"]]
     ends = [loss for record in best.values() for loss in (record["train_loss"], record["valid_loss"])]
     if losses:
@@ -52,10 +53,20 @@ def _curve(axes: "Axes", record: dict[str, Any], colour: str, mean: dict[str, An
     loss = f"{record['valid_loss']:.3f}"
     if mean is not None and mean["seeds"] > 1:
         loss = f"{mean['valid_loss']:.3f} ± {mean['valid_loss_within']:.3f}, {mean['seeds']} seeds"
-    label = f"{LABELS[record['architecture']]}: {loss} (learning rate {record['learning_rate']:g})"
+    label = f"{loss}, learning rate {record['learning_rate']:g}"
     axes.plot(*zip(*record["curve"], strict=True), color=colour, linewidth=1.2, alpha=0.6)
     steps, _, valid = zip(*record["measured"], strict=True)
     axes.plot(steps, valid, "o-", color=colour, markersize=4, linewidth=1.5, label=label)
+
+
+def _name_colours(figure: "Figure", architectures: list[str]) -> None:
+    """One legend below all panels: which colour is which architecture."""
+    from matplotlib.lines import Line2D
+
+    lines = [
+        Line2D([], [], color=COLOURS[name], marker="o", label=LABELS[name]) for name in COLOURS if name in architectures
+    ]
+    figure.legend(handles=lines, frameon=False, loc="outside lower left", ncols=2, fontsize=9)
 
 
 def runs(results: dict[str, Any]) -> "Figure":
@@ -82,29 +93,19 @@ def step_sizes(results: dict[str, Any]) -> "Figure":
     figure, [panels] = canvas(1, len(depths), 4.2 * len(depths), 3.4, "Validation loss at the end of training")
     for axes, depth in zip(panels, depths, strict=True):
         for architecture, colour in COLOURS.items():
-            points = sorted(
-                (record["learning_rate"], record["valid_loss"])
-                for record in runs
-                if (record["architecture"], record["blocks"]) == (architecture, depth)
-                and record.get("seed") == results["runs"][0].get("seed")
-            )
-            if points:
-                axes.plot(*zip(*points, strict=True), "o-", color=colour, label=LABELS[architecture])
-            others = [
-                (record["learning_rate"], record["valid_loss"])
-                for record in runs
-                if (record["architecture"], record["blocks"]) == (architecture, depth)
-                and record.get("seed") != results["runs"][0].get("seed")
-            ]
-            if others:  # the other seeds, at the best learning rate
-                axes.plot(*zip(*others, strict=True), "_", color=colour, markersize=9)
+            points = [one for one in runs if (one["architecture"], one["blocks"]) == (architecture, depth)]
+            for form, size, first in (("o-", 6, True), ("_", 9, False)):  # the other seeds, at the best learning rate
+                chosen = [one for one in points if (one.get("seed") == results["runs"][0].get("seed")) == first]
+                places = sorted((one["learning_rate"], one["valid_loss"]) for one in chosen)
+                if places:
+                    axes.plot(*zip(*places, strict=True), form, color=colour, markersize=size)
         axes.set(xscale="log", xlabel="largest learning rate")
         axes.set_title(f"{depth} block{'s' if depth > 1 else ''}", loc="left", fontsize=10.5)
         ticks = sorted({record["learning_rate"] for record in runs})
         axes.set_xticks(ticks, labels=[f"{tick:g}" for tick in ticks])
         axes.set_xticks([], minor=True)
     panels[0].set_ylabel("nats per token")
-    panels[0].legend(frameon=False)
+    _name_colours(figure, [one["architecture"] for one in runs])
     return figure
 
 
