@@ -76,10 +76,14 @@ def test_a_stream_in_room_equals_all_at_once(config, start):
 
 
 def test_2000_tokens_streamed_equal_2000_at_once(config):
+    """One at a time at the start and at the end, and in chunks of odd sizes between."""
     mixer = config.build(WIDTH).eval()
-    x = torch.randn(1, 2000, WIDTH)
+    x, state, steps = torch.randn(1, 2000, WIDTH), None, []
     with torch.no_grad():
-        assert_close(stream(mixer, x, 1)[0], mixer(x)[0], rtol=1e-4, atol=1e-4)
+        for x_t in x.split([*[1] * 150, *[61] * 20, *[7] * 70, *[1] * 140], dim=1):
+            y, state = mixer(x_t, state)
+            steps.append(y)
+        assert_close(torch.cat(steps, dim=1), mixer(x)[0], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("size", [1, 4, 17])
@@ -244,14 +248,14 @@ def test_dropout_is_for_training_only(config):
     assert first.isfinite().all()
 
 
-CODE_IS_MADE_FOR = ["contextual memory", "persistent memory"]  # the other mixers are traced and run, which is quicker
+CODE_IS_MADE_FOR = ["contextual memory"]  # and for a language model of memories; all mixers are traced and run
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["inductor", "aot_eager"])
 def test_compiled_gives_the_same_numbers(backend, tmp_path):
     """In a process of its own: the shape checks that tests switch on are not there for the compiler to trace."""
-    names = CODE_IS_MADE_FOR if backend == "inductor" else [name for name in MIXERS if name not in CODE_IS_MADE_FOR]
+    names = CODE_IS_MADE_FOR if backend == "inductor" else list(MIXERS)
     quickly = {"AOT_INDUCTOR_DEBUG_COMPILE": "1"}  # what the compiler writes is compiled, but not optimised
     environment = os.environ | {"PYTHONPATH": str(HERE), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)} | quickly
     again = [[]] if backend == "inductor" else []  # the language model once more, from the compiler's cache
@@ -274,13 +278,13 @@ def test_training_memory_grows_linearly_with_time(name, dropout):
     """Peak memory of a forward and backward pass in a fresh process, beyond what a short sequence takes."""
     every_tensor_to_the_system = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed does not linger in the process
     run = subprocess.run(
-        [sys.executable, str(HERE / "measure_peak_memory.py"), name, str(dropout), "2048", "4096"],
+        [sys.executable, str(HERE / "measure_peak_memory.py"), name, str(dropout), "1536", "3072"],
         env=os.environ | {"PYTHONPATH": str(HERE)} | every_tensor_to_the_system,
         capture_output=True,
         text=True,
         check=True,
     )
     short, long = map(float, run.stdout.split())
-    square = 4 * 4096**2 / 2**20  # MiB of one T x T tensor of one head in float32
+    square = 4 * 3072**2 / 2**20  # MiB of one T x T tensor of one head in float32
     assert long < square, (short, long)
     assert long < 2.3 * short, (short, long)

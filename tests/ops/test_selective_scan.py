@@ -11,6 +11,7 @@ from memory_mosaics.ops.triton import selective_scan as form
 pytestmark = pytest.mark.gpu if DEVICE == "cuda" else []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 @pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="the kernels are tested in this process")
 def test_kernels_under_the_interpreter():

@@ -31,6 +31,7 @@ def run_alone(tests: str, *, file: str = __file__, **environment: str) -> None:
     assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 @pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="the kernels are tested in this process")
 def test_kernels_under_the_interpreter():
@@ -149,7 +150,7 @@ class TestForms:
     @dtypes
     @starts
     def test_keys(self, time, dtype, start):
-        inputs, weights = key_problem(time, dtype, start=start, batch=2 if start == "given" else 1)
+        inputs, weights = key_problem(time, dtype, start=start, batch=2 if start == "given" and time < 1000 else 1)
         fast, slow = (
             with_gradients(form, inputs, weights) for form in (leaky_average.leaky_key, leaky_average.reference)
         )
@@ -184,12 +185,10 @@ class TestForms:
     @pytest.mark.skipif(
         not leaky_average.runs_kernels(torch.empty(0, device=DEVICE)), reason="segments are the kernels'"
     )
-    @pytest.mark.parametrize("time", [70, 130, 300])
+    @pytest.mark.parametrize("time", [70, 300])
     def test_segments_do_not_show(self, time):
         """What enters a segment or a stretch comes from nothing, a few steps, most of a segment, or all before it."""
-        (raw, decay, mean, scale), weights = key_problem(
-            time, torch.float32, decays=(0.0, 0.6, 0.8, 0.9, 0.97, 1.0), batch=1
-        )
+        (raw, decay, mean, scale), weights = key_problem(time, torch.float32, decays=(0.0, 0.6, 0.97, 1.0), batch=1)
         d_key, d_last = (x.detach().to(DEVICE) for x in weights)
         given = (raw.detach(), decay.detach(), mean.detach(), scale.detach())
         whole, *cut = (leaky_average.forward_kernels(*given, rows=rows) for rows in (320, 64, 96, 256))

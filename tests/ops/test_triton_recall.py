@@ -19,6 +19,7 @@ TOLERANCE = {torch.float32: 1e-5 if DEVICE == "cpu" else 1e-4, torch.float16: 1e
 B, H = 2, 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 @pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="the kernels are tested in this process")
 def test_kernels_under_the_interpreter():

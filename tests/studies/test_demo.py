@@ -18,7 +18,8 @@ def test_the_demo_ends_in_a_report_and_goes_on_where_it_stopped(tmp_path, capsys
     out = tmp_path / "demo"
     shutil.copytree(MOONS, out / "moons")
     monkeypatch.setattr(demo, "PROBED", 3)
-    assert main(["demo", "--out", str(out), "--steps", "6", "--story_count", "400"]) == 0
+    monkeypatch.setattr(demo, "LENGTH", 12)
+    assert main(["demo", "--out", str(out), "--steps", "6", "--story_count", "250"]) == 0
     said = capsys.readouterr().out
     page = (out / "report.html").read_text()
     assert page.count("data:image/png") == 3
@@ -42,7 +43,7 @@ def test_the_demo_ends_in_a_report_and_goes_on_where_it_stopped(tmp_path, capsys
     best = min(losses, key=losses.__getitem__)
     assert f"The lower validation loss is that of the {demo.curves.LABELS[best]}" in page  # whichever it is
     assert f"mosaics explore {' '.join(runs)}" in said.splitlines()[-1]
-    assert main(["demo", "--out", str(out), "--steps", "6", "--story_count", "400"]) == 0
+    assert main(["demo", "--out", str(out), "--steps", "6", "--story_count", "250"]) == 0
     assert "holds this corpus already" in capsys.readouterr().out
 
 

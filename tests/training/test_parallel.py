@@ -47,7 +47,6 @@ def on_two_processes(run):
         ("memory-mosaic-tiny", fork_two, "fsdp"),
         ("transformer-tiny", fork_two, "ddp"),
         ("transformer-tiny", fork_two, "fsdp"),
-        ("memory-mosaic-tiny", on_two_nodes, "ddp"),
         ("memory-mosaic-tiny", on_two_nodes, "fsdp"),
     ],
 )
