@@ -43,7 +43,7 @@ test-newest:
 	grep -v -E '^(transformers|tokenizers|huggingface|accelerate|tqdm)' constraints.txt > $(NEWEST)/constraints.txt
 	$(NEWEST)/bin/pip install --quiet --constraint $(NEWEST)/constraints.txt torch
 	$(NEWEST)/bin/pip install --quiet --upgrade --constraint $(NEWEST)/constraints.txt --editable '.[dev]'
-	OMP_NUM_THREADS=1 $(NEWEST)/bin/pytest -n 2 tests/test_huggingface.py
+	OMP_NUM_THREADS=1 $(NEWEST)/bin/pytest -n 2 tests/test_huggingface*.py
 
 # Kills, crashes at every file-system event, damaged files: runs/chaos/report.md says what came of them.
 MINUTES ?= 30

@@ -126,7 +126,7 @@ def prepare(given: Given, names: Iterable[str] = READERS) -> None:
 def _save_authors(file: Path) -> None:
     import torch
 
-    from test_convert import checkpoint
+    from reference_checkpoints import checkpoint
 
     torch.save(checkpoint("nano"), file)
 
