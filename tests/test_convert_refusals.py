@@ -12,6 +12,7 @@ import pytest
 import safetensors.torch
 import torch
 
+import reference_checkpoints
 from memory_mosaics.checkpoint import CheckpointError
 from memory_mosaics.cli import main
 from memory_mosaics.convert import convert, read_reference
@@ -261,7 +262,7 @@ def test_objects_are_named(tmp_path):
 
 
 def test_a_tokenizer_goes_into_the_folder(tmp_path, monkeypatch):
-    monkeypatch.setitem(globals(), "VOCABULARY", 300)
+    monkeypatch.setattr(reference_checkpoints, "VOCABULARY", 300)
     source = written(checkpoint("nano"), tmp_path)
     with pytest.raises(UserError, match=r"out has no tokenizer.json: .* as mosaics convert --tokenizer does"):
         Trained.open(convert(source, tmp_path / "out"))
