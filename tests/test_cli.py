@@ -93,10 +93,11 @@ def test_a_configuration_that_is_no_text_is_one_line(tmp_path, capsys):
     assert "latin.yaml is not UTF-8 text" in capsys.readouterr().err
 
 
-def test_a_list_in_place_of_many_flags_is_one_line(tmp_path, capsys):
-    (tmp_path / "list.yaml").write_text("training: [1]\n")
+@pytest.mark.parametrize(("given", "told"), [("[1]", "[1]"), ("null", "None")])
+def test_a_list_in_place_of_many_flags_is_one_line(tmp_path, capsys, given, told):
+    (tmp_path / "list.yaml").write_text(f"training: {given}\n")
     assert main(["train", "c", "--config", str(tmp_path / "list.yaml")]) == 2
-    assert capsys.readouterr().err == "mosaics: --training must be an object with its own values, not [1]\n"
+    assert capsys.readouterr().err == f"mosaics: --training must be an object with its own values, not {told}\n"
 
 
 def test_no_type_of_any_flag_is_without_words():

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from memory_mosaics.config import from_plain, to_plain
 from memory_mosaics.language_model import LanguageModelConfig, map_state
 from mixers_under_contract import MIXERS, WIDTH
+from waiting import HANG
 
 HERE = Path(__file__).parent
 
@@ -265,7 +266,7 @@ def test_compiled_gives_the_same_numbers(backend, tmp_path):
             env=environment,
             capture_output=True,
             text=True,
-            timeout=900,
+            timeout=2 * HANG,
         )
         assert run.returncode == 0, run.stdout + run.stderr
         assert run.stdout.splitlines()[-1] == f"{len(checked)} mixers and a language model agree", run.stdout

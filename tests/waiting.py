@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-HANG = 600.0  # seconds: far more than any event takes, on a machine however busy
+HANG = 1800.0  # seconds: far more than any event takes, on a machine however busy
 
 
 def until(condition: Callable[[], object], step: float = 0.01) -> None:

@@ -91,8 +91,8 @@ class Parser(ArgumentParser):
         if "subcommand" not in found:  # whose parser has checked its own
             check_numbers("", found.as_dict())
             for name in self.groups or {}:
-                if not isinstance(found.get(name), Namespace | None):
-                    raise UserError(f"--{name} must be an object with its own values, not {found.get(name)}")
+                if name in found and not isinstance(found[name], Namespace):
+                    raise UserError(f"--{name} must be an object with its own values, not {found[name]}")
         return found
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:  # type: ignore[override]

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from waiting import HANG
+
 PROGRAM = """
 import json, os, sys, time
 from pathlib import Path
@@ -78,7 +80,7 @@ def test_what_is_broken_is_found(tmp_path):
     paths = os.pathsep.join([str(tests), str(tests.parent / "src"), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=HANG)
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)
     problems = found["problems"]

@@ -46,6 +46,7 @@ IGNORED = -100  # as a target: neither trained on nor part of a loss
 STRINGS = (10, 19)  # in a sequence
 LENGTHS = (1, 49)  # letters in a string
 BLOCK = 256  # sequences drawn at a time: part of what a seed means
+MAX_SEQUENCE_BYTES = 1 << 14  # of a stored sequence and its language, with room to spare
 MOST = 10_000_000  # sequences of a split: about a kilobyte each
 FORMAT = 1  # of stored sequences: raise it whenever the same settings come to mean others
 
@@ -87,7 +88,7 @@ class RegBenchTask:
         variant = "-in-distribution" * self.in_distribution + "-distinct" * self.distinct
         sizes = f"{self.environments}-{self.held_out}-seed{self.seed}"
         file = folder / f"regbench{FORMAT}-{sizes}{variant}-{split}.npz"
-        found = _load(file)
+        found = _load(file, MAX_SEQUENCE_BYTES * (self._size(split) + 16))
         if found is None:
             _save(found := self._draw(split), file)
         return found
@@ -272,10 +273,10 @@ def _save(sequences: Sequences, file: Path) -> None:
         aside.write_bytes(content.getvalue() + _checksum(content.getvalue(), file))
 
 
-def _load(file: Path) -> Sequences | None:
-    """What was saved; None where there is nothing, or not all of it."""
+def _load(file: Path, limit: int) -> Sequences | None:
+    """What was saved; None where there is nothing, not all of it, or more than `limit` bytes."""
     try:
-        content = read_bytes(file, 8 << 30)
+        content = read_bytes(file, limit)
     except (OSError, UserError):
         return None
     content, checksum = content[:-32], content[-32:]

@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout  # torch brings it
 from tqdm import tqdm
 
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import read_json
+from memory_mosaics.files import check_regular, read_json
 from memory_mosaics.isolation import interrupts_wait
 from memory_mosaics.results import write
 
@@ -102,7 +102,10 @@ def attempted(folder: Path, train: Callable[[], Outcome | None]) -> Outcome | No
         if (outcome := outcome_of(folder)) is not None:
             return outcome
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "output.txt").open("a", encoding="utf-8") as text, redirect_stdout(text), redirect_stderr(text):
+        words = folder / "output.txt"
+        if words.exists():
+            check_regular(words)  # a FIFO would wait for a reader
+        with words.open("a", encoding="utf-8") as text, redirect_stdout(text), redirect_stderr(text):
             outcome = train()
         if outcome is not None:
             write(folder / "outcome.json", outcome)
