@@ -4,6 +4,7 @@ import ast
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,18 @@ ORDER = [
     "parser",
     "cli",
 ]
+
+
+def test_shapes_are_checked_wherever_they_are_annotated():
+    """pyproject.toml lists the modules whose calls are checked in tests."""
+    options = tomllib.loads((ROOT.parents[1] / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"][
+        "addopts"
+    ]
+    checked = options.split("--jaxtyping-packages=")[1].split(",")[:-1]
+    for path in ROOT.rglob("*.py"):
+        module = ".".join(("memory_mosaics", *path.relative_to(ROOT).with_suffix("").parts))
+        if "memory_mosaics.shapes import" in path.read_text():
+            assert any(f"{module}.".startswith(f"{each}.") for each in checked), module
 
 
 def layer(module: str) -> int:
