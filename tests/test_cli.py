@@ -215,3 +215,21 @@ def test_numbers_are_gathered():
     given = ["attention", "a", "b", "--data", "d", "--length", "512", "1536", "--batch", "2"]
     gathered = ["attention", '["a", "b"]', "--data", "d", "--length", "[512,1536]", "--batch", "2"]
     assert gather_lists(given) == gathered
+
+
+def test_ctrl_c_while_python_cleans_up_is_not_lost():
+    """In a weakref's callback it cannot be raised: Python would print a traceback and go on."""
+    lines = [
+        "import signal, sys, weakref",
+        "from memory_mosaics import cli",
+        "class Thing: pass",
+        "def interrupted():",
+        "    thing = Thing()",
+        "    there = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGINT))",
+        "    del thing",
+        "    while True: pass",
+        "cli.auto_cli = lambda *arguments, **options: interrupted()",
+        "sys.exit(cli.main(['info', 'memory-mosaic-tiny']))",
+    ]
+    run = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (130, "mosaics: interrupted\n")

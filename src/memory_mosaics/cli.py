@@ -3,10 +3,12 @@
 Flags come from the signatures and their help from the docstrings. A user's mistake ends in one line and exit code 2.
 """
 
+import _thread
 import json
 import os
 import re
 import sys
+import threading
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from inspect import signature
@@ -260,10 +262,22 @@ def with_preset(arguments: list[str]) -> list[str]:
     return [arguments[0], "--config", json.dumps({"model": asdict(model), "training": asdict(training)}), *rest]
 
 
+def _interrupt_again(ignored: Any) -> None:
+    """Ctrl-C that came while Python cleaned up, where it cannot be raised, comes again; else it would be lost."""
+    if issubclass(ignored.exc_type, KeyboardInterrupt):
+        later = threading.Timer(0.05, _thread.interrupt_main)  # raised here, it would be lost again
+        later.daemon = True
+        later.start()
+    else:
+        sys.__unraisablehook__(ignored)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 2 for a user's mistake, 130 after Ctrl-C."""
     arguments = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     options: dict[str, Any] = {"prog": "mosaics", "parser_class": Parser, "version": __version__}
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = _interrupt_again
     try:
         with within_memory("these sizes do not fit this machine; choose smaller ones"):
             results = auto_cli(COMMANDS, args=with_preset(gather_lists(arguments)), **options)

@@ -507,6 +507,24 @@ def test_a_damaged_record_of_what_the_run_is_is_named(run, name):
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("what", ["save", "load"])
+def test_ctrl_c_while_a_checkpoint_is_written_or_read_is_no_error_of_it(run, monkeypatch, what):
+    """torch wraps whatever is raised within, Ctrl-C too."""
+    import torch.distributed.checkpoint as dcp
+
+    one = run("one", steps=2)
+    if what == "load":
+        train(one)
+        one = run("one", steps=2)
+
+    def interrupt(*arguments, **options):
+        raise dcp.CheckpointException("interrupted", {0: (KeyboardInterrupt(), None)})
+
+    monkeypatch.setattr(dcp, what, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        train(one)
+
+
 @pytest.mark.slow
 def test_killed_eight_times_it_ends_the_same(run):
     """kill -9 before events of the file system: most of them while saving, since it saves after each step."""

@@ -201,6 +201,8 @@ def _one_line(what: str, remedy: str = "") -> Iterator[None]:
             yield
     except CheckpointException as error:  # of any process
         failure, _ = next(iter(error.failures.values()))
+        if isinstance(failure, KeyboardInterrupt):
+            raise failure from error
         raise UserError(f"{what}: {one_line(failure)}{ending}") from error
     except ManifestError as error:
         other = f"restore it, or {remedy}" if error.remedy == RESTORE and remedy else error.remedy
