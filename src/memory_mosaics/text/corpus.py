@@ -126,8 +126,9 @@ def _check_manifest(manifest: dict[str, Any]) -> None:
     check("vocabulary", size, is_count(size) and size <= ids, f"a number up to {ids}, the ids of {manifest['dtype']}")
     check("end_of_text", end, is_count(end) and end < size, f"an id below the vocabulary of {size}")
     check("fingerprint", about["fingerprint"], isinstance(about["fingerprint"], str), "a text")
-    for name in ("train", "valid"):
-        split = manifest["splits"][name]
+    splits = manifest["splits"]
+    check("splits", list(splits), set(splits) == {"train", "valid"}, "train and valid")
+    for name, split in splits.items():
         file, sha256 = split["file"], str(split.get("sha256"))
         check(f"the file of {name}", file, file == f"{name}.bin", f"{name}.bin")
         check(f"tokens of {name}", split["tokens"], is_count(split["tokens"]), "a number")
