@@ -577,7 +577,7 @@ DAMAGES = {
     "half a token": (("splits", "train", "tokens"), 3.5, "tokens of train is 3.5, not a number"),
     "less than nothing": (("splits", "valid", "tokens"), -1, "tokens of valid is -1, not a number"),
     "a file elsewhere": (("splits", "train", "file"), "../a.bin", "the file of train is '../a.bin', not train.bin"),
-    "no valid split": (("splits",), {}, "KeyError 'train'"),
+    "no valid split": (("splits",), {}, "splits is [], not train and valid"),
 }
 
 
