@@ -28,27 +28,13 @@ from memory_mosaics import LanguageModel, checkpoint
 from memory_mosaics.cli import main
 from memory_mosaics.config import to_plain
 from memory_mosaics.language_model import LanguageModelConfig, parameter_count, weight_count
-from memory_mosaics.presets import PRESETS, memory_mosaic, preset, transformer
+from memory_mosaics.presets import CODES, PRESETS, memory_mosaic, preset, transformer
+from memory_mosaics.studies.regbench_models import ARCHITECTURES
 from mixers_under_contract import MIXERS, WIDTH
 
 FOLDER = Path(__file__).parent / "golden"
 SMALL = {"width": WIDTH, "blocks": 2, "heads": 4, "vocabulary": 64, "context": 48}
 VARY = {"seconds", "tokens_per_second", "versions", "hardware", "commit", "minutes", "date", "resumed", "out", "data"}
-REGBENCH = [
-    "memory-mosaic",
-    "transformer",
-    "mamba",
-    "s4d",
-    "rwkv",
-    "linear-transformer",
-    "h3",
-    "gla",
-    "hyena",
-    "lstm",
-    "retnet",
-]
-REGBENCH += ["mamba-as-published", "lstm-as-published", "rwkv-as-published"]
-POSITIONS = ("learned", "rotary", "alibi", "none")
 
 
 def plain(value: Any) -> Any:
@@ -90,7 +76,9 @@ def shared() -> Path:
     mosaics("stories", "--count", 60, "--out", folder / "stories.jsonl", "--seed", 1)
     mosaics("prepare", folder / "stories.jsonl", "--out", folder / "corpus", "--tokenizer", "bytes", "--seed", 1)
     for kind, name in (("memory-mosaic-tiny", "mosaic"), ("transformer-tiny", "twin")):
-        train(folder / name, kind, "--model.width", WIDTH, "--model.blocks", 2, "--model.context", 48)
+        train(
+            folder / name, folder / "corpus", kind, "--model.width", WIDTH, "--model.blocks", 2, "--model.context", 48
+        )
     return folder
 
 
@@ -98,9 +86,8 @@ def corpus() -> Path:
     return shared() / "corpus"
 
 
-def train(out: Path, name: object, *words: object) -> list[Any]:
+def train(out: Path, data: Path, name: object, *words: object) -> list[Any]:
     """Twenty steps by the command; the losses of each and of the end."""
-    data = out.parent / "corpus" if (out.parent / "corpus").exists() else corpus()
     recipe = ["--training.steps", 20, "--training.batch", 4, "--training.warm_up", 4, "--training.evaluate_every", 10]
     recipe += ["--training.evaluate_windows", 8, "--training.learning_rate", 3e-3, "--machine.log_every", 1]
     mosaics("train", data, "--out", out, "--model.name", name, *recipe, "--machine.samples", 0, *words)
@@ -116,7 +103,7 @@ def architecture(name: str, folder: Path) -> Any:
     part = "positions" if name in ("learned positions", "dropped inputs") else part
     config = dataclasses.replace(config, dropout=0.1, **{part: mixer})
     (folder / "config.json").write_text(json.dumps(to_plain(config)))
-    return train(folder / "run", folder / "config.json")
+    return train(folder / "run", corpus(), folder / "config.json")
 
 
 def logits(config: LanguageModelConfig) -> Any:
@@ -145,9 +132,6 @@ def converted(layout: str, folder: Path) -> Any:
 
 
 def regbench(name: str, folder: Path) -> Any:
-    from memory_mosaics.studies.regbench_models import ARCHITECTURES
-
-    assert name in ARCHITECTURES
     words = ["--choices.blocks", 2, "--choices.width", 16, "--choices.heads", 2, "--epochs", 2, "--held_out", 6]
     mosaics("regbench", "--architectures", name, "--environments", 40, *words, "--device", "cpu", "--out", folder)
     return results(folder)["runs"]
@@ -250,9 +234,9 @@ def drawn(folder: Path) -> Any:
 CASES: dict[str, Callable[[Path], Any]] = {
     **{f"train/{name}": partial(architecture, name) for name in MIXERS},
     **{f"preset/{name}": partial(of_preset, name) for name in PRESETS},
-    **{f"positions/{name}": partial(of_position, name) for name in POSITIONS},
+    **{f"positions/{name}": partial(of_position, name) for name in CODES},
     **{f"convert/{layout}": partial(converted, layout) for layout in ("nano", "library", "library, convolution")},
-    **{f"regbench/{name}": partial(regbench, name) for name in REGBENCH},
+    **{f"regbench/{name}": partial(regbench, name) for name in ARCHITECTURES},
     "moons": moons,
     "moons/authors' periods": lambda folder: moons(folder, "--integer_periods", "false"),
     "induction": induction,
