@@ -34,7 +34,7 @@ def follow(found, path):
         elif chosen.isdigit():
             found = found[int(chosen)]
         else:
-            wanted = [pair.split("=") for pair in chosen.split(", ")]
+            wanted = [pair.split("=") for pair in re.split(r", (?=\w+=)", chosen)]
             found = [one for one in found if all(json.dumps(one[key]).strip('"') == value for key, value in wanted)]
             found = found[0] if len(found) == 1 else found
     return found

@@ -127,22 +127,6 @@ def test_dropout_of_recorded_steps_follows_the_seed_of_each_step():
     assert first != pytest.approx(losses(plain, recorded=True), rel=1e-3)
 
 
-@BOTH
-@pytest.mark.parametrize("blocks", [2, 8])
-def test_small_models_take_more_than_a_hundred_steps_a_second(build, blocks):
-    model = LanguageModel(build(**SMALL, blocks=blocks)).cuda()
-    take = step_of(model, recorded=True)
-    tokens = torch.randint(20, (32, 301), device="cuda")
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-    for number in range(110):
-        if number == 10:
-            marks[0].record()
-        take(number, tokens[:, :-1], tokens[:, 1:])
-    marks[1].record()
-    torch.cuda.synchronize()
-    assert marks[0].elapsed_time(marks[1]) < 1000
-
-
 @pytest.mark.parametrize("build", [memory_mosaic, *(partial(transformer, position=code) for code in POSITIONS)])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_recorded_decoding_says_what_the_cpu_says(build, compiled):

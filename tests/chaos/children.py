@@ -110,6 +110,11 @@ def run(commands: Commands, folder: Path, before: Before = None) -> Ended:
     return Child(commands, folder, before).end()
 
 
+def _within(name: str, error: BaseException) -> bool:
+    """Whether an error came out of a call of a function of that name."""
+    return any(frame.f_code.co_name == name for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
 def _run(commands: Commands, folder: Path, files: tuple[Path, Path], before: Before, started: int) -> None:
     """The life of a child. It never returns to what forked it."""
     code = 1
@@ -131,9 +136,11 @@ def _run(commands: Commands, folder: Path, files: tuple[Path, Path], before: Bef
         code = next((code for words in commands if (code := cli.main(words))), 0)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
-    except BaseException:
-        code = 1
-        traceback.print_exc()
+    except BaseException as error:
+        early = isinstance(error, KeyboardInterrupt) and not _within("main", error)
+        code = 130 if early else 1  # before a command begins, where Ctrl-C ends Python itself
+        if not early:
+            traceback.print_exc()
     finally:
         with suppress(BaseException):
             threading._shutdown()  # type: ignore[attr-defined]

@@ -36,7 +36,7 @@ def run_case(given: Given, case: str, seed: int, *, keep: bool = False) -> Row:
     folder, start, note = Path(tempfile.mkdtemp(prefix="case-", dir=given.folder)), time.monotonic(), ""
     try:
         problem, note = PARTS[part][0].run_case(given, name, Random(f"{seed}/{case}"), folder)
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         problem = f"its result cannot be read: {type(error).__name__} {error}"
     finally:
         print(f"kept: {folder}") if keep else shutil.rmtree(folder, ignore_errors=True)

@@ -55,7 +55,14 @@ def read_json(file: Path) -> Any:
 
 
 def read_lines(file: Path) -> list[Any]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    """The records of a log; a line that is none, which blocks nothing, as text."""
+    records: list[Any] = []
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            records.append(json.loads(line))
+        except (ValueError, RecursionError):
+            records.append(line)
+    return records
 
 
 def digests(folder: Path, pattern: str = "*") -> dict[str, str]:

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from memory_mosaics import checkpoint
 from memory_mosaics.cli import main
@@ -49,20 +50,24 @@ def test_spans_are_where_the_table_says(place, tmp_path):
 
 
 def test_seeds_of_one_configuration_are_averaged(place, tmp_path):
-    for seed in (1, 2):
+    for seed in (1, 2, 3, 4):
         torch.manual_seed(seed)
-        model = checkpoint.load(place / "mosaic")
+        model, folder = checkpoint.load(place / "mosaic"), tmp_path / f"seed{seed}" / "step-00000001"
         for parameter in model.parameters():
             parameter.data += 0.1 * torch.randn_like(parameter)
-        checkpoint.save(model, tmp_path / f"seed{seed}")
-        Tokenizer.load(checkpoint.newest(place / "mosaic")).save(tmp_path / f"seed{seed}")
-    runs = [str(path) for path in (place / "mosaic", tmp_path / "seed1", tmp_path / "seed2", place / "alibi")]
+        checkpoint.save(model, folder)
+        Tokenizer.load(checkpoint.newest(place / "mosaic")).save(folder)
+        training = {"learning_rate": 0.5 if seed == 4 else 0.1, "seed": seed}
+        (folder.parent / "run.yaml").write_text(yaml.safe_dump({"training": training}))
+    runs = [str(path) for path in (tmp_path / "seed1", tmp_path / "seed2/step-00000001", tmp_path / "seed3")]
+    runs += [str(tmp_path / "seed4"), str(place / "alibi")]
     options = {"data": place / "corpus", "device": "cpu", "length": 32, "windows": 5, "by_position": True}
     alone = evaluate.run(runs, out=tmp_path / "alone", **options)["models"]
     results = evaluate.run(runs, out=tmp_path / "pooled", over_seeds=True, **options)
     assert json.loads((tmp_path / "pooled" / "results.json").read_text()) == json.loads(json.dumps(results))
-    mosaic, alibi = results["models"]
-    assert (mosaic["seeds"], alibi["seeds"]) == (3, 1)
+    mosaic, other_rate, alibi = results["models"]
+    assert (mosaic["seeds"], other_rate["seeds"], alibi["seeds"]) == (3, 1, 1)
+    assert other_rate["loss"] == alone[3]["loss"]
     assert mosaic["loss"] == pytest.approx(sum(one["loss"] for one in alone[:3]) / 3, abs=1e-4)
     losses = [one["spans"][0][2] for one in alone[:3]]
     assert mosaic["spans"][0][2:] == pytest.approx([np.mean(losses), 4.303 * np.std(losses, ddof=1) / 3**0.5], rel=1e-2)

@@ -568,6 +568,9 @@ DAMAGES = {
     "less than nothing": (("splits", "valid", "tokens"), -1, "tokens of valid is -1, not a number"),
     "a file elsewhere": (("splits", "train", "file"), "../a.bin", "the file of train is '../a.bin', not train.bin"),
     "no valid split": (("splits",), {}, "splits is [], not train and valid"),
+    "sources of text": (("sources", 0), "some.jsonl", "sources is ['some.jsonl'], not a list of records"),
+    "a number of sources": (("sources",), 1.5, "sources is 1.5, not a list of records"),
+    "options in a list": (("options",), ["documents"], "options is ['documents'], not names and values"),
     "another split": (("splits", "test"), 3, "splits is ['train', 'valid', 'test'], not train and valid"),
 }
 

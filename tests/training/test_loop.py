@@ -412,7 +412,7 @@ def test_a_checkpoint_of_an_earlier_version_is_read(trained, tmp_path, capsys):
     plan = replace(trained, out=shutil.copytree(trained.out, tmp_path / "run"))
     (plan.out / "step-00000002" / "manifest.json").unlink()
     assert train(plan)["step"] == 2
-    assert "step-00000002 has no manifest.json, so its files are not checked" in capsys.readouterr().err
+    assert "step-00000002 has no manifest.json: its files were not checked" in capsys.readouterr().err
     assert same(checkpoint.load(plan.out).state_dict(), checkpoint.load(trained.out).state_dict())
 
 

@@ -60,6 +60,7 @@ MODELS: dict[str, Callable[..., LanguageModelConfig]] = {
     **{name: partial(with_mixer, mixer) for name, (_, mixer) in OTHERS.items()},
 }
 PAIR = ("memory-mosaic", "transformer")
+TRANSFORMERS = (*PAIR, "transformer-rotary", "transformer-alibi")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,18 +74,23 @@ class Size:
     vocabulary: int
     batch: int
     time: int
+    dropout: float = 0.0
 
     def build(self, model: str) -> LanguageModelConfig:
         sizes = {"width": self.width, "blocks": self.blocks, "heads": self.heads, "vocabulary": self.vocabulary}
-        return MODELS[model](context=self.time, **sizes)
+        return MODELS[model](context=self.time, dropout=self.dropout, **sizes)
 
 
 GPT2_SMALL = Size(name="GPT-2 small", width=768, blocks=12, heads=12, vocabulary=50304, batch=64, time=512)
 LAPTOP = Size(name="laptop", width=256, blocks=4, heads=4, vocabulary=2048, batch=4, time=256)
+_STORIES = {"width": 384, "heads": 6, "vocabulary": 50257, "batch": 64, "time": 512, "dropout": 0.1}
 _REGBENCH = {"width": 128, "heads": 4, "vocabulary": 20, "batch": 32, "time": 300}
 SIZES: dict[str, list[tuple[Size, Iterable[str]]]] = {
     "cuda": [
         (GPT2_SMALL, tuple(MODELS)),
+        (replace(GPT2_SMALL, name="GPT-2 small, dropout 0.1", dropout=0.1), TRANSFORMERS),
+        (Size(name="stories, 1 block, dropout 0.1", blocks=1, **_STORIES), TRANSFORMERS),
+        (Size(name="stories, 6 blocks, dropout 0.1", blocks=6, **_STORIES), TRANSFORMERS),
         (Size(name="small, 2 blocks", blocks=2, **_REGBENCH), PAIR),
         (Size(name="small, 8 blocks", blocks=8, **_REGBENCH), PAIR),
     ],

@@ -18,6 +18,7 @@ from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.studies.measuring import about, keep
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.trained import Trained, named, one_by_one
+from memory_mosaics.training.folder import read_run
 from memory_mosaics.training.parallel import find_device
 
 CURVES = {"by_position": 5, "by_position_within": 3, "smoothed": 5, "smoothed_within": 3}  # and their digits
@@ -52,7 +53,8 @@ def run(
         windows: how many, spread evenly over the split; null for all. All models read the same.
         split: which part of the data: valid or train
         at_documents: begin each window with a document and keep it within; documents shorter than a window are skipped
-        over_seeds: average runs of the same configuration; the intervals are then over the runs, not the windows
+        over_seeds: average runs that differ in their seed alone, of one model and one recipe; the intervals are then
+            over the runs, not the windows
         anchors: folder of `mosaics anchors` for the same windows: its losses are kept and drawn beside the models'
         batch: windows at a time
         device: cpu, cuda, mps, or auto for the best there is
@@ -75,9 +77,7 @@ def run(
     keep(records, results, out)
     if over_seeds and not results["interrupted"]:
         results["runs"] = [{key: one for key, one in model.items() if key not in CURVES} for model in results["models"]]
-        results["models"] = pool(
-            results["models"], [checkpoint.read_config(checkpoint.newest(run)) for run in models.values()]
-        )
+        results["models"] = pool(results["models"], [_recipe(run) for run in models.values()])
         files.write(out / "results.json", results)
     _say(results, out, by_position=by_position)
     return results
@@ -114,11 +114,19 @@ def _record(trained: Trained, text: Sample, batch: int, *, by_position: bool) ->
     return record | {"seconds": round(time.monotonic() - start, 2)}
 
 
-def pool(models: list[dict[str, Any]], configs: list[LanguageModelConfig]) -> list[dict[str, Any]]:
-    """One record per configuration: means over its runs, and 95 % intervals of these means."""
+def _recipe(run: Path) -> tuple[LanguageModelConfig, str]:
+    """What two seeds share: the model's configuration and how it was trained, where the folder of the run says it."""
+    newest = checkpoint.newest(run)
+    recorded = read_run(run if newest != run else run.parent) or {}
+    training = {name: value for name, value in dict(recorded.get("training") or {}).items() if name != "seed"}
+    return checkpoint.read_config(newest), repr(sorted(training.items()))
+
+
+def pool(models: list[dict[str, Any]], recipes: list[Any]) -> list[dict[str, Any]]:
+    """One record per recipe: means over its runs, and 95 % intervals of these means."""
     pooled = []
-    for config in dict.fromkeys(configs):
-        runs = [model for model, own in zip(models, configs, strict=True) if own == config]
+    for recipe in dict.fromkeys(recipes):
+        runs = [model for model, own in zip(models, recipes, strict=True) if own == recipe]
         record = runs[0] | {"seeds": len(runs)}
         loss, within = files.mean_and_interval([one["loss"] for one in runs])
         record |= {

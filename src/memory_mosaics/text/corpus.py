@@ -133,6 +133,10 @@ def _check_manifest(manifest: dict[str, Any]) -> None:
         check(f"the file of {name}", file, file == f"{name}.bin", f"{name}.bin")
         check(f"tokens of {name}", split["tokens"], is_count(split["tokens"]), "a number")
         check(f"sha256 of {name}", split.get("sha256"), bool(re.fullmatch("[0-9a-f]{64}", sha256)), "a checksum")
+    sources, options = manifest.get("sources", []), manifest.get("options", {})
+    named = isinstance(sources, list) and all(isinstance(source, dict) for source in sources)
+    check("sources", sources, named, "a list of records")
+    check("options", options, isinstance(options, dict), "names and values")
 
 
 def run(

@@ -87,7 +87,7 @@ def check_same(run: Run, corpus: Corpus, *, lengthen: bool = False) -> None:
 
     mine = plain(run)
     record: dict[str, Any] = {"corpus": {name: split["sha256"] for name, split in corpus.manifest["splits"].items()}}
-    theirs, known = _recorded(run.out / "run.yaml", _from_yaml), _recorded(run.out / "corpus.json", parse_json)
+    theirs, known = read_run(run.out), _recorded(run.out / "corpus.json", parse_json)
     for name, found in (("run.yaml", theirs), ("corpus.json", known)):
         if found is None and (saved := checkpoint.steps(run.out)):
             raise UserError(
@@ -104,6 +104,11 @@ def check_same(run: Run, corpus: Corpus, *, lengthen: bool = False) -> None:
     for name, text in (("run.yaml", yaml.safe_dump(mine, sort_keys=False)), ("corpus.json", json.dumps(record))):
         with written_whole(run.out / name) as aside:
             aside.write_text(text, encoding="utf-8")
+
+
+def read_run(out: Path) -> dict[str, Any] | None:
+    """What run.yaml says of a run; None where there is none."""
+    return _recorded(out / "run.yaml", _from_yaml)
 
 
 def _recorded(file: Path, parse: Callable[[str], Any]) -> dict[str, Any] | None:

@@ -120,6 +120,8 @@ def restore(folder: Path, model: LanguageModel, adamw: torch.optim.AdamW, world:
         set_steps(adamw, progress["step"])
         if name := not_finite(model, adamw, world):
             raise ValueError(f"{name} contains NaN or Inf")
+        if world.first and read_manifest(folder) is None:
+            print(f"{folder} has no {MANIFEST}: its files were not checked against checksums", file=sys.stderr)
     return progress
 
 
@@ -129,8 +131,6 @@ def _check_whole(folder: Path, world: World) -> None:
         for name in sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.safetensors")):
             if name != "model.safetensors" and not name.startswith("training/"):
                 raise ManifestError(folder, f"{name} is not of this checkpoint", "remove that file")
-        if world.first:
-            print(f"{folder} has no {MANIFEST}, so its files are not checked against checksums", file=sys.stderr)
         return
 
     def change() -> ManifestError | None:
