@@ -15,8 +15,9 @@ from memory_mosaics.text.stories import FEATURES, PLOTS, Story, run, stories, st
 from memory_mosaics.text.story.phrases import PHRASES
 from memory_mosaics.text.story.rules import RULES
 from memory_mosaics.text.story.teller import compile_phrase, phrases
-from memory_mosaics.text.story.words import BOYS, COLOURS, GIRLS, PETS, PLACES, SURNAMES, THINGS
+from memory_mosaics.text.story.words import COLOURS, PETS, PLACES, SURNAMES, THINGS
 from memory_mosaics.text.story.world import Person, Place, Thing, World
+from memory_mosaics.text.word_lists import BOYS, GIRLS
 
 NAMES = {*BOYS, *GIRLS, *(name for names in PETS.values() for name in names.split())}
 

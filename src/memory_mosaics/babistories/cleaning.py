@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from memory_mosaics.babistories.words import uses
+from memory_mosaics.babistories.words import uses, words
 from memory_mosaics.errors import UserError
-from memory_mosaics.text.story.words import words
 
 REASONS = (
     "no answer",

@@ -14,7 +14,18 @@ from typing import Any
 
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import read_text
-from memory_mosaics.text.story.words import BOYS, GIRLS, choices, words
+from memory_mosaics.text.word_lists import BOYS, GIRLS
+
+
+def words(text: str) -> list[str]:
+    """The words of a text."""
+    return text.split()
+
+
+def choices(text: str) -> list[str]:
+    """The parts of a text between bars or line ends."""
+    return [part.strip() for part in text.strip().replace("\n", "|").split("|")]
+
 
 NOUNS = words("""
     acorn apple apron attic bag bakery ball balloon barn basket bath beach bean bear bed bee bell bench berry bike bird

@@ -19,7 +19,7 @@ from typing import Any
 
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import read_bytes
-from memory_mosaics.text.story.words import BOYS, GIRLS, words
+from memory_mosaics.text.word_lists import BOYS, GIRLS, TITLES
 
 LISTS, RULES = ("any", "none", "keeps"), ("any", "none", "keeps", "within", "otherwise")
 STRAIGHT = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"'})
@@ -28,7 +28,7 @@ SENTENCE = re.compile(r"[^.!?\n]*[.!?\n]*[\"')]*")
 BEGINNING = re.compile(r"(^|[.!?:\n][\"')]*)\s*$|[\"']$")
 NAME = re.compile(r"\b[A-Z][a-z]+\b")
 NAMES = frozenset([*BOYS, *GIRLS])
-NOT_NAMES = frozenset(words("Mom Mommy Mum Mama Dad Daddy Papa Mr Mrs Miss Grandma Grandpa Mother Father God"))
+NOT_NAMES = frozenset(TITLES)
 
 
 @dataclass(frozen=True)

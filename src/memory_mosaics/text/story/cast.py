@@ -5,12 +5,10 @@ from random import Random
 from memory_mosaics.text.story.words import (
     ANIMALS,
     BAKED,
-    BOYS,
     COLOURS,
     CONTAINERS,
     FEELS,
     FINDERS,
-    GIRLS,
     INSIDE,
     JOBS,
     OUTSIDE,
@@ -22,6 +20,7 @@ from memory_mosaics.text.story.words import (
     TRAITS,
 )
 from memory_mosaics.text.story.world import Person, Place, Spot, Thing, World
+from memory_mosaics.text.word_lists import BOYS, GIRLS
 
 _TRAITS = list(TRAITS)
 _PETS = [(kind, names.split()) for kind, names in PETS.items()]

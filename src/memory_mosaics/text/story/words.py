@@ -11,21 +11,6 @@ def choices(text: str) -> list[str]:
     return [part.strip() for part in text.strip().replace("\n", "|").split("|")]
 
 
-BOYS = words("""
-    Adam Alfie Andy Anton Archie Arlo Ben Benny Billy Bobby Bruno Caleb Carlo Charlie Cody Colin Dan Danny David
-    Dino Eddie Eli Emil Eric Ethan Felix Finn Frank Fred Gabe George Gus Hank Harry Henry Hugo Ivan Jack Jacob
-    Jake Jamie Jasper Joe Joey John Jonah Karl Kenji Kevin Kit Kofi Lenny Leo Liam Luca Mark Martin Max Milo
-    Nathan Ned Neil Nick Noah Olaf Omar Oscar Otto Owen Pablo Pat Paul Pedro Peter Pip Ralph Raj Ravi Robin Rocco
-    Ron Rory Sam Samir Simon Stan Ted Teo Theo Tim Tobi Tom Tony Umar Victor Walter Yusuf Zack Zeno
-""")
-GIRLS = words("""
-    Abby Ada Alba Alice Amina Amy Ana Anja Anna Asha Bea Bella Beth Betty Carla Carmen Cathy Clara Cleo Cora Daisy
-    Dana Dora Edie Elena Ella Elsa Emily Emma Esme Eva Fatima Fay Fiona Flora Frida Gina Grace Greta Hana Hazel
-    Heidi Helen Holly Ida Ines Isla Ivy Jana Jane Jenny Jill Josie Julia June Kate Kira Lara Laura Leila Lena Lily
-    Lina Lola Lucy Luna Maja Mara Maria Marta Maya Mei Mia Mila Mimi Mina Molly Nadia Nell Nina Nora Olga Olive
-    Paula Penny Pia Polly Rita Rosa Rosie Ruby Ruth Sally Sara Selma Sofia Sue Tara Tess Tilda Tina Uma Vera Wanda
-    Wendy Yara Zara Zoe
-""")
 PETS = {
     "dog": "Rex Biscuit Bingo Rusty Scout Waffle Buster Patch Wags Barney Domino Sandy Tucker",
     "puppy": "Pepper Button Cocoa Noodle Peanut Sniff Bobo Mocha Pickle",
