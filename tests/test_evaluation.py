@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import memory_mosaics.apps.story_world  # noqa: F401 - registers stories:COUNT
 from memory_mosaics import evaluation
 from memory_mosaics.errors import UserError
 from memory_mosaics.evaluation import evaluate, sample, smooth, token_losses

@@ -49,6 +49,7 @@ ORDER = [
     "serving",
     "benchmarks",
     "explorer",
+    "apps",
     "__init__",
     "parser",
     "cli",

@@ -18,6 +18,8 @@ from typing import Any
 
 from jsonargparse import auto_cli
 
+from memory_mosaics.apps import demo
+from memory_mosaics.apps.story_world import generator
 from memory_mosaics.babistories.commands import COMMANDS as BABISTORIES
 from memory_mosaics.babistories.writer import Writer
 from memory_mosaics.benchmarks import bench
@@ -31,7 +33,6 @@ from memory_mosaics.studies import (
     anchors,
     attention,
     curves,
-    demo,
     evaluate,
     gallery,
     generate,
@@ -43,7 +44,7 @@ from memory_mosaics.studies import (
     regbench,
     sweep,
 )
-from memory_mosaics.text import corpus, stories
+from memory_mosaics.text import corpus
 from memory_mosaics.training import loop
 from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training, as_flag_only, recipe
 from memory_mosaics.version import __version__
@@ -154,7 +155,7 @@ def _source_name(source: Path) -> str:
 
 COMMANDS: dict[str, Any] = {
     "demo": demo.run,
-    "stories": stories.run,
+    "stories": generator.run,
     "babistories": BABISTORIES,
     "prepare": corpus.run,
     "train": train,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from memory_mosaics.text.stories import story
+from memory_mosaics.apps.story_world import story
 from waiting import HANG, until
 
 

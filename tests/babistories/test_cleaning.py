@@ -4,12 +4,12 @@ import json
 
 import pytest
 
+from memory_mosaics.apps.story_world import stories
 from memory_mosaics.babistories.cleaning import REASONS, Cleaner, tidy
 from memory_mosaics.babistories.journal import entries
 from memory_mosaics.babistories.words import ADJECTIVES, NOUNS, VERBS, uses
 from memory_mosaics.cli import main
 from memory_mosaics.text.corpus import Corpus
-from memory_mosaics.text.stories import stories
 
 GOOD = (
     "One rainy day, Anna ran to the old bridge. She saw a little duck in the water. The duck was sad, for it could not "

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import memory_mosaics.apps.story_world  # noqa: F401 - registers stories:COUNT
 from memory_mosaics import LanguageModel, checkpoint, memory_mosaic, transformer
 from memory_mosaics.studies import regbench
 from memory_mosaics.studies.regbench_plan import Choices

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+import memory_mosaics.apps.story_world  # noqa: F401 - registers stories:COUNT
 from memory_mosaics.studies import gallery, prompts
 from memory_mosaics.text import corpus as corpora
 

@@ -3,11 +3,11 @@ from importlib.util import find_spec
 
 import pytest
 
+from memory_mosaics.apps.story_world import story
 from memory_mosaics.cli import main
 from memory_mosaics.studies import lm_eval
-from memory_mosaics.text.stories import story
 
-ITEMS = [json.loads(line) for line in (lm_eval.ours() / "story_memory.jsonl").read_text().splitlines()]
+ITEMS = [json.loads(line) for line in (lm_eval.TASK_FOLDERS[0] / "story_memory.jsonl").read_text().splitlines()]
 INSTALLED = find_spec("lm_eval") is not None
 needs_it = pytest.mark.skipif(not INSTALLED, reason="lm-evaluation-harness is not installed")
 

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memory_mosaics.apps.story_world import stories
 from memory_mosaics.data.windows import Windows
 from memory_mosaics.errors import UserError
 from memory_mosaics.text import sources, writing
@@ -100,13 +101,17 @@ def test_a_directory_is_its_texts_by_name(tmp_path):
 
 
 def test_stories_are_a_source(tmp_path):
-    from memory_mosaics.text.stories import stories
-
     corpus = prepare("stories:30:7", out=tmp_path / "corpus")
     assert documents(corpus, "train") == [story.text for story in stories(30, seed=7)]
     prepare("stories:30:7", out=tmp_path / "corpus")  # recognised
     with pytest.raises(UserError, match="prepared without stories:30:8"):
         prepare("stories:30:8", out=tmp_path / "corpus")
+
+
+def test_a_generator_that_no_app_registered(tmp_path, monkeypatch):
+    monkeypatch.delitem(sources.GENERATORS, "stories")
+    with pytest.raises(UserError, match="stories:30 does not exist; to generate it, import the app that registers sto"):
+        prepare("stories:30", out=tmp_path / "corpus")
 
 
 def test_hugging_face_datasets_are_sources(tmp_path):
@@ -238,7 +243,7 @@ def test_a_document_that_has_to_be_read_whole_is_limited(tmp_path, monkeypatch, 
     (tmp_path / "a.txt").write_text("some words " * 500_000)
     with pytest.raises(UserError, match=rf"a.txt, line 1: a text of more than 3 MiB {told}put lines <\|endoftext"):
         list(read_blocks(Source("", "text", str(tmp_path / "a.txt")), text_field="", whole=True))
-    monkeypatch.setitem(sources.DOCUMENTS, "stories", lambda *_: iter(["a", "b" * (4 << 20)]))
+    monkeypatch.setitem(sources.GENERATORS, "stories", lambda _: iter(["a", "b" * (4 << 20)]))
     with pytest.raises(UserError, match=f"stories:2, row 2: a row of more than 3 MiB {told}make several documents"):
         prepare("stories:2", out=tmp_path / "corpus")
     assert left_in(tmp_path) == ["a.jsonl", "a.txt"]

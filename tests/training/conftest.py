@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import memory_mosaics.apps.story_world  # noqa: F401 - registers stories:COUNT
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training
 

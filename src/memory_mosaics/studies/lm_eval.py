@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from importlib.resources import files as package_files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.trained import Trained
 from memory_mosaics.training.parallel import find_device
 
+TASK_FOLDERS: list[Path] = []  # of tasks that apps bring along; they add theirs
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
@@ -112,11 +112,6 @@ def measure(
     }
 
 
-def ours() -> Path:
-    """The folder of the tasks that come with this library."""
-    return Path(str(package_files("memory_mosaics.text").joinpath("tasks")))
-
-
 def table(found: dict[str, Any]) -> str:
     """A line for each task and metric."""
     lines = [f"{'task':28} {'items':>6}  {'metric':22} {'value':>9}   standard error"]
@@ -133,7 +128,7 @@ def _manager(tasks: list[str], include_path: Path | None) -> Any:
     """Knows the tasks. Those of the harness itself, thousands of files, are read only if one is asked for."""
     from lm_eval.tasks import TaskManager  # type: ignore[import-not-found]
 
-    places = [ours(), *([include_path] if include_path else [])]
+    places = [*TASK_FOLDERS, *([include_path] if include_path else [])]
     for defaults in (False, True):
         manager = TaskManager(include_path=[str(place) for place in places], include_defaults=defaults)
         unknown = [task for task in tasks if not manager.match_tasks([task])]

@@ -1,4 +1,4 @@
-"""Where documents come from: text files, JSON lines, Hugging Face datasets, the embedded story world.
+"""Where documents come from: text files, JSON lines, Hugging Face datasets, generators that apps register.
 
 A source is read as blocks of about a megabyte that any process can turn into documents, so that a corpus of any size
 takes little memory. The errors name the file, the line and, where bytes are wrong, the byte.
@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from memory_mosaics.config import MAX_STORIES
-from memory_mosaics.errors import UserError, check_range, one_line
+from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.text.documents import Block, text_of
 from memory_mosaics.text.vocabulary import END_OF_TEXT
 
@@ -25,13 +24,16 @@ LONG_RUN = 1 << 20  # bytes without a blank to cut before: then a text is cut be
 LONG_DOCUMENT = 32 << 20  # bytes of a document that has to be read whole
 SAFE = len(END_OF_TEXT) + 4  # bytes on either side of such a cut that hold no part of a separator
 
+# Filled by apps: `SCHEME:...` is a source that the function of its scheme checks and generates, the same every time.
+GENERATORS: dict[str, Callable[[str], Iterator[str]]] = {}
+
 
 @dataclass
 class Source:
-    """One file, dataset or simulator. `read` and `sha` are of its bytes as they lie on the disk, so far."""
+    """One file, dataset or generator. `read` and `sha` are of its bytes as they lie on the disk, so far."""
 
     name: str
-    kind: str  # text, json, parquet, dataset or stories
+    kind: str  # text, json, parquet, dataset, or the scheme of a generator
     where: str
     size: int | None = None  # in bytes, where it is known before reading
     read: int = 0
@@ -56,11 +58,9 @@ def find_sources(names: Iterable[str]) -> list[Source]:
 
 def _find(name: str) -> list[Source]:
     scheme, _, rest = name.partition(":")
-    if scheme == "stories" and rest:
-        if not re.fullmatch(r"[1-9]\d{0,18}(:\d{1,18})?", rest):
-            raise UserError(f"{name[:80]}: write stories:COUNT or stories:COUNT:SEED, such as stories:1000:0")
-        check_range(1, MAX_STORIES, count=int(rest.partition(":")[0]))
-        return [Source(name, "stories", name)]
+    if scheme in GENERATORS and rest:
+        GENERATORS[scheme](name)  # checks the name; nothing is generated yet
+        return [Source(name, scheme, name)]
     if scheme == "hf" and rest:
         return [Source(name, "dataset", name)]
     path = Path(name)
@@ -81,7 +81,9 @@ def _file(path: Path, name: str) -> Source:
     try:
         size = path.stat().st_size
     except FileNotFoundError:
-        raise UserError(f"source {path} does not exist") from None
+        scheme = re.match(r"([a-z]+):\d", str(path))
+        remedy = f"; to generate it, import the app that registers {scheme[1]}" if scheme else ""
+        raise UserError(f"source {path} does not exist{remedy}") from None
     except OSError as error:
         raise UserError(f"source {path} cannot be read: {one_line(error)}") from error
     kind = _kind(path)
@@ -202,7 +204,8 @@ def _before(buffer: bytearray, mark: bytes, start: int, tries: int = 1000) -> in
 def _document_blocks(source: Source, text_field: str, size: int) -> Iterator[Block]:
     texts: list[str] = []
     length, number = 0, 1
-    for text in DOCUMENTS[source.kind](source.where, text_field):
+    generate = GENERATORS.get(source.kind)
+    for text in generate(source.where) if generate else DOCUMENTS[source.kind](source.where, text_field):
         texts.append(text)
         data = text.encode(errors="surrogatepass") + b"\0"
         source.count(data)
@@ -214,13 +217,6 @@ def _document_blocks(source: Source, text_field: str, size: int) -> Iterator[Blo
             number += len(texts)
             texts, length = [], 0
     yield Block(source.where, "documents", texts, number, 0, length, False, True)
-
-
-def _stories(where: str, text_field: str) -> Iterator[str]:
-    from memory_mosaics.text.stories import stories
-
-    _, count, seed = f"{where}:0".split(":")[:3]
-    return (story.text for story in stories(int(count), seed=int(seed)))
 
 
 def _parquet(where: str, text_field: str) -> Iterator[str]:
@@ -248,7 +244,6 @@ def _dataset(where: str, text_field: str) -> Iterator[str]:
 
 
 DOCUMENTS: dict[str, Callable[[str, str], Iterator[str]]] = {
-    "stories": _stories,
     "parquet": _parquet,
     "dataset": _dataset,
 }

@@ -1,25 +1,27 @@
 """The story world: endless, exact, true to itself, in correct and simple English."""
 
+import hashlib
 import json
 import re
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from memory_mosaics.apps.story_world import Story, stories, story
+from memory_mosaics.apps.story_world import generator as module
+from memory_mosaics.apps.story_world.cast import PETS, PLACES, SURNAMES, StoryWorld
+from memory_mosaics.apps.story_world.details import add_details
+from memory_mosaics.apps.story_world.generator import FEATURES, run
+from memory_mosaics.apps.story_world.plots import PLOTS
+from memory_mosaics.apps.story_world.words import COLOURS, PHRASES, RULES, THINGS
 from memory_mosaics.errors import UserError
-from memory_mosaics.text import stories as module
-from memory_mosaics.text.stories import FEATURES, PLOTS, Story, run, stories, story
-from memory_mosaics.text.story.phrases import PHRASES
-from memory_mosaics.text.story.rules import RULES
-from memory_mosaics.text.story.teller import compile_phrase, phrases
-from memory_mosaics.text.story.words import COLOURS, PETS, PLACES, SURNAMES, THINGS
-from memory_mosaics.text.story.world import Person, Place, Thing, World
 from memory_mosaics.text.word_lists import BOYS, GIRLS
 
-NAMES = {*BOYS, *GIRLS, *(name for names in PETS.values() for name in names.split())}
+NAMES = {*BOYS, *GIRLS, *(name for _, names in PETS for name in names)}
 
 
 def unchecked(code: str) -> str:
@@ -35,7 +37,7 @@ def some() -> list[Story]:
 @pytest.fixture(scope="module")
 def many(tmp_path_factory) -> list[str]:
     file = tmp_path_factory.mktemp("stories") / "stories.jsonl"
-    unchecked(f"from memory_mosaics.text.stories import *; run(20_000, Path({str(file)!r}))")
+    unchecked(f"from memory_mosaics.apps.story_world.generator import *; run(20_000, Path({str(file)!r}))")
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
@@ -45,13 +47,22 @@ def many(tmp_path_factory) -> list[str]:
 def test_the_same_story_whenever_it_is_asked_for():
     first = [story(3, index) for index in (0, 7, 123_456_789)]
     assert first == [story(3, index) for index in (0, 7, 123_456_789)]
-    code = "from memory_mosaics.text.stories import story; print(story(3, 123_456_789).text)"
+    code = "from memory_mosaics.apps.story_world import story; print(story(3, 123_456_789).text)"
     assert unchecked(code).strip() == first[-1].text
 
 
 def test_a_story_does_not_depend_on_the_others():
     assert list(stories(20, seed=1, start=30)) == list(stories(50, seed=1))[30:]
     assert story(0, 1).text != story(1, 0).text
+
+
+def test_no_letter_changes():
+    """A corpus that somebody made can be made again: a change of the stories needs a new digest, and a reason."""
+    digest = hashlib.sha256()
+    for seed in (0, 1, 2, 5, 1_000_003, 4_100_000_007):
+        for one in stories(250, seed=seed, start=seed % 1000):
+            digest.update(json.dumps([one.text, one.features, one.words, one.probes]).encode())
+    assert digest.hexdigest() == "ac7b9f7eb7b6b3288a027ac666d61f3c34b2b009bc890935d919f73f6ba15256"
 
 
 # Size, variety, speed
@@ -79,9 +90,9 @@ def test_a_story_takes_a_thousand_calls():
     """Which is half a millisecond on an idle core."""
     code = f"""
 import sys
-sys.path.append({str(Path(__file__).parents[1])!r})
+sys.path.append({str(Path(__file__).parents[2])!r})
 from counting import calls
-from memory_mosaics.text.stories import stories
+from memory_mosaics.apps.story_world import stories
 list(stories(300, seed=9))
 print(calls(lambda: list(stories(400, seed=10))))
 """
@@ -169,51 +180,22 @@ def test_features_are_in_the_order_of_the_list(some):
 def test_every_plot_can_end_well_and_badly():
     seen = Counter()
     for index in range(3000):
-        world = module.Stage(module.Random(index))
+        world = StoryWorld(Random(index))
         plot = world.pick(PLOTS)
         plot(world)
         seen[plot.__name__, world.ends_well()] += 1
     assert len(seen) == 2 * len(PLOTS)
 
 
-# The state
-
-
-def test_an_event_needs_its_conditions_and_has_its_effects():
-    world = World(module.Random(0))
-    a, b = Person("Ann", he=False, kind="girl"), Person("Bob", he=True, kind="boy")
-    o, p = Thing("ball", "red", "r"), Place("the park", "at", "T")
-    assert not world.can("find_there", a=a, o=o, p=p)
-    with pytest.raises(AssertionError, match="find_there needs a at p"):
-        world.do("find_there", a=a, o=o, p=p)
-    world.silently("a has o & a at p", a=a, o=o, p=p)
-    world.want("a has o", a=a, o=o)
-    assert world.ends_well()
-    world.do("set_down", a=a, o=o, p=p)
-    assert o.where is p
-    assert not world.ends_well()
-    world.do("find_there", a=a, o=o, p=p)
-    assert o.where is a
-    assert a.mood == "happy"
-    assert world.holds("not b has o & not a owes b", {"a": a, "b": b, "o": o})
-
-
 def test_every_rule_and_every_phrase_is_of_use():
     assert RULES.keys() <= PHRASES.keys()
     told: set[str] = set()
     for index in range(4000):
-        world = module.Stage(module.Random(index))
+        world = StoryWorld(Random(index))
         world.pick(PLOTS)(world)
-        module.weave(world)
+        add_details(world)
         told.update(kind for kind, _ in world.trace)
     assert told - {""} == PHRASES.keys()
-
-
-def test_every_event_can_be_told_without_talk():
-    for kind in PHRASES:
-        assert phrases(kind, talk=False)
-    with pytest.raises(AssertionError, match="unbalanced"):
-        compile_phrase("{a} [ran] away]")
 
 
 # Consistency, read from the text alone
@@ -230,7 +212,7 @@ def test_nothing_changes_its_colour(many):
 
 
 def test_everybody_is_introduced(many):
-    kin = "named|friend|cousin|neighbor|brother|sister|" + "|".join(PETS)
+    kin = "named|friend|cousin|neighbor|brother|sister|" + "|".join(kind for kind, _ in PETS)
     for text in many[:5000]:
         for name in NAMES & set(re.findall(r"\b[A-Z][a-z]+\b", text)):
             first = re.search(rf"\b{name}\b", text)

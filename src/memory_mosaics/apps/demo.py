@@ -15,6 +15,7 @@ import torch
 
 from memory_mosaics import checkpoint, figures
 from memory_mosaics import results as files
+from memory_mosaics.apps.story_world import stories
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import read_json
 from memory_mosaics.generation import Draw, generate
@@ -23,7 +24,6 @@ from memory_mosaics.report import Page
 from memory_mosaics.studies import curves, moons
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.sources import find_sources
-from memory_mosaics.text.stories import stories
 from memory_mosaics.text.tokenizer import Tokenizer
 from memory_mosaics.training.recipe import Machine, ModelChoice, Training
 

@@ -1,15 +1,7 @@
-"""The embedded story world: unlimited short stories for small language models, without a download.
-
-A story is simulated, then told. story/cast.py draws people, things and places; a plot of story/plots_*.py lets wants
-meet obstacles; every event is checked against the state and changes it (story/world.py, story/rules.py); the teller
-turns the trace into simple English (story/teller.py). So what a story says about who has what, where a thing was hidden
-or which colour it has is true to its end, and a reader with a memory can tell what must come.
-
-    >>> one = story(seed=0, index=7)
-    >>> one.text, one.features, one.words, one.probes
-"""
+"""Stories: drawn from an endless sequence, as a source of documents, or written to a file by the command."""
 
 import json
+import re
 import sys
 import time
 from collections import Counter
@@ -21,31 +13,22 @@ from typing import Any
 
 from tqdm import tqdm
 
+from memory_mosaics.apps.story_world.cast import ANIMALS, BAKED_LOOKS, FRUIT_LOOKS, LOOKS, StoryWorld
+from memory_mosaics.apps.story_world.details import add_details
+from memory_mosaics.apps.story_world.narration import CLOSE, OPEN, Narrator
+from memory_mosaics.apps.story_world.plots import PLOTS
+from memory_mosaics.apps.story_world.words import COLOURS, THINGS, TRAITS, words
 from memory_mosaics.config import MAX_STORIES
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.files import written_whole
-from memory_mosaics.text.story import plots_days as days
-from memory_mosaics.text.story import plots_friends as friends
-from memory_mosaics.text.story import plots_journeys as journeys
-from memory_mosaics.text.story import plots_owners as owners
-from memory_mosaics.text.story import plots_things as things
-from memory_mosaics.text.story.cast import Stage
-from memory_mosaics.text.story.details import weave
-from memory_mosaics.text.story.teller import CLOSE, OPEN, Teller
-from memory_mosaics.text.story.words import ANIMALS, BAKED, COLOURS, FEELS, NOUNS, RIPE, THINGS, TRAITS, VERBS
 
 FEATURES = ("Dialogue", "BadEnding", "MoralValue", "Foreshadowing", "Twist", "Conflict")  # of TinyStories' prompts
-PLOTS = (
-    things.lost, things.hidden, things.stuck, owners.broken, owners.borrowed, owners.trade, friends.promise,
-    friends.newcomer, friends.share, friends.race, friends.mystery, friends.hide_and_seek, friends.seed, journeys.woods,
-    journeys.delivery, journeys.noise, days.picnic, days.hurt, days.make, days.locked,
-)  # fmt: skip
 WORDS = (100, 250)  # the fewest and the most words of a story
 PROBE_DISTANCE = 40  # words between where a probe's answer was told and where it is asked for
 TOKEN_SAMPLE = 5_000  # stories whose tokens are counted; the rest is estimated from them
-
-_NOUNS = {*(noun for noun in THINGS if " " not in noun), *ANIMALS, *NOUNS}
-_ADJECTIVES = {*COLOURS, *FEELS, *RIPE, *BAKED, *TRAITS}
+_NOUNS = {*(noun for noun in THINGS if " " not in noun), *ANIMALS, *words("nouns")}
+_VERBS = set(words("verbs"))
+_ADJECTIVES = {*COLOURS, *LOOKS, *FRUIT_LOOKS, *BAKED_LOOKS, *TRAITS}
 
 
 @dataclass(frozen=True)
@@ -67,14 +50,24 @@ def story(seed: int, index: int) -> Story:
     """Story number `index` of the endless sequence `seed`: the same whenever and wherever it is asked for."""
     rng = Random(_mixed(seed, index))
     while True:
-        told = _try(rng)
-        if told is not None:
-            return told
+        drawn = _try(rng)
+        if drawn is not None:
+            return drawn
 
 
 def stories(count: int, *, seed: int = 0, start: int = 0) -> Iterator[Story]:
     """Stories number `start` to `start + count - 1`."""
     return (story(seed, index) for index in range(start, start + count))
+
+
+def documents(name: str) -> Iterator[str]:
+    """The texts of the source `stories:COUNT` or `stories:COUNT:SEED` of a corpus."""
+    asked = re.fullmatch(r"stories:([1-9]\d{0,18})(?::(\d{1,18}))?", name)
+    if asked is None:
+        raise UserError(f"{name[:80]}: write stories:COUNT or stories:COUNT:SEED, such as stories:1000:0")
+    count, seed = int(asked[1]), int(asked[2] or 0)
+    check_range(1, MAX_STORIES, count=count)
+    return (story.text for story in stories(count, seed=seed))
 
 
 def _mixed(seed: int, index: int) -> int:
@@ -84,26 +77,26 @@ def _mixed(seed: int, index: int) -> int:
 
 def _try(rng: Random) -> Story | None:
     """A story, or None if it came out too long or too short."""
-    world = Stage(rng)
+    world = StoryWorld(rng)
     world.pick(PLOTS)(world)
-    weave(world)
-    marked = Teller(world, world.people, talk=world.chance(0.9)).tell()
+    add_details(world)
+    marked = Narrator(world, world.people, dialogue=world.chance(0.9)).narrate()
     text = marked.replace(OPEN, "").replace(CLOSE, "") if OPEN in marked else marked
     tokens = text.split()
     if not WORDS[0] <= len(tokens) <= WORDS[1]:
         return None
     there = set(tokens)
-    nouns, verbs, adjectives = (sorted(there & known) for known in (_NOUNS, VERBS, _ADJECTIVES))
+    nouns, verbs, adjectives = (sorted(there & known) for known in (_NOUNS, _VERBS, _ADJECTIVES))
     if not (nouns and verbs and adjectives):
         return None
-    marks = world.marks
+    features = world.features
     if '"' in text:
-        marks.add("Dialogue")
+        features.add("Dialogue")
     if not world.ends_well():
-        marks.add("BadEnding")
+        features.add("BadEnding")
     return Story(
         text=text,
-        features=tuple(name for name in FEATURES if name in marks),
+        features=tuple(name for name in FEATURES if name in features),
         words=(world.pick(nouns), world.pick(verbs), world.pick(adjectives)),
         probes=_probes(marked) if marked is not text else (),
     )

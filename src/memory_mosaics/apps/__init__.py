@@ -1,0 +1,1 @@
+"""Applications of the library: they import it, and only the command line imports them."""

@@ -1,1 +1,0 @@
-"""The parts of the embedded story world; stories.py puts them together."""
