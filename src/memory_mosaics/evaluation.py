@@ -18,7 +18,7 @@ from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, without_state
 from memory_mosaics.memory import ContextualMemoryConfig
 from memory_mosaics.mixers.attention import AttentionConfig
-from memory_mosaics.ops.precision import at_least_fp32
+from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.presets import position_name
 from memory_mosaics.progress import progress
 from memory_mosaics.shapes import Float, Int

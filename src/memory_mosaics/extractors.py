@@ -18,14 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memory_mosaics.config import ExtractorConfig, at_least, part
-from memory_mosaics.ops.leaky_average import leaky_average
+from memory_mosaics.ops.common import at_least_fp32
+from memory_mosaics.ops.leaky_average import leaky_key
 from memory_mosaics.ops.normalise import Length, normalise
-from memory_mosaics.ops.precision import at_least_fp32
 from memory_mosaics.ops.recall import sharpened
-from memory_mosaics.ops.taps import tapped
-from memory_mosaics.ops.triton import kernels_take
-from memory_mosaics.ops.triton.leaky_average import leaky_key
-from memory_mosaics.ops.triton.taps import tapped_value
+from memory_mosaics.ops.taps import tapped, tapped_value
 from memory_mosaics.parameters import SENSITIVE
 from memory_mosaics.scales import Decay
 from memory_mosaics.shapes import Bool, Float
@@ -131,12 +128,7 @@ class LeakyAverage(nn.Module):
         raw = heads_of(self.map(x), self.heads, mask)
         if raw.dtype == torch.float16 and isinstance(length, Tensor):
             length = length.clamp(max=torch.finfo(torch.float16).max)  # a sharp memory may leave its narrow range
-        if kernels_take(raw):
-            if length is not None and not isinstance(length, Tensor):
-                length = torch.full((self.heads,), length, device=raw.device)
-            return leaky_key(raw, self.decay(), state, length)
-        average, last = leaky_average(at_least_fp32(raw), self.decay(), state)
-        return normalise(average, length).to(raw.dtype), last
+        return leaky_key(raw, self.decay(), state, length)
 
 
 class Taps(nn.Module):
@@ -179,7 +171,7 @@ class Taps(nn.Module):
     ) -> tuple[Float[Tensor, "B N H D"], Tensor]:
         window = _extend(state, heads_of(self.map(x), self.heads, mask), back=self.back)
         kept = _keep(window, self.taps.shape[1] - 1)
-        if self.taps.shape[1] == 2 and self.norm is normalise and kernels_take(window[:, 1:]) and length is None:
+        if self.taps.shape[1] == 2 and self.norm is normalise and length is None:
             return tapped_value(window, self.taps), kept
         return lengthened(self.norm(tapped(at_least_fp32(window), self.taps)), length).to(window.dtype), kept
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from memory_mosaics.language_model import LanguageModel
-from memory_mosaics.ops.precision import at_least_fp32
+from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.reader import Reader
 from memory_mosaics.shapes import Float, Int
 

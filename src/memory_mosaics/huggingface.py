@@ -36,7 +36,7 @@ from memory_mosaics.language_model import (
     weight_shapes,
 )
 from memory_mosaics.memory import PersistentMemory
-from memory_mosaics.ops.precision import at_least_fp32
+from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.parameters import exact_names
 from memory_mosaics.presets import preset
 from memory_mosaics.shapes import Bool, Float, Int

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from memory_mosaics.language_model import LanguageModel, mixer_inputs
 from memory_mosaics.memory import ContextualMemory, PersistentMemory
-from memory_mosaics.ops.precision import at_least_fp32
+from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.reader import reading
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.storage import Question

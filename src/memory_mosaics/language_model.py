@@ -20,7 +20,7 @@ from memory_mosaics.config import MixerConfig, at_least, at_most, check_sizes, f
 from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.extractors import Convolution, LeakyAverage, Taps
 from memory_mosaics.memory import PersistentMemory
-from memory_mosaics.ops.precision import at_least_fp32
+from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.scales import Decay, Scale
 from memory_mosaics.shapes import Bool, Float, Int
 from memory_mosaics.sizes import check_memory

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from memory_mosaics.ops.precision import at_least_fp32
+from memory_mosaics.ops.common import at_least_fp32
+from memory_mosaics.ops.contextual_recall import contextual_recall
 from memory_mosaics.ops.recall import Sharpness, recall
-from memory_mosaics.ops.triton import contextual_recall
 from memory_mosaics.shapes import Bool, Float, Int
 
 State = tuple[Tensor, ...]
@@ -46,8 +46,8 @@ class Question(NamedTuple):
     def answer(self, dropout: float = 0.0) -> Float[Tensor, "B T H V"]:
         """What the memories say. `dropout` forgets that share of the retrieval weights."""
         keys, values, known, real, held = self.pairs
-        if self.own and not dropout and contextual_recall.takes(self.queries, values):
-            return contextual_recall.contextual_recall(self.queries, values)
+        if self.own and not dropout:
+            return contextual_recall(self.queries, values)
         return recall(self.queries, keys, values, self.sharpness, known=known, real=real, held=held, dropout=dropout)
 
     def weights(self, times: Sequence[int] | None = None) -> Float[Tensor, "B H t N"]:

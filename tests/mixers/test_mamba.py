@@ -5,8 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from memory_mosaics.mixers.mamba import SEGMENT, MambaConfig
+from memory_mosaics.mixers.mamba import MambaConfig
 from memory_mosaics.ops.scan import recurrence
+from memory_mosaics.ops.selective_scan import SEGMENT
 
 LENGTHS = [1, 2, 63, 130, SEGMENT, 1000]
 

@@ -1,29 +1,20 @@
-"""Recall from what came before, against its definition: the op everywhere, its kernels on a GPU or interpreted."""
-
-import importlib.util
 from math import log
 
 import pytest
 import torch
-from test_triton import DEVICE, INTERPRETED, assert_same, run_alone, with_gradients
+from triton_forms import DEVICE, KERNELS, assert_same, check_registration, needs_kernels, with_gradients
 
 from memory_mosaics.memory import ContextualMemoryConfig
+from memory_mosaics.ops import contextual_recall as module
+from memory_mosaics.ops.contextual_recall import contextual_recall, reference
 from memory_mosaics.ops.recall import recall
 from memory_mosaics.ops.recall import reference as recall_reference
-from memory_mosaics.ops.triton import contextual_recall as form
 
-pytestmark = pytest.mark.gpu if DEVICE == "cuda" else []
+DTYPE = torch.bfloat16 if KERNELS else torch.float32
 H = 2
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="the kernels are tested in this process")
-def test_kernels_under_the_interpreter():
-    run_alone("TestForm", file=__file__, TRITON_INTERPRET="1")
-
-
-def problem(time: int, *, width: int = 16, dtype: torch.dtype = torch.bfloat16, rows: int = 2) -> list[torch.Tensor]:
+def problem(time: int, *, width: int = 16, dtype: torch.dtype = DTYPE, rows: int = 2) -> list[torch.Tensor]:
     torch.manual_seed(time)
     keys, values = (torch.randn(rows, steps, H, width, device=DEVICE) for steps in (time, time - 1))
     unit = torch.nn.functional.normalize(keys, dim=-1)
@@ -32,21 +23,22 @@ def problem(time: int, *, width: int = 16, dtype: torch.dtype = torch.bfloat16, 
 
 
 def exact(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    return form.reference(keys.float(), values.float()).to(keys.dtype)
+    return reference(keys.float(), values.float()).to(keys.dtype)
 
 
-class TestForm:
+class TestTriton:
     @pytest.mark.parametrize("time", [2, 3, 63, 64, 65, 130, 192])
     @pytest.mark.parametrize("width", [16, 32, 64])
     def test_it_is_the_definition(self, time, width):
         inputs = problem(time, width=width)
         weight = torch.randn_like(inputs[0])
-        fast, slow = (with_gradients(act, inputs, (weight,)) for act in (form.contextual_recall, exact))
+        fast, slow = (with_gradients(act, inputs, (weight,)) for act in (contextual_recall, exact))
         answers, d_keys, d_values = zip(fast, slow, strict=True)
         assert_same(*([x] for x in answers), 3e-3)
         assert_same(*([x] for x in d_values), 4e-3)
         assert_same(*([x] for x in d_keys), 8e-3 if time > 3 else 2e-2)  # as PyTorch's own kernel; few pairs cancel
 
+    @needs_kernels
     def test_total_weights(self):
         keys, values = problem(70)
         _, lse = torch.ops.memory_mosaics.contextual_recall(keys, values)
@@ -57,17 +49,17 @@ class TestForm:
     def test_gradients_in_float16(self):
         inputs = problem(130, width=32, dtype=torch.float16)
         weight = torch.randn_like(inputs[0])
-        fast, slow = (with_gradients(act, inputs, (weight,)) for act in (form.contextual_recall, exact))
+        fast, slow = (with_gradients(act, inputs, (weight,)) for act in (contextual_recall, exact))
         assert_same(fast, slow, 2e-3)
 
     def test_the_first_answer_is_nothing(self):
-        assert (form.contextual_recall(*problem(70))[:, 0] == 0).all()
+        assert (contextual_recall(*problem(70))[:, 0] == 0).all()
 
     def test_a_memory_that_is_very_sharp(self):
         """Scores far apart: nothing overflows, and the nearest key answers."""
         keys, values = problem(80, dtype=torch.float16)
         keys = (keys.detach() * 20).requires_grad_()
-        answers = form.contextual_recall(keys, values)
+        answers = contextual_recall(keys, values)
         answers.float().square().sum().backward()
         assert answers.isfinite().all()
         assert keys.grad.isfinite().all()
@@ -80,31 +72,33 @@ class TestForm:
         inside.copy_(keys)
         strided = inside.requires_grad_()
         weight = torch.randn(2, 70, 16, H, device=DEVICE, dtype=keys.dtype).transpose(2, 3)  # a gradient as awkward
-        fast, slow = (with_gradients(form.contextual_recall, [k, values], (weight,)) for k in (strided, keys))
+        fast, slow = (with_gradients(contextual_recall, [k, values], (weight,)) for k in (strided, keys))
         assert_same(fast, slow, 1e-6)
 
+    @needs_kernels
+    def test_registration(self):
+        check_registration("contextual_recall", *problem(9))
 
-@pytest.mark.skipif(INTERPRETED, reason="checks the registration, not the kernels")
-def test_the_op_is_well_registered():
-    checks = ("test_schema", "test_faketensor", "test_aot_dispatch_static")
-    torch.library.opcheck(torch.ops.memory_mosaics.contextual_recall.default, problem(9), test_utils=checks)
+    @pytest.mark.parametrize("ahead", [1, 2, 3])
+    def test_gradients_are_those_of_small_differences(self, ahead):
+        keys, values = (x.detach().cpu().double().requires_grad_() for x in problem(7))
+        assert torch.autograd.gradcheck(contextual_recall, (keys, values[:, ahead - 1 :]))
 
+    def test_what_the_kernels_are_for(self, monkeypatch):
+        def takes(keys, values):
+            called = []
+            monkeypatch.setattr(module, "_contextual_recall", lambda *inputs: called.append(inputs) or [keys])
+            contextual_recall(keys, values)
+            return bool(called)
 
-@pytest.mark.skipif(INTERPRETED, reason="checks what a layer chooses")
-def test_in_double_precision_the_gradient_is_right():
-    keys, values = (x.detach().cpu().double().requires_grad_() for x in problem(7))
-    assert torch.autograd.gradcheck(lambda k, v: form.contextual_recall(k, v), (keys, values))
-
-
-def test_what_the_kernels_are_for():
-    keys, values = problem(70)
-    assert form.takes(keys, values) == (DEVICE == "cuda" and importlib.util.find_spec("triton") is not None)
-    assert not form.takes(keys.float(), values.float())
-    assert not form.takes(keys, values[:, 1:])
-    assert not form.takes(keys[:, :1], values[:, :0])
-    for step, fits in ((2**24, True), (2**25, False)):
-        far = torch.empty_strided((1, 70, H, 16), (1, step, 16, 1), dtype=torch.bfloat16, device="meta")
-        assert form._fit(far, far[:, 1:]) == fits
+        keys, values = problem(70)
+        assert takes(keys, values) == KERNELS
+        assert not takes(keys.float(), values.float())
+        assert not takes(keys, values[:, 1:])
+        assert not takes(keys[:, :1], values[:, :0])
+        for step, fits in ((2**24, True), (2**25, False)):
+            far = torch.empty_strided((1, 70, H, 16), (1, step, 16, 1), dtype=torch.bfloat16, device="meta")
+            assert module._fits(far, far[:, 1:]) == fits
 
 
 @pytest.mark.gpu
@@ -117,7 +111,7 @@ def test_many_tiles_and_heads(time, rows):
     def plain(keys, values):
         return recall(keys, keys[:, :-1], values, known=0)
 
-    fast, slow = (with_gradients(act, inputs, (weight,)) for act in (form.contextual_recall, plain))
+    fast, slow = (with_gradients(act, inputs, (weight,)) for act in (contextual_recall, plain))
     assert_same(fast, slow, 8e-3)
 
 
@@ -128,5 +122,5 @@ def test_a_layer_answers_the_same_by_either_kernel(monkeypatch):
     layer = ContextualMemoryConfig(heads=4).build(256).to(DEVICE, torch.bfloat16)
     x = torch.randn(2, 100, 256, device=DEVICE, dtype=torch.bfloat16)
     with_op = layer(x)[0]
-    monkeypatch.setattr(form, "takes", lambda *_: False)
+    monkeypatch.setattr(module, "can_use_triton", lambda *_, **__: False)
     torch.testing.assert_close(with_op, layer(x)[0], atol=2e-2, rtol=2e-2)

@@ -3,17 +3,28 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
+from triton_forms import (
+    AWKWARD,
+    DEVICE,
+    TOLERANCE,
+    assert_same,
+    check_registration,
+    dtypes,
+    key_problem,
+    needs_kernels,
+    starts,
+    times,
+    with_gradients,
+)
 
-from memory_mosaics.ops.leaky_average import CHUNK, _in_chunks, leaky_average, reference
+from memory_mosaics.ops import leaky_average as module
+from memory_mosaics.ops.leaky_average import CHUNK, _in_chunks, key_reference, leaky_average, leaky_key, reference
 
 
 def by_products(x, decay, mean=None):
     """The form for compilers and GPUs."""
     means = _in_chunks(x, decay, x.new_zeros(x.shape[0], *x.shape[2:]) if mean is None else mean)
     return means, means[:, -1]
-
-
-AWKWARD = [1, 2, 63, 130, 1000]
 
 
 def problem(time: int, *, heads: int = 3, width: int = 5, batch: int = 2) -> tuple[torch.Tensor, ...]:
@@ -90,3 +101,60 @@ def test_autocast_does_not_reach_the_average():
 def test_gradients_are_those_of_small_differences():
     x, decay, mean = (tensor.detach().double().requires_grad_() for tensor in problem(40, heads=2, width=2, batch=1))
     assert torch.autograd.gradcheck(leaky_average, (x, decay, mean))
+
+
+class TestTriton:
+    @times
+    @dtypes
+    @starts
+    def test_keys(self, time, dtype, start):
+        inputs, weights = key_problem(time, dtype, start=start, batch=2 if start == "given" and time < 1000 else 1)
+        fast, slow = (with_gradients(form, inputs, weights) for form in (leaky_key, key_reference))
+        # What reaches the decay is a sum of terms of both signs, each as exact as a key.
+        assert_close(fast.pop(3), slow.pop(3), rtol=0.05, atol=TOLERANCE[dtype] * 2 * time**0.5)
+        assert_same(fast, slow, TOLERANCE[dtype])
+
+    @pytest.mark.parametrize("width", [32, 64, 128])
+    def test_keys_of_any_width(self, width):
+        inputs, weights = key_problem(70, torch.float32, width=width, batch=1)
+        fast, slow = (with_gradients(form, inputs, weights) for form in (leaky_key, key_reference))
+        assert_same(fast, slow, 1e-4)
+
+    def test_keys_of_nothing_are_nothing(self):
+        (_, decay, *_), _ = key_problem(3, torch.float32)
+        raw = torch.zeros(2, 70, 3, 16, device=DEVICE, requires_grad=True)
+        key, last = leaky_key(raw, decay)
+        (gradient,) = torch.autograd.grad(key.sum(), raw)
+        assert key.abs().max() == last.abs().max() == 0
+        assert gradient.isfinite().all()
+
+    @pytest.mark.parametrize("decays", [(0.0, 1.0), (1e-30, 0.9999)], ids=str)
+    def test_extreme_decays(self, decays):
+        inputs, weights = key_problem(600, torch.float32, decays=decays, batch=1)
+        fast, slow = (with_gradients(form, inputs, weights) for form in (leaky_key, key_reference))
+        assert_same(fast, slow, 1e-4)
+
+    @needs_kernels
+    @pytest.mark.parametrize("time", [70, 300])
+    def test_segments_do_not_show(self, time, monkeypatch):
+        """What enters a segment or a stretch comes from nothing, a few steps, most of a segment, or all before it."""
+        inputs, weights = key_problem(time, torch.float32, decays=(0.0, 0.6, 0.97, 1.0), batch=1)
+
+        def found(rows):
+            monkeypatch.setattr(module, "segments", lambda *_: (rows, -(-time // rows)))
+            return with_gradients(leaky_key, inputs, weights)
+
+        whole, *cut = (found(rows) for rows in (320, 64, 96, 256))
+        for parts in cut:
+            assert_same(parts[:2], whole[:2], 1e-5)
+            assert_same(parts[2:], whole[2:], 1e-4)
+
+    def test_only_the_last_average_is_used(self):
+        inputs, _ = key_problem(70, torch.float32)
+        fast, slow = (torch.autograd.grad(form(*inputs)[1].sum(), inputs[:3]) for form in (leaky_key, key_reference))
+        assert_same(list(fast), list(slow), 1e-4)
+
+    @needs_kernels
+    @starts
+    def test_registration(self, start):
+        check_registration("leaky_key", *key_problem(20, torch.float32, start=start)[0])

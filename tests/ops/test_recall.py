@@ -5,11 +5,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
+from triton_forms import AWKWARD, DEVICE, KERNELS, TOLERANCE, assert_same, check_registration, needs_kernels
 
 from memory_mosaics.ops import recall as module
-from memory_mosaics.ops.recall import dot_product, gaussian, merge, recall, recall_with_lse, reference
+from memory_mosaics.ops.recall import dot_product, gaussian, merge, recall, recall_with_lse, reference, splits
 
-AWKWARD = [1, 2, 63, 130, 1000]
+FEW_TOLERANCE = TOLERANCE | {torch.float16: 1e-3}
+B, H = 2, 2
 
 
 def problem(time, pairs, *, batch=2, heads=3, width=8, value_width=8):
@@ -192,3 +194,171 @@ def test_on_unit_keys_equation_2_is_equation_3_with_twice_the_sharpness():
 def test_gradients_are_those_of_small_differences(form):
     inputs = [tensor.detach().double().requires_grad_() for tensor in problem(5, 6, batch=1, heads=2, width=3)]
     assert torch.autograd.gradcheck(lambda *x: form(*x, known=2), inputs)
+
+
+def strided(rows: int, steps: int, width: int, dtype: torch.dtype) -> torch.Tensor:
+    """Every other head of some of a tensor with more of everything; nothing around it is a number."""
+    around = torch.full((rows + 1, steps + 7, 2 * H, width + 5), torch.nan, device=DEVICE, dtype=dtype)
+    view = around[1:, 3 : steps + 3, ::2, :width]
+    view.copy_(torch.randn(rows, steps, H, width))
+    return view
+
+
+def few_problem(queries: int, pairs: int, *, dtype=torch.float32, width=16, value_width=32) -> dict[str, torch.Tensor]:
+    return dict(
+        queries=strided(B, queries, width, dtype),
+        keys=strided(B, pairs, width, dtype),
+        values=strided(B, pairs, value_width, dtype),
+        sharpness=torch.linspace(0.2, 2, H, device=DEVICE),
+    )
+
+
+def marks(pairs: int) -> torch.Tensor:
+    """Which pairs are real: a row without any, and one that begins and ends with some that are not."""
+    real = torch.rand(B, 2 * pairs, device=DEVICE)[:, ::2] < 0.7
+    real[0] = False
+    real[1, : pairs // 4] = real[1, pairs - pairs // 3 :] = False
+    return real
+
+
+def answer(queries, keys, values, sharpness=None, real=None, held=None) -> torch.Tensor:
+    """By the kernels for few queries, or where they do not run by the PyTorch form."""
+    if KERNELS:
+        return torch.ops.memory_mosaics.recall_few(queries, keys, values, sharpness, real, held)
+    with torch.no_grad():
+        return recall(queries, keys, values, 1.0 if sharpness is None else sharpness, real=real, held=held)
+
+
+def expected_answer(queries, keys, values, sharpness=None, real=None, held=None) -> torch.Tensor:
+    seen = torch.ones(keys.shape[:2], dtype=torch.bool, device=DEVICE) if real is None else real
+    seen = seen if held is None else seen & (torch.arange(keys.shape[1], device=DEVICE) < held[:, None])
+    answers, _ = reference(queries, keys, values, 1.0 if sharpness is None else sharpness, real=seen)
+    return answers.to(queries.dtype)
+
+
+def check_few(dtype=torch.float32, **given) -> torch.Tensor:
+    found = answer(**given)
+    assert_same([found], [expected_answer(**given)], FEW_TOLERANCE[dtype])
+    return found
+
+
+@pytest.fixture(params=[0, 132], ids=["one split", "many splits"])
+def processors(request, monkeypatch):
+    monkeypatch.setattr(module, "multiprocessors", lambda _: request.param)
+    return request.param
+
+
+few = pytest.mark.parametrize("queries", [1, 5, 33, 64])
+
+
+@pytest.mark.usefixtures("processors")
+class TestTriton:
+    @few
+    @pytest.mark.parametrize("dtype", FEW_TOLERANCE, ids=str)
+    def test_all_pairs(self, queries, dtype):
+        check_few(dtype, **few_problem(queries, 150, dtype=dtype))
+
+    @few
+    def test_marked_pairs(self, queries):
+        found = check_few(**few_problem(queries, 150), real=marks(150))
+        assert found[0].abs().max() == 0 < found[1].abs().min()
+
+    @pytest.mark.parametrize("queries", [1, 33])
+    @pytest.mark.parametrize("count", [(0, 1), (64, 150), (130, 999)], ids=str)
+    def test_counted_pairs(self, queries, count):
+        given, count = few_problem(queries, 150), torch.tensor(count, device=DEVICE)
+        check_few(**given, held=count)
+        check_few(**given, held=count, real=~marks(150))
+
+    @needs_kernels
+    @pytest.mark.parametrize("queries", [1, 5])
+    def test_what_lies_beyond_the_count_is_never_read(self, queries):
+        given, count = few_problem(queries, 150), torch.tensor([20, 99], device=DEVICE)
+        beyond = torch.arange(150, device=DEVICE) >= count[:, None]
+        expected = answer(**given, held=count)
+        given["keys"][beyond] = given["values"][beyond] = torch.nan
+        assert_close(answer(**given, held=count), expected, rtol=0, atol=0)
+
+    @pytest.mark.parametrize("queries", [1, 5])
+    @pytest.mark.parametrize("dtype", FEW_TOLERANCE, ids=str)
+    def test_odd_widths(self, queries, dtype):
+        check_few(dtype, **few_problem(queries, 100, dtype=dtype, width=19, value_width=16))
+
+    @pytest.mark.parametrize("queries", [1, 20])
+    @pytest.mark.parametrize(("width", "value_width"), [(64, 64), (128, 128), (131, 128)])
+    def test_wide_heads(self, queries, width, value_width):
+        check_few(
+            **few_problem(queries, 100, width=width, value_width=value_width), held=torch.tensor([90, 30]).to(DEVICE)
+        )
+
+    @pytest.mark.parametrize("queries", [1, 5])
+    @pytest.mark.parametrize("pairs", [1, 2, 63, 64, 65])
+    def test_few_pairs(self, queries, pairs):
+        given = few_problem(queries, pairs)
+        check_few(**given | dict(sharpness=None))
+        check_few(**given, real=torch.ones(B, pairs, dtype=torch.bool, device=DEVICE))
+
+    @pytest.mark.parametrize("queries", [1, 5])
+    def test_pairs_shared_by_all_rows(self, queries):
+        given = few_problem(queries, 200)
+        shared = {name: given[name][:1].expand(B, -1, -1, -1) for name in ("keys", "values")}
+        check_few(**given | shared)
+
+    @pytest.mark.parametrize("queries", [1, 5])
+    def test_scores_far_from_zero(self, queries):
+        given = few_problem(queries, 200)
+        given["sharpness"] = torch.tensor([-300.0, 300.0], device=DEVICE)
+        found, expected = answer(**given), expected_answer(**given)
+        assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+    def test_nothing_stored(self):
+        given = few_problem(3, 0)
+        assert recall(**given).abs().max() == 0
+
+    @needs_kernels
+    @pytest.mark.parametrize("options", [(None, None), (marks(50), torch.tensor([3, 40]))], ids=["all", "some"])
+    def test_registration(self, options):
+        given = [*few_problem(3, 50).values(), *(x if x is None else x.to(DEVICE) for x in options)]
+        check_registration("recall_few", *given)
+
+
+@pytest.mark.parametrize("change", [{}, dict(width=257), dict(dtype=torch.float64)], ids=str)
+def test_triton_is_for_some_dtypes_and_widths(change, monkeypatch):
+    called = []
+    monkeypatch.setattr(module, "_recall_few", lambda queries, *_: called.append(queries) or queries)
+    with torch.no_grad():
+        recall(**few_problem(**dict(queries=2, pairs=9, value_width=16) | change))
+    assert bool(called) == (KERNELS and not change)
+
+
+@pytest.mark.parametrize(
+    ("programs", "pairs", "tile", "expected"),
+    [(12, 2048, 1, 32), (12, 8192, 1, 88), (768, 8192, 1, 2), (12, 2688, 16, 42), (12, 2688, 64, 22), (9999, 64, 1, 1)],
+)
+def test_triton_splits_fill_the_device(programs, pairs, tile, expected):
+    assert splits(programs, pairs, tile, 64, torch.device("cpu")) == expected
+
+
+@needs_kernels
+def test_triton_compiled_whole():
+    given = [*few_problem(3, 50).values(), marks(50), None]
+    op = torch.ops.memory_mosaics.recall_few
+    assert_close(torch.compile(op, fullgraph=True, backend="aot_eager")(*given), op(*given))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA device")
+@few
+def test_recorded_once_and_replayed_as_the_memory_fills(queries):
+    given, count = (
+        few_problem(queries, 2000, dtype=torch.bfloat16, width=64, value_width=64),
+        torch.zeros(B).long().cuda(),
+    )
+    answer(**given, held=count)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = answer(**given, held=count)
+    for filled in ([1, 2], [500, 63], [2000, 1999]):
+        count.copy_(torch.tensor(filled))
+        graph.replay()
+        assert_same([found], [expected_answer(**given, held=count)], FEW_TOLERANCE[torch.bfloat16])

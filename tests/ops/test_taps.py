@@ -1,8 +1,20 @@
 import pytest
 import torch
 from torch.testing import assert_close
+from triton_forms import (
+    DEVICE,
+    TOLERANCE,
+    assert_same,
+    check_registration,
+    dtypes,
+    needs_kernels,
+    strided,
+    tensor,
+    times,
+    with_gradients,
+)
 
-from memory_mosaics.ops.taps import _sums, tapped
+from memory_mosaics.ops.taps import _sums, reference, tapped, tapped_value, value_reference
 
 
 @pytest.mark.parametrize("taps", [1, 2, 4])
@@ -10,15 +22,13 @@ from memory_mosaics.ops.taps import _sums, tapped
 def test_sums_and_gradients_are_those_of_the_definition(taps, time):
     x = torch.randn(2, time, 3, 5, dtype=torch.float64, requires_grad=True)
     c = torch.randn(3, taps, dtype=torch.float64, requires_grad=True)
-    expected = [sum(c[:, j, None] * x[:, t + j] for j in range(taps)) for t in range(time - taps + 1)] or [
-        x[:, 0] * c[:, :1]
-    ][:0]
     found = tapped(x, c)
     assert found.shape == (2, max(time - taps + 1, 0), 3, 5)
-    if expected:
-        assert_close(found, torch.stack(expected, dim=1))
-        assert torch.autograd.gradcheck(tapped, (x, c))
-        assert_close(_sums(x, c), found)
+    for t in range(found.shape[1]):
+        assert_close(found[:, t], sum(c[:, j, None] * x[:, t + j] for j in range(taps)))
+    assert_close(found, reference(x, c))
+    assert_close(_sums(x, c), found)
+    assert torch.autograd.gradcheck(tapped, (x, c))
 
 
 def test_precise_taps_make_precise_sums():
@@ -28,3 +38,19 @@ def test_precise_taps_make_precise_sums():
     found.sum().backward()
     assert x.grad is not None
     assert c.grad is not None
+
+
+class TestTriton:
+    @times
+    @dtypes
+    def test_values(self, time, dtype):
+        batch = 2 if time < 1000 else 1
+        inputs = strided(batch, time, 3, 16, dtype=dtype), tensor(3, 2)
+        weights = (torch.randn(batch, time - 1, 3, 16, device=DEVICE),)
+        fast, slow = (with_gradients(form, inputs, weights) for form in (tapped_value, value_reference))
+        assert_close(fast.pop(), slow.pop(), rtol=0.05, atol=TOLERANCE[dtype] * 2 * time**0.5)
+        assert_same(fast, slow, TOLERANCE[dtype])
+
+    @needs_kernels
+    def test_registration(self):
+        check_registration("tapped_value", tensor(2, 9, 3, 16), tensor(3, 2))

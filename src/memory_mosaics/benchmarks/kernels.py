@@ -1,4 +1,4 @@
-"""Each operation alone, forward and backward: the op of ops/triton beside plain PyTorch, recall by every stock kernel.
+"""Each operation alone, forward and backward: the Triton form beside plain PyTorch, recall by every stock kernel.
 
 What moves numbers is held against the copy, counting the least that must be read and written: inputs, answers and
 their gradients, once each. What multiplies matrices is held against the product; the backward pass of recall has five
@@ -20,10 +20,12 @@ from memory_mosaics.benchmarks.clock import Clock, progress, short
 from memory_mosaics.errors import one_line
 from memory_mosaics.extractors import normalise
 from memory_mosaics.language_model import next_token_loss
-from memory_mosaics.ops.leaky_average import leaky_average
+from memory_mosaics.ops.contextual_recall import contextual_recall
+from memory_mosaics.ops.cross_entropy import linear_cross_entropy
+from memory_mosaics.ops.gated_average import gated_average, gated_key
+from memory_mosaics.ops.leaky_average import leaky_average, leaky_key
 from memory_mosaics.ops.recall import recall
-from memory_mosaics.ops.triton import contextual_recall, cross_entropy, gated_average, taps
-from memory_mosaics.ops.triton import leaky_average as keys
+from memory_mosaics.ops.taps import tapped, tapped_value
 
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -142,7 +144,7 @@ def _keys(clock: Clock, shape: Shape) -> Case:
     def plain(raw: Tensor, decay: Tensor) -> Tensor:
         return normalise(leaky_average(raw.float(), decay)[0]).to(raw.dtype)
 
-    forms = {"PyTorch": _compiled(clock, plain), "op": lambda *given: keys.leaky_key(*given)[0]}
+    forms = {"PyTorch": _compiled(clock, plain), "op": lambda *given: leaky_key(*given)[0]}
     return Case("key", "GB/s", forms, (raw, decay), (2 * raw.nbytes, 3 * raw.nbytes))
 
 
@@ -151,16 +153,20 @@ def _gated_keys(clock: Clock, shape: Shape) -> Case:
     steps = [torch.rand(raw.shape[:3], device=clock.device).requires_grad_() for _ in range(2)]
 
     def plain(raw: Tensor, decay: Tensor, gate: Tensor) -> Tensor:
-        return normalise(gated_average.scan(gate[..., None] * raw.float(), decay, None)).to(raw.dtype)
+        return normalise(gated_average(raw, decay, gate)).to(raw.dtype)
 
-    forms = {"PyTorch": _compiled(clock, plain), "op": lambda *given: gated_average.gated_key(*given)[0]}
+    forms = {"PyTorch": _compiled(clock, plain), "op": lambda *given: gated_key(*given)[0]}
     return Case("gated key", "GB/s", forms, (raw, *steps), (2 * raw.nbytes, 4 * raw.nbytes))
 
 
 def _values(clock: Clock, shape: Shape) -> Case:
     raw = _random(clock, shape.batch, shape.time, shape.heads, shape.head_width)
     mixing = torch.rand(shape.heads, 2, device=clock.device).requires_grad_()
-    forms = {"PyTorch": _compiled(clock, taps.reference), "op": taps.tapped_value}
+
+    def plain(raw: Tensor, taps: Tensor) -> Tensor:
+        return normalise(tapped(raw.float(), taps)).to(raw.dtype)
+
+    forms = {"PyTorch": _compiled(clock, plain), "op": tapped_value}
     return Case("value", "GB/s", forms, (raw, mixing), (2 * raw.nbytes, 3 * raw.nbytes))
 
 
@@ -171,7 +177,7 @@ def _contextual(clock: Clock, shape: Shape) -> Case:
     asking = {"recall": partial(recall, known=0)} | {
         name: partial(_stock, BACKENDS[name], ahead=1) for name in STOCK[clock.device.type]
     }
-    forms = {"op": contextual_recall.contextual_recall} | {
+    forms = {"op": contextual_recall} | {
         name: _compiled(clock, lambda keys, values, ask=ask: ask(keys, keys[:, :-1], values))
         for name, ask in asking.items()
     }
@@ -207,7 +213,7 @@ def _loss(clock: Clock, shape: Shape) -> Case:
 def _loss_in_chunks(clock: Clock, shape: Shape) -> Case:
     """It computes the gradients on its way forward, while it has the logits."""
     inputs, work = _features(clock, shape)
-    return Case("loss", "TFLOP/s", {"op": cross_entropy.linear_cross_entropy}, inputs, (3 * work, None))
+    return Case("loss", "TFLOP/s", {"op": linear_cross_entropy}, inputs, (3 * work, None))
 
 
 def _features(clock: Clock, shape: Shape) -> tuple[tuple[Tensor, Tensor, Tensor], int]:

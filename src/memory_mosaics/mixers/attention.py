@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from memory_mosaics.config import ExtractorConfig, MixerConfig, at_least, part
 from memory_mosaics.extractors import Extractor, LinearConfig, no_peeking
 from memory_mosaics.memory import head_width
-from memory_mosaics.ops.precision import at_least_fp32, wide
+from memory_mosaics.ops.common import at_least_fp32, at_least_fp32_dtype
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import Question, State, remember, stored_count, with_room
 
@@ -38,7 +38,7 @@ class PositionCode(Protocol):
 
 def positions(x: Float[Tensor, "B T H D"], start: int | Tensor) -> Float[Tensor, "_ T"]:
     """Of each step, the same for all rows (1 T) or not (B T)."""
-    time = torch.arange(x.shape[1], device=x.device, dtype=wide(x))
+    time = torch.arange(x.shape[1], device=x.device, dtype=at_least_fp32_dtype(x))
     return (start + time)[None] if isinstance(start, int) else start[:, None] + time
 
 
@@ -53,7 +53,7 @@ class Rotary:
         D = queries.shape[-1]
         if D % 2:
             raise ValueError(f"rotary positions turn pairs of coordinates, but a head is {D} wide")
-        speed = self.base ** (-torch.arange(0, D, 2, device=queries.device, dtype=wide(queries)) / D)
+        speed = self.base ** (-torch.arange(0, D, 2, device=queries.device, dtype=at_least_fp32_dtype(queries)) / D)
         angle = positions(queries, start)[:, :, None, None] * speed  # (B or 1, T, 1, D/2)
         x, y = at_least_fp32(queries).chunk(2, dim=-1)
         turned = torch.cat([x * angle.cos() - y * angle.sin(), x * angle.sin() + y * angle.cos()], dim=-1)
@@ -77,7 +77,9 @@ class Alibi:
 
     def keys(self, keys: Float[Tensor, "B T H D"], start: int | Tensor) -> Float[Tensor, "B T H E"]:
         B, H = len(keys), keys.shape[2]
-        rest = positions(keys, start)[:, :, None] * alibi_slopes(H, keys.device, wide(keys))  # (B or 1, T, H)
+        rest = positions(keys, start)[:, :, None] * alibi_slopes(
+            H, keys.device, at_least_fp32_dtype(keys)
+        )  # (B or 1, T, H)
         digits = []
         for _ in range(3):
             digits.append(rest.to(keys.dtype))

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from memory_mosaics.config import MixerConfig, at_least, part
 from memory_mosaics.mixers.state_space import extended, masked
+from memory_mosaics.ops.common import at_least_fp32_dtype, full_precision
 from memory_mosaics.ops.convolution import causal_convolution
-from memory_mosaics.ops.precision import full_precision, wide
 from memory_mosaics.ops.taps import tapped
 from memory_mosaics.parameters import UNDECAYED
 from memory_mosaics.shapes import Bool, Float
@@ -51,7 +51,7 @@ class ShortConvolution(nn.Module):
         self, x: Float[Tensor, "B T W"], past: Float[Tensor, "B K W"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], Float[Tensor, "B K W"]]:
         window, past = extended(past, x, self.kernel.shape[1] - 1)
-        y = tapped(window[..., None].to(wide(x)), self.kernel.to(wide(x)))[..., 0]
+        y = tapped(window[..., None].to(at_least_fp32_dtype(x)), self.kernel.to(at_least_fp32_dtype(x)))[..., 0]
         return (y if self.offset is None else y + self.offset).to(x.dtype), past
 
 
@@ -131,7 +131,7 @@ class Hyena(nn.Module):
         """K * u after any number of steps more."""
         time, longest = u.shape[1], self.filter.length
         u = u if past is None else torch.cat([past.to(u.dtype), u], dim=1)
-        K = self.filter(min(u.shape[1], longest), wide(u))
+        K = self.filter(min(u.shape[1], longest), at_least_fp32_dtype(u))
         if time == 1:
             y = (u[:, -longest:] * K.flip(1).mT).sum(1, keepdim=True)
         else:
@@ -145,7 +145,7 @@ class Hyena(nn.Module):
         if u.shape[1] != 1:
             raise ValueError(f"a state with room takes one token at a time, not {u.shape[1]}")
         inputs[torch.arange(len(count), device=count.device), count] = u[:, 0].to(inputs.dtype)
-        K = self.filter(min(inputs.shape[1], self.filter.length), wide(u)).mT
+        K = self.filter(min(inputs.shape[1], self.filter.length), at_least_fp32_dtype(u)).mT
         ago = count[:, None] - torch.arange(inputs.shape[1], device=count.device)  # (B, C)
         reached = (ago >= 0) & (ago < len(K))
         weights = K[ago.clamp(0, len(K) - 1)] * reached[..., None]

@@ -26,8 +26,8 @@ from torch.utils.checkpoint import checkpoint
 from memory_mosaics.config import MixerConfig, at_least, part
 from memory_mosaics.extractors import heads_of
 from memory_mosaics.memory import head_width
-from memory_mosaics.ops.precision import full_precision, wide
-from memory_mosaics.ops.scan import Elements, rounded, scan
+from memory_mosaics.ops.common import at_least_fp32_dtype, full_precision
+from memory_mosaics.ops.scan import Elements, bucket_length, scan
 from memory_mosaics.shapes import Bool, Float, Int
 from memory_mosaics.storage import State
 
@@ -60,7 +60,7 @@ def linear_attention(
         decay = log_decay.expand(B, T, H, D)
         return kernel(queries, keys, values, decay, scale=1.0, initial_state=memory, output_final_state=True)
     size = min(chunk, T)
-    missing = rounded(-(-T // size)) * size - T
+    missing = bucket_length(-(-T // size)) * size - T
     inputs = (F.pad(x, (0, 0, 0, 0, 0, missing)) for x in (queries, keys, values, log_decay))
     q, k, v, g = (x.unflatten(1, (-1, size)) for x in inputs)  # (B, N, C, H, _)
     with full_precision(queries.device):
@@ -138,7 +138,7 @@ class LinearTransformer(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], State]:
-        exact = wide(x)
+        exact = at_least_fp32_dtype(x)
         q, v = (heads_of(map(x), self.heads, None).to(exact) for map in (self.query, self.value))
         k = heads_of(self.key(x), self.heads, mask).to(exact) * q.shape[-1] ** -0.5
         if self.training and self.dropout:
@@ -173,7 +173,7 @@ class RetNet(nn.Module):
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], State]:
         B, T, _ = x.shape
-        exact = wide(x)
+        exact = at_least_fp32_dtype(x)
         memory, seen = state or (None, torch.zeros(B, dtype=torch.long, device=x.device))
         real = torch.ones(B, T, dtype=torch.long, device=x.device) if mask is None else mask.long()
         position = (seen[:, None] + real.cumsum(dim=1) - 1).clamp(min=0)
@@ -215,7 +215,7 @@ class GLA(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], State]:
-        exact = wide(x)
+        exact = at_least_fp32_dtype(x)
         q, v, decay = (heads_of(map(x), self.heads, None).to(exact) for map in (self.query, self.value, self.decay))
         k = heads_of(self.key(x), self.heads, mask).to(exact) * v.shape[-1] ** -0.5
         log_decay = (F.logsigmoid(decay) / GATE_TEMPERATURE).clamp(min=FASTEST_GATE)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from memory_mosaics.config import MixerConfig, part
-from memory_mosaics.ops.precision import full_precision
+from memory_mosaics.ops.common import full_precision
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import State
 

@@ -11,50 +11,20 @@ the depth asked for: a matter of the whole model. This is the mixer, the same in
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from memory_mosaics.config import MixerConfig, at_least, part
 from memory_mosaics.mixers.hyena import ShortConvolution
 from memory_mosaics.mixers.state_space import masked, random_steps
-from memory_mosaics.ops.precision import full_precision, wide
-from memory_mosaics.ops.scan import recurrence
-from memory_mosaics.ops.triton import TRITON
-from memory_mosaics.ops.triton.selective_scan import selective_scan as fused_scan
+from memory_mosaics.ops.common import at_least_fp32_dtype, full_precision
+from memory_mosaics.ops.selective_scan import selective_scan
 from memory_mosaics.parameters import SENSITIVE, UNDECAYED, Rule
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import State
-
-SEGMENT = 128  # steps whose states h, N times as large as their inputs, exist at the same time
-
-
-def selective_scan(
-    u: Float[Tensor, "B T E"],
-    dt: Float[Tensor, "B T E"],
-    A: Float[Tensor, "E N"],
-    B: Float[Tensor, "B T N"],
-    C: Float[Tensor, "B T N"],
-    h: Float[Tensor, "B E N"],
-) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B E N"]]:
-    """C_t . h_t at every time and the last h, segment by segment. Going back, the states are computed anew."""
-    if u.is_cuda and TRITON and u.dtype == torch.float32 and u.shape[1] > 1:
-        return fused_scan(u, dt, A, B, C, h)
-    segments = [u.new_zeros(len(u), 0, u.shape[2])]
-    for inputs in zip(*(z.split(SEGMENT, dim=1) for z in (u, dt, B, C)), strict=True):
-        if inputs[0].shape[1] > 0:
-            found = checkpoint(_segment, *inputs, A, h, use_reentrant=False, preserve_rng_state=False)
-            y, h = cast(tuple[Tensor, Tensor], found)
-            segments.append(y)
-    return torch.cat(segments, dim=1), h
-
-
-def _segment(u: Tensor, dt: Tensor, B: Tensor, C: Tensor, A: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-    states = recurrence(torch.exp(dt[..., None] * A), (dt * u)[..., None] * B[:, :, None], h)
-    return (states @ C[..., None])[..., 0], states[:, -1].clone()
 
 
 class Mamba(nn.Module):
@@ -93,7 +63,7 @@ class Mamba(nn.Module):
         u = masked(F.silu(u), mask)  # again: a short convolution of nothing is its offset
         dt, B, C = self.select(u).split([self.rank, self.states, self.states], dim=-1)
         with full_precision(u.device):
-            dtype = wide(u)
+            dtype = at_least_fp32_dtype(u)
             dt, B, C, wide_u = (part.to(dtype) for part in (dt, B, C, u))
             dt = F.softplus(F.linear(dt, self.dt_map.to(dtype), self.dt_offset.to(dtype)))
             h = dt.new_zeros(*u.shape[::2], self.states) if h is None else h.to(dtype)

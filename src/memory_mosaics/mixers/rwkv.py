@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from memory_mosaics.config import MixerConfig, part
-from memory_mosaics.ops.precision import wide
+from memory_mosaics.ops.common import at_least_fp32_dtype
 from memory_mosaics.ops.scan import Elements, scan
 from memory_mosaics.parameters import SENSITIVE, Rule
 from memory_mosaics.shapes import Bool, Float
@@ -70,7 +70,7 @@ class RWKV(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], State]:
-        exact = wide(x)
+        exact = at_least_fp32_dtype(x)
         x = x if mask is None else x * mask[..., None]
         last, *average = state or (x.new_zeros(len(x), x.shape[2]),)
         inputs = torch.cat([last[:, None].to(x.dtype), x], dim=1)

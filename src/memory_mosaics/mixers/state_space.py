@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from memory_mosaics.config import MixerConfig, at_least, part
 from memory_mosaics.errors import UserError
+from memory_mosaics.ops.common import at_least_fp32_dtype, full_precision
 from memory_mosaics.ops.convolution import causal_convolution
-from memory_mosaics.ops.precision import full_precision, wide
 from memory_mosaics.parameters import SLOW, UNDECAYED
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import State
@@ -123,7 +123,7 @@ class DiagonalSSM(nn.Module):
     ) -> tuple[Float[Tensor, "B T W"], Float[Tensor, "B W N 2"]]:
         dtype, time = u.dtype, u.shape[1]
         with full_precision(u.device):
-            u = u.to(wide(u))
+            u = u.to(at_least_fp32_dtype(u))
             log_A, B, C = self.discrete(u.dtype)
             h = B.new_zeros(len(u), *B.shape) if state is None else torch.view_as_complex(state.to(u.dtype))
             if time == 0:
@@ -195,7 +195,7 @@ class ShiftSSM(nn.Module):
         dtype, time, taps = u.dtype, u.shape[1], self.B.shape[1]
         window, new_past = extended(past, u, taps - 1)
         with full_precision(u.device):
-            u, B, C = (z.to(wide(u)) for z in (u, self.B, self.C))
+            u, B, C = (z.to(at_least_fp32_dtype(u)) for z in (u, self.B, self.C))
             kernel = (F.pad(C, (0, taps - 1)).unfold(1, taps, 1) * B[:, None]).sum(-1)  # (W, L)
             if time == 1:
                 y = (window.to(u.dtype) * kernel.flip(1).mT).sum(1, keepdim=True)

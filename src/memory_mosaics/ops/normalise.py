@@ -5,7 +5,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from memory_mosaics.ops.precision import at_least_fp32
+from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.shapes import Float
 
 Length = float | Float[Tensor, " H"] | None  # of what is normalised, one for all or one a head; none is 1

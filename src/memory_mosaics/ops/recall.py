@@ -6,13 +6,17 @@ Time decides what a query may see, and one number says it: query 0 sees the firs
 `known + t`. A contextual memory that peeks p steps ahead has known = 1 - p (plus what was stored earlier), attention
 has known = 1, fixed pairs have known = None. A memory in which a query sees nothing answers zero.
 
-`reference` is the definition. `recall` gives the same numbers on PyTorch's fused attention kernels, in memory linear
-in T: the strict causal mask is an ordinary one on shifted tensors, and anything else goes block by block of queries.
+`recall` runs on PyTorch's fused attention kernels, in memory linear in T: the strict causal mask is an ordinary one on
+shifted tensors, and anything else goes block by block of queries. Few queries, as in a step of decoding, would leave
+most of a GPU idle, were each head one program: the Triton form splits the pairs of a head among several programs, and
+a second kernel merges what they found. Everything that decides about a launch is a shape: a step can be captured as a
+CUDA graph and remains right as the memory fills.
 """
 
+# pyright: reportInvalidTypeForm=false
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -20,17 +24,55 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-from memory_mosaics.ops.precision import at_least_fp32, wide
-from memory_mosaics.ops.triton import TRITON
-from memory_mosaics.ops.triton.recall import DTYPES, EMPTY, FEW, WIDEST, recall_few
+from memory_mosaics.ops.common import (
+    at_least_fp32,
+    at_least_fp32_dtype,
+    can_use_triton,
+    contiguous,
+    contiguous_rows,
+    custom_op,
+    multiprocessors,
+    tl,
+    triton,
+)
 from memory_mosaics.shapes import Bool, Float, Int
 
 BLOCK = 128  # queries at a time where a mask, dropout on the CPU, or the log-sum-exp is asked for
 TILE, TILES = 128, 128  # pairs, and tiles of them that occupy a large GPU; docs/LOG.md has what was measured
 FASTEST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+EMPTY = -1e30  # a score that no pair can have; finite, so that an empty memory has gradients too
+
+FEW = 64  # queries that the Triton form answers, at most
+WIDEST = 256  # of its keys and values; any width up to it
+TILE_BYTES = 2**14  # of keys and values at a time, or half of that with a single query
 
 Sharpness = float | Float[Tensor, "..."]
 Answer = TypeVar("Answer")
+
+
+def reference(
+    queries: Float[Tensor, "B T H D"],
+    keys: Float[Tensor, "B N H D"],
+    values: Float[Tensor, "B N H V"],
+    sharpness: Sharpness = 1.0,
+    *,
+    known: int | None = None,
+    real: Bool[Tensor, "B N"] | None = None,
+) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "B T H"]]:
+    """The definition, query by query in float32. The empty sum is zero: a memory that holds nothing says nothing."""
+    dtype = at_least_fp32_dtype(queries)
+    queries, keys, values = sharpened(queries.to(dtype), sharpness), keys.to(dtype), values.to(dtype)
+    B, T = queries.shape[:2]
+    i = torch.arange(keys.shape[1], device=keys.device)
+    answers, lse = _zeros(queries, values), queries.new_zeros(queries.shape[:3])
+    for b in range(B):
+        for t in range(T):
+            seen = torch.ones_like(i, dtype=torch.bool) if known is None else i < known + t
+            seen = seen if real is None else seen & real[b]
+            scores = torch.einsum("hd,nhd->hn", queries[b, t], keys[b, seen])
+            answers[b, t] = torch.einsum("hn,nhv->hv", scores.softmax(dim=-1), values[b, seen])
+            lse[b, t] = scores.logsumexp(dim=-1)
+    return answers, lse
 
 
 def recall(
@@ -57,11 +99,10 @@ def recall(
     if 0 in (time, pairs, keys.shape[1]):
         return _zeros(queries, values)
     few = len(queries) * time <= FEW and known is None and not (dropout or torch.is_grad_enabled())
-    too_wide = max(queries.shape[-1], values.shape[-1]) > WIDEST
-    if few and queries.is_cuda and TRITON and queries.dtype in DTYPES and not too_wide:
-        beta = sharpness if isinstance(sharpness, Tensor) and sharpness.ndim == 1 else None
+    if few and max(queries.shape[-1], values.shape[-1]) <= WIDEST and can_use_triton(queries, keys, values):
+        beta = sharpness.float() if isinstance(sharpness, Tensor) and sharpness.ndim == 1 else None
         queries = sharpened(queries, sharpness) if beta is None else queries
-        return recall_few(queries, keys, values, beta, real, held)
+        return _recall_few(queries, keys, values, beta, real, held)
     if held is not None:
         there = torch.arange(keys.shape[1], device=keys.device) < held[:, None]
         real = there if real is None else real & there
@@ -93,7 +134,9 @@ def recall_with_lse(
     """The answers and the logarithm of the total weight behind each (-inf where nothing was seen), for `merge`."""
     queries = sharpened(queries, sharpness)
     if 0 in (queries.shape[1], keys.shape[1]):
-        return _zeros(queries, values), queries.new_full(queries.shape[:3], -torch.inf, dtype=wide(queries))
+        return _zeros(queries, values), queries.new_full(
+            queries.shape[:3], -torch.inf, dtype=at_least_fp32_dtype(queries)
+        )
     ahead = 0 if known is None else 1 - known
     fused = real is None and ahead >= 0 and queries.device.type == "cpu" and not torch.is_grad_enabled()
     if fused and queries.shape[1] > ahead:  # the kernel knows its log-sum-exp, but has no gradient for it
@@ -115,31 +158,6 @@ def merge(
     )
     total = lse.logsumexp(dim=0)
     return answers, total.masked_fill(total < EMPTY / 2, -torch.inf)
-
-
-def reference(
-    queries: Float[Tensor, "B T H D"],
-    keys: Float[Tensor, "B N H D"],
-    values: Float[Tensor, "B N H V"],
-    sharpness: Sharpness = 1.0,
-    *,
-    known: int | None = None,
-    real: Bool[Tensor, "B N"] | None = None,
-) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "B T H"]]:
-    """The definition, query by query in float32. The empty sum is zero: a memory that holds nothing says nothing."""
-    dtype = wide(queries)
-    queries, keys, values = sharpened(queries.to(dtype), sharpness), keys.to(dtype), values.to(dtype)
-    B, T = queries.shape[:2]
-    i = torch.arange(keys.shape[1], device=keys.device)
-    answers, lse = _zeros(queries, values), queries.new_zeros(queries.shape[:3])
-    for b in range(B):
-        for t in range(T):
-            seen = torch.ones_like(i, dtype=torch.bool) if known is None else i < known + t
-            seen = seen if real is None else seen & real[b]
-            scores = torch.einsum("hd,nhd->hn", queries[b, t], keys[b, seen])
-            answers[b, t] = torch.einsum("hn,nhv->hv", scores.softmax(dim=-1), values[b, seen])
-            lse[b, t] = scores.logsumexp(dim=-1)
-    return answers, lse
 
 
 def dot_product(
@@ -203,8 +221,8 @@ def _attend_in_rows(
 ) -> Tensor:
     """The same from pairs that every query sees.
 
-    Going back, a program of the kernels has one tile of pairs: where these are few the queries are taken for several
-    rows, so that no multiprocessor is idle.
+    In the backward pass a program of the kernels has one tile of pairs: where these are few the queries are taken for
+    several rows, so that no multiprocessor is idle.
     """
     rows = _rows(queries, keys) if rows is None else rows
     if rows == 1:
@@ -274,9 +292,237 @@ def _masked(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor, drop
 
 
 def _weighed(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-    dtype = wide(queries)
+    dtype = at_least_fp32_dtype(queries)
     scores = torch.einsum("bthd,bnhd->bhtn", queries.to(dtype), keys.to(dtype)).masked_fill(~visible, EMPTY)
     anything = visible.any(dim=-1).transpose(1, 2)  # (B, block, 1)
     answers = torch.einsum("bhtn,bnhv->bthv", scores.softmax(dim=-1).to(values.dtype), values)
     lse = scores.logsumexp(dim=-1).transpose(1, 2)  # (B, block, H)
     return answers * anything[..., None], lse.masked_fill(~anything, -torch.inf)
+
+
+def launch_options(T: int, D: int, V: int, size: int) -> dict[str, int]:
+    """Tiles of a program: as large as stay in the registers (found by compiling for sm_90), with loads of 16 bytes."""
+    WD, WV = (max(16, _power_of_two(width)) for width in (D, V))
+    row = max(WD, WV) * size
+    tile = 1 if T == 1 else min(max(16, _power_of_two(T)), FEW if row < 1024 else 16)
+    block = min(64, max(16, (TILE_BYTES // 2 if T == 1 else TILE_BYTES) // (2 * row)))
+    options = dict(num_warps=8, num_stages=2) if row >= 512 and T > 1 else dict(num_warps=4, num_stages=3)
+    return dict(WD=WD, WV=WV, TILE=tile, BLOCK=block, **options)
+
+
+def splits(programs: int, N: int, tile: int, block: int, device: torch.device) -> int:
+    """Into how many the pairs of each head are split: so that each multiprocessor has a few programs to work on.
+
+    The more queries, the more there is to write and to merge for each split, and the fewer of them.
+    """
+    resident = min(8, max(2, 64 // tile))
+    return max(1, min(-(-resident * multiprocessors(device) // programs), -(-N // block)))
+
+
+def _power_of_two(size: int) -> int:
+    """The next one."""
+    return 1 << (size - 1).bit_length()
+
+
+def _few(
+    queries: Tensor, keys: Tensor, values: Tensor, sharpness: Tensor | None, real: Tensor | None, held: Tensor | None
+) -> Tensor:
+    """Answers from the pairs that are `real`, without gradients. What lies beyond the first `held` is never read.
+
+    This is cheaper than `real` alone, and the programs share out what is there, not the capacity. A value that is not
+    real must still be finite.
+    """
+    (queries, keys, values), (sharpness, held) = contiguous_rows(queries, keys, values), contiguous(sharpness, held)
+    (B, T, H, D), (N, V) = queries.shape, (values.shape[1], values.shape[-1])
+    options: dict[str, Any] = launch_options(T, D, V, keys.element_size())
+    tiles = -(-T // options["TILE"])
+    S = splits(B * H * tiles, N, options["TILE"], options["BLOCK"], keys.device)
+    y = torch.empty(B, T, H, V, dtype=queries.dtype, device=queries.device)
+    parts, lse = y, None
+    if S > 1:
+        parts = torch.empty(B, H, S, T, V, dtype=torch.float32, device=queries.device)
+        lse = torch.empty(B, H, S, T, dtype=torch.float32, device=queries.device)
+    strides = [stride for x in (queries, keys, values) for stride in x.stride()[:3]]
+    strides += (0, 0) if real is None else real.stride()
+    marks = None if real is None else real.view(torch.uint8)
+    recall_answer[(B * H, S, tiles)](
+        queries, keys, values, sharpness, marks, held, parts, lse, *strides, T, N, H, S, D=D, V=V,
+        HAS_SHARPNESS=sharpness is not None, HAS_REAL=real is not None, HAS_COUNT=held is not None, SPLIT=S > 1,
+        **options,
+    )  # fmt: skip
+    if S > 1:
+        together = min(_power_of_two(S), 2**12 // options["WV"])
+        sizes = dict(V=V, WV=options["WV"], BLOCK=options["BLOCK"], PARTS=together)
+        recall_merge[(B * H, T)](parts, lse, held, y, T, N, H, S, HAS_COUNT=held is not None, **sizes)
+    return y
+
+
+_recall_few = custom_op(
+    "recall_few",
+    _few,
+    fake=lambda queries, keys, values, *_: queries.new_empty(*queries.shape[:3], values.shape[-1]),
+)
+
+
+# The kernels. A program owns some of the pairs of one head of one row of the batch, and up to TILE queries. It walks
+# its pairs in blocks and leaves answers, and the base-2 logarithm of the total weight behind each, for `recall_merge`.
+#
+# The highest score so far begins at LOWEST, below any score but above the -inf of a pair that is not seen: so nothing
+# is ever -inf minus -inf, and what saw no pair has no weight beside what saw one.
+LOWEST = tl.constexpr(-1e30)
+LOG2E = tl.constexpr(1.4426950408889634)
+STAGES = tl.constexpr(3)  # of loads: without a product in a loop the compiler must be told
+LOOK = tl.constexpr(1024)  # marks of pairs looked at together
+
+
+@triton.jit
+def shares(count, b, N, S, BLOCK: tl.constexpr, HAS_COUNT: tl.constexpr):
+    """How many pairs can be visible, and how many of them each of S splits gets: whole blocks, evenly."""
+    last = tl.minimum(tl.maximum(tl.load(count + b), 0), N) if HAS_COUNT else N
+    return last, tl.cdiv(tl.cdiv(last, BLOCK), S) * BLOCK
+
+
+@triton.jit
+def narrowed(real, rn, start, stop):
+    """From the first real pair between start and stop to the last: room that is not filled costs a byte a pair."""
+    first, last = stop, start
+    for at in range(start, stop, LOOK):
+        n = at + tl.arange(0, LOOK)
+        seen = tl.load(real + n * rn, mask=n < stop, other=0) != 0
+        first = tl.minimum(first, tl.min(tl.where(seen, n, stop), axis=0))
+        last = tl.maximum(last, tl.max(tl.where(seen, n + 1, start), axis=0))
+    return first, last
+
+
+@triton.jit
+def by_sums(
+    q, keys, values, real, kn, vn, rn, start, stop, scale,
+    D: tl.constexpr, V: tl.constexpr, WD: tl.constexpr, WV: tl.constexpr, BLOCK: tl.constexpr, HAS_REAL: tl.constexpr,
+):  # fmt: skip
+    """One query: a tensor core would do sixteen. Each place in a block keeps a softmax of its own, and they meet only
+    once, at the end: inside the loop no warp waits for another.
+    """
+    place, d, w = tl.arange(0, BLOCK), tl.arange(0, WD), tl.arange(0, WV)
+    q = tl.load(q + d, mask=d < D, other=0.0).to(tl.float32) * scale
+    at_key, at_value = place[:, None] * kn + d[None, :], place[:, None] * vn + w[None, :]
+    top, total = tl.full([BLOCK], LOWEST, tl.float32), tl.zeros([BLOCK], tl.float32)
+    mixed = tl.zeros([BLOCK, WV], tl.float32)
+    for at in tl.range(start, stop, BLOCK, num_stages=STAGES):
+        seen = at + place < stop
+        k = tl.load(keys + at * kn + at_key, mask=seen[:, None] & (d < D)[None, :], other=0.0)
+        v = tl.load(values + at * vn + at_value, mask=seen[:, None] & (w < V)[None, :], other=0.0)
+        if HAS_REAL:
+            seen = tl.load(real + at * rn + place * rn, mask=seen, other=0) != 0
+        scores = tl.where(seen, tl.sum(k.to(tl.float32) * q[None, :], axis=1), float("-inf"))
+        higher = tl.maximum(top, scores)
+        fade, weight = tl.exp2(top - higher), tl.exp2(scores - higher)
+        total = total * fade + weight
+        mixed = mixed * fade[:, None] + weight[:, None] * v.to(tl.float32)
+        top = higher
+    highest = tl.max(top, axis=0)
+    fade = tl.exp2(top - highest)
+    total = tl.sum(total * fade, axis=0)
+    mixed = tl.sum(mixed * fade[:, None], axis=0)
+    one = tl.zeros([1], tl.float32)
+    return mixed[None, :], one + total, one + highest
+
+
+@triton.jit
+def by_products(
+    q, keys, values, real, qt, kn, vn, rn, T, start, stop, scale,
+    D: tl.constexpr, V: tl.constexpr, WD: tl.constexpr, WV: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_REAL: tl.constexpr,
+):  # fmt: skip
+    """Up to TILE queries, on the tensor cores."""
+    t, place, d, w = tl.arange(0, TILE), tl.arange(0, BLOCK), tl.arange(0, WD), tl.arange(0, WV)
+    asked = (t < T)[:, None] & (d < D)[None, :]
+    q = tl.load(q + t[:, None] * qt + d[None, :], mask=asked, other=0.0)
+    at_key, at_value = place[None, :] * kn + d[:, None], place[:, None] * vn + w[None, :]
+    top, total = tl.full([TILE], LOWEST, tl.float32), tl.zeros([TILE], tl.float32)
+    mixed = tl.zeros([TILE, WV], tl.float32)
+    for at in range(start, stop, BLOCK):
+        seen = at + place < stop
+        k = tl.load(keys + at * kn + at_key, mask=seen[None, :] & (d < D)[:, None], other=0.0)
+        v = tl.load(values + at * vn + at_value, mask=seen[:, None] & (w < V)[None, :], other=0.0)
+        if HAS_REAL:
+            seen = tl.load(real + at * rn + place * rn, mask=seen, other=0) != 0
+        scores = tl.dot(q, k, input_precision="tf32x3") * scale
+        scores = tl.where(seen[None, :], scores, float("-inf"))
+        higher = tl.maximum(top, tl.max(scores, axis=1))
+        fade, weights = tl.exp2(top - higher), tl.exp2(scores - higher[:, None])
+        total = total * fade + tl.sum(weights, axis=1)
+        mixed = tl.dot(weights.to(v.dtype), v, mixed * fade[:, None], input_precision="tf32x3")
+        top = higher
+    return mixed, total, top
+
+
+@triton.jit
+def recall_answer(
+    queries, keys, values, sharpness, real, count, y, lse,
+    qb, qt, qh, kb, kn, kh, vb, vn, vh, rb, rn, T, N, H, S,
+    D: tl.constexpr, V: tl.constexpr, WD: tl.constexpr, WV: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_SHARPNESS: tl.constexpr, HAS_REAL: tl.constexpr, HAS_COUNT: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    """The answers y (B T H V) of one head; of one split of its pairs y (B H S T V) and lse (B H S T)."""
+    row, s, first = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64), tl.program_id(2) * TILE
+    b, h = row // H, row % H
+    last, share = shares(count, b, N, S, BLOCK, HAS_COUNT)
+    start, stop = s * share, tl.minimum((s + 1) * share, last)
+    if SPLIT:  # noqa: SIM102 (the compiler drops the branch)
+        if start >= stop:  # `recall_merge` will not look here
+            return
+    if HAS_REAL:
+        real += b * rb
+        if not HAS_COUNT:
+            start, stop = narrowed(real, rn, start, stop)
+    scale = LOG2E
+    if HAS_SHARPNESS:
+        scale *= tl.load(sharpness + h)
+    queries += b * qb + h * qh + first.to(tl.int64) * qt
+    keys += b * kb + h * kh
+    values += b * vb + h * vh
+    if TILE == 1:
+        mixed, total, top = by_sums(
+            queries, keys, values, real, kn, vn, rn, start, stop, scale, D, V, WD, WV, BLOCK, HAS_REAL
+        )
+    else:
+        mixed, total, top = by_products(
+            queries, keys, values, real, qt, kn, vn, rn, T - first, start, stop, scale,
+            D, V, WD, WV, TILE, BLOCK, HAS_REAL,
+        )  # fmt: skip
+    total = tl.where(total > 0, total, 1.0)
+    mixed = mixed / total[:, None]
+    t, w = first + tl.arange(0, TILE), tl.arange(0, WV)
+    wanted = (t < T)[:, None] & (w < V)[None, :]
+    if SPLIT:
+        place = (row * S + s) * T + t
+        tl.store(lse + place, top + tl.log2(total), mask=t < T)
+    else:
+        place = (b * T + t) * H + h
+    tl.store(y + place[:, None] * V + w[None, :], mixed.to(y.dtype.element_ty), mask=wanted)
+
+
+@triton.jit
+def recall_merge(
+    answers, lse, count, y, T, N, H, S,
+    V: tl.constexpr, WV: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, HAS_COUNT: tl.constexpr,
+):  # fmt: skip
+    """One answer to one query, from those of the splits that had any pairs."""
+    b, t, h = tl.program_id(0).to(tl.int64) // H, tl.program_id(1), tl.program_id(0) % H
+    last, share = shares(count, b, N, S, BLOCK, HAS_COUNT)
+    splits = tl.cdiv(last, tl.maximum(share, 1))
+    part, w = tl.arange(0, PARTS), tl.arange(0, WV)
+    top, total, mixed = LOWEST, 0.0, tl.zeros([WV], tl.float32)
+    for first in range(0, splits, PARTS):
+        s = first + part
+        there = ((b * H + h) * S + s) * T + t
+        behind = tl.load(lse + there, mask=s < splits, other=float("-inf"))
+        some = (s < splits)[:, None] & (w < V)[None, :]
+        x = tl.load(answers + there[:, None] * V + w[None, :], mask=some, other=0.0)
+        higher = tl.maximum(top, tl.max(behind, axis=0))
+        fade, weights = tl.exp2(top - higher), tl.exp2(behind - higher)
+        total = total * fade + tl.sum(weights, axis=0)
+        mixed = mixed * fade + tl.sum(weights[:, None] * x, axis=0)
+        top = higher
+    mixed = mixed / tl.where(total > 0, total, 1.0)
+    tl.store(y + ((b * T + t) * H + h) * V + w, mixed.to(y.dtype.element_ty), mask=w < V)

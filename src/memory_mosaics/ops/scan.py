@@ -11,23 +11,23 @@ from memory_mosaics.shapes import Float
 Elements = Sequence[Tensor]
 
 
-def rounded(count: int) -> int:
-    """Of so many things to come one after the other, how many to make place for.
+def bucket_length(count: int) -> int:
+    """The length to pad a sequence of `count` elements to: under torch.compile the next of 1, 2, 3, 4, 6, 8, 12, ...
 
-    The compiler is slow where a length is open, and starts anew with every fixed one: for it 1, 2, 3, 4, 6, 8, 12, ...
+    A dynamic length compiles to slow code, and every static one is compiled anew.
     """
     if not torch.compiler.is_compiling():
         return count
-    place = 1
-    while place < count:
-        place += place // 3 if place % 3 == 0 else (place + 1) // 2
-    return place
+    length = 1
+    while length < count:
+        length += length // 3 if length % 3 == 0 else (length + 1) // 2
+    return length
 
 
 def scan(combine: Callable[[Elements, Elements], Elements], elements: Elements) -> Elements:
     """x_0, x_0 * x_1, x_0 * x_1 * x_2, ... along axis 1, for an associative product `combine` of tuples of tensors."""
     T = elements[0].shape[1]
-    missing = rounded(T) - T
+    missing = bucket_length(T) - T
     if missing == 0:
         return _scan(combine, elements)
     padded = [F.pad(x, [0, 0] * (x.ndim - 2) + [0, missing]) for x in elements]

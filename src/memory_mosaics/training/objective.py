@@ -8,11 +8,10 @@ from torch import Tensor, nn
 from memory_mosaics.language_model import (
     LanguageModel,
     LanguageModelConfig,
-    next_token_loss,
     weight_count,
     without_state,
 )
-from memory_mosaics.ops.triton.cross_entropy import linear_cross_entropy
+from memory_mosaics.ops.cross_entropy import linear_cross_entropy
 from memory_mosaics.parameters import groups
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.training.recipe import Schedule, Training
@@ -28,9 +27,7 @@ class Objective(nn.Module):
 
     def forward(self, inputs: Int[Tensor, "B T"], targets: Int[Tensor, "B T"]) -> Float[Tensor, ""]:
         features, _ = self.model.features(self.model.embedding(inputs), through=self.through)
-        if features.is_cuda and features.dtype != torch.float64:
-            return linear_cross_entropy(features.flatten(0, 1), self.model.output, targets.flatten())
-        return next_token_loss(self.model.logits(features), targets)
+        return linear_cross_entropy(features.flatten(0, 1), self.model.output, targets.flatten())
 
 
 def memory_needed(config: LanguageModelConfig, *, batch: int, micro: int, shards: int = 1, logits: bool = True) -> int:

@@ -1,14 +1,112 @@
-"""Triton kernels of recall from what came before. `contextual_recall.py` beside this file says what they compute.
+"""Recall by a memory that starts empty and asks with the keys that it stores, equation 7 of the paper:
 
-A program owns a tile of queries, or going back of pairs, of one head of one row of the batch, and walks the tiles on
-the other side: first or last the one on the diagonal, where a query sees some pairs only, and the others whole.
+    y_t = sum_{s<t} exp(k_t . k_s) v_s / sum_{s<t} exp(k_t . k_s)
+
+A stock kernel has to be given queries a step ahead of the pairs and an answer of zero before the first; and it returns
+two gradients for what is one tensor of keys. In the Triton form nothing is shifted, and the gradients of a key as a
+query and as a key are added where they are computed.
 """
 
-# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false, reportArgumentType=false
-# pyright: reportIndexIssue=false, reportCallIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
-import triton
-import triton.language as tl
+# pyright: reportInvalidTypeForm=false
+from functools import partial
 
+import torch
+from torch import Tensor
+
+from memory_mosaics.ops.common import can_use_triton, contiguous_rows, custom_op, tl, triton
+from memory_mosaics.ops.recall import recall
+from memory_mosaics.ops.recall import reference as recall_reference
+from memory_mosaics.shapes import Float
+
+HALF = (torch.bfloat16, torch.float16)
+LONGEST = {16: 2**20, 32: 2**20, 64: 4096}  # tokens by the width of a head; cuDNN is faster with more of them
+TILE = 64
+FORWARD = dict(M=TILE, N=64, num_warps=4, num_stages=2)
+QUERIES = dict(M=TILE, N=32, num_warps=4, num_stages=3)
+PAIRS = dict(M=TILE, N=TILE, num_warps=4, num_stages=3)
+
+
+def reference(keys: Float[Tensor, "B T H D"], values: Float[Tensor, "B M H V"]) -> Float[Tensor, "B T H V"]:
+    """The definition, query by query in float32."""
+    pairs = values.shape[1]
+    return recall_reference(keys, keys[:, :pairs], values, known=1 + pairs - keys.shape[1])[0].to(keys.dtype)
+
+
+def contextual_recall(keys: Float[Tensor, "B T H D"], values: Float[Tensor, "B M H V"]) -> Float[Tensor, "B T H V"]:
+    """What each key recalls of the pairs before it; the last keys, T - M of them, have no value yet."""
+    if _fits(keys, values) and can_use_triton(keys, values, dtypes=HALF):
+        return _contextual_recall(keys, values)[0]
+    pairs = values.shape[1]
+    return recall(keys, keys[:, :pairs], values, known=1 + pairs - keys.shape[1])
+
+
+def _fits(keys: Tensor, values: Tensor) -> bool:
+    """Whether the kernels are made for such shapes, and faster than any other."""
+    B, T, H, D = keys.shape
+    shapes = keys[:, 1:].shape == values.shape and 1 < T <= LONGEST.get(D, 0)
+    return (
+        shapes and B * H < 2**16 and max(map(_span, (keys, values))) < 2**31
+    )  # rows of a grid; 32-bit steps of a head
+
+
+def _span(x: Tensor) -> int:
+    """Numbers that lie between the first and the last step of a head, here and in a copy without gaps."""
+    return x.shape[1] * max(x.stride(1), x.shape[2] * x.shape[3])
+
+
+def _forward(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Answers and the logarithms of their total weights, to base 2."""
+    keys, values = contiguous_rows(keys, values)
+    B, T, H, D = keys.shape
+    answers = torch.empty(B, T, H, D, dtype=keys.dtype, device=keys.device)
+    lse = torch.empty(B, H, T, dtype=torch.float32, device=keys.device)
+    contextual_forward[(-(-T // FORWARD["M"]), B * H)](
+        keys, values, answers, lse, *keys.stride()[:3], *values.stride()[:3], T, H, D=D, WHOLE=T % TILE == 0, **FORWARD
+    )
+    return answers, lse
+
+
+def _backward(d_answers: Tensor, keys: Tensor, values: Tensor, answers: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of keys and values."""
+    d_answers, keys, values = contiguous_rows(d_answers, keys, values)
+    d_answers = d_answers if _span(d_answers) < 2**31 else d_answers.contiguous()
+    B, T, H, D = keys.shape
+    empty = partial(torch.empty, dtype=keys.dtype, device=keys.device)
+    d_queries, d_keys, d_values = empty(B, T, H, D), empty(B, T, H, D), empty(B, T - 1, H, D)
+    delta = torch.empty_like(lse)
+    sizes = (*(stride for x in (keys, values, d_answers) for stride in x.stride()[:3]), T, H)
+    whole = dict(D=D, WHOLE=T % TILE == 0)
+    contextual_backward_queries[(-(-T // QUERIES["M"]), B * H)](
+        keys, values, answers, d_answers, lse, delta, d_queries, *sizes, **whole, **QUERIES
+    )
+    contextual_backward_pairs[(-(-T // PAIRS["N"]), B * H)](
+        keys, values, d_answers, lse, delta, d_queries, d_keys, d_values, *sizes, **whole, **PAIRS
+    )
+    return d_keys, d_values
+
+
+def _fake(keys, values):
+    B, T, H, _ = keys.shape
+    return keys.new_empty(keys.shape), keys.new_empty(B, H, T, dtype=torch.float32)
+
+
+_contextual_recall_backward = custom_op(
+    "contextual_recall_backward",
+    _backward,
+    fake=lambda d_answers, keys, values, *_: (keys.new_empty(keys.shape), values.new_empty(values.shape)),
+)
+_contextual_recall = custom_op(
+    "contextual_recall",
+    _forward,
+    fake=_fake,
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs, *output),
+    backward=lambda ctx, d_answers, _: _contextual_recall_backward(d_answers, *ctx.saved_tensors),
+)
+
+
+# The kernels. A program owns a tile of queries, or in the backward pass of pairs, of one head of one row of the batch,
+# and walks the tiles on the other side: first or last the one on the diagonal, where a query sees some pairs only, and
+# the others whole.
 LOG2E = tl.constexpr(1.4426950408889634)
 NOTHING = tl.constexpr(-1e30)  # a score that no pair has; finite, so that differences of two are numbers
 

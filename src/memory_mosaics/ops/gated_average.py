@@ -1,15 +1,140 @@
-"""Triton kernels of the leaky average with a decay and a gate for every step: `gated_average.py` says what.
+"""Leaky average with a decay and a gate for every step, and its norm: the keys of Memory Mosaics v2.
 
-As in `leaky_average_kernels.py`, with decay^(t-s) now a product of decays: a difference of sums of their logarithms.
+    mean_t = gate_t x_t + decay_t mean_{t-1},    key_t = Norm(mean_t)
+
+On CUDA one pass over memory, as `leaky_key`; but x is kept, since the gradient of the gates needs it.
 """
 
-# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false, reportArgumentType=false
-# pyright: reportIndexIssue=false, reportCallIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
-import triton
-import triton.language as tl
+# pyright: reportInvalidTypeForm=false
+from functools import partial
 
-from memory_mosaics.ops.triton.leaky_average_kernels import mix, norm_gradient
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
+from memory_mosaics.ops.common import WIDTHS, can_use_triton, contiguous, contiguous_rows, custom_op, tl, triton
+from memory_mosaics.ops.leaky_average import fake_key, mix, norm_gradient, or_empty, segments
+from memory_mosaics.ops.normalise import EPS, normalise
+from memory_mosaics.ops.scan import recurrence
+from memory_mosaics.shapes import Float
+
+FORWARD = dict(C=32, num_warps=4, num_stages=2)
+BACKWARD = dict(C=32, num_warps=4, num_stages=1)
+RESIDENT = 6  # programs per multiprocessor, where time is cut
+
+
+def reference(
+    raw: Float[Tensor, "B T H D"],
+    decay: Float[Tensor, "B T H"],
+    gate: Float[Tensor, "B T H"],
+    mean: Float[Tensor, "B H D"] | None = None,
+) -> tuple[Float[Tensor, "B T H D"], Float[Tensor, "B H D"]]:
+    """The definition, one step at a time in float32."""
+    average = torch.zeros_like(raw[:, 0], dtype=torch.float32) if mean is None else mean
+    averages = []
+    for x, decays, gates in zip(raw.float().unbind(1), decay.unbind(1), gate.unbind(1), strict=True):
+        average = gates[..., None] * x + decays[..., None] * average
+        averages.append(average)
+    return F.normalize(torch.stack(averages, dim=1), dim=-1, eps=EPS).to(raw.dtype), average
+
+
+def gated_key(
+    raw: Float[Tensor, "B T H D"],
+    decay: Float[Tensor, "B T H"],
+    gate: Float[Tensor, "B T H"],
+    mean: Float[Tensor, "B H D"] | None = None,
+) -> tuple[Float[Tensor, "B T H D"], Float[Tensor, "B H D"]]:
+    """Keys, and the last average in float32, to continue from. Decays in (0, 1]: below 1e-12 they count as that."""
+    mean = None if mean is None else mean.float()
+    if raw.shape[1] > 1 and can_use_triton(raw, widths=WIDTHS):
+        key, last, _ = _gated_key(raw, decay.float(), gate.float(), mean)
+        return key, last
+    averages = gated_average(raw, decay, gate, mean)
+    return normalise(averages).to(raw.dtype), averages[:, -1].clone()
+
+
+def gated_average(
+    raw: Float[Tensor, "B T H D"],
+    decay: Float[Tensor, "B T H"],
+    gate: Float[Tensor, "B T H"],
+    mean: Float[Tensor, "B H D"] | None = None,
+) -> Float[Tensor, "B T H D"]:
+    """The averages in float32, in a number of operations that is logarithmic in T."""
+    x = gate[..., None] * raw.float()
+    return recurrence(decay[..., None], x, torch.zeros_like(x[:, 0]) if mean is None else mean)
+
+
+def _forward(raw: Tensor, decay: Tensor, gate: Tensor, mean: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Keys, the last average, and the norms of all."""
+    (raw,), (decay, gate, mean) = contiguous_rows(raw), contiguous(decay, gate, mean)
+    (B, T, H, D), (rows, S) = raw.shape, segments(raw, FORWARD["C"], RESIDENT)
+    empty = partial(torch.empty, dtype=torch.float32, device=raw.device)
+    key, norm, last = empty(B, T, H, D, dtype=raw.dtype), empty(B, H, T), empty(B, H, D)
+    sums, totals = (empty(B, H, S, D), empty(B, H, S)) if S > 1 else (None, None)
+    sizes = (*raw.stride()[:3], T, H, rows, S)
+    if S > 1:
+        gated_key_forward_sums[(B * H, S - 1)](raw, decay, gate, sums, totals, *sizes, D=D, C=FORWARD["C"])
+    gated_key_forward[(B * H, S)](
+        raw, decay, gate, mean, sums, totals, key, norm, last, *sizes, D=D, EPS=EPS,
+        HAS_MEAN=mean is not None, HAS_SUMS=S > 1, PRECISION="split" if raw.dtype == torch.bfloat16 else "tf32x3",
+        **FORWARD,
+    )  # fmt: skip
+    return key, last, norm
+
+
+def _backward(
+    d_key: Tensor,
+    d_last: Tensor | None,
+    key: Tensor,
+    norm: Tensor,
+    raw: Tensor,
+    decay: Tensor,
+    gate: Tensor,
+    mean: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of raw, decay, gate and mean (empty: not wanted)."""
+    (raw, d_key), (decay, gate, mean, d_last) = contiguous_rows(raw, d_key), contiguous(decay, gate, mean, d_last)
+    (B, T, H, D), (rows, S) = key.shape, segments(key, BACKWARD["C"], RESIDENT)
+    empty = partial(torch.empty, dtype=torch.float32, device=key.device)
+    d_raw, d_decay, d_gate = empty(B, T, H, D, dtype=key.dtype), empty(B, T, H), empty(B, T, H)
+    d_mean = None if mean is None else empty(B, H, D)
+    sums, totals = (empty(B, H, S, D), empty(B, H, S)) if S > 1 else (None, None)
+    sizes, flags = (T, H, rows, S), dict(D=D, EPS=EPS, HAS_LAST=d_last is not None)
+    if S > 1:
+        inputs = (d_key, key, norm, decay, d_last, sums, totals, *d_key.stride()[:3], *sizes)
+        gated_key_backward_sums[(B * H, S - 1)](*inputs, C=BACKWARD["C"], **flags)
+    gated_key_backward[(B * H, S)](
+        d_key, key, norm, raw, decay, gate, mean, d_last, sums, totals, d_raw, d_decay, d_gate, d_mean,
+        *d_key.stride()[:3], *raw.stride()[:3], *sizes, HAS_MEAN=mean is not None, HAS_SUMS=S > 1,
+        PRECISION="tf32" if key.dtype == torch.bfloat16 else "tf32x3", **flags, **BACKWARD,
+    )  # fmt: skip
+    return d_raw, d_decay, d_gate, or_empty(d_mean, key)
+
+
+def _fake_gradients(d_key, d_last, key, norm, raw, decay, gate, mean):
+    d_mean = None if mean is None else torch.empty_like(mean)
+    return torch.empty_like(key), decay.new_empty(decay.shape), gate.new_empty(gate.shape), or_empty(d_mean, key)
+
+
+def _save(ctx, inputs, output):
+    key, _, norm = output
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(key, norm, *inputs)
+
+
+def _gradients(ctx, d_key, d_last, _):
+    key, norm, *inputs = ctx.saved_tensors
+    d_key = torch.zeros_like(key) if d_key is None else d_key
+    *gradients, d_mean = _gated_key_backward(d_key, d_last, key, norm, *inputs)
+    return *gradients, None if inputs[-1] is None else d_mean
+
+
+_gated_key_backward = custom_op("gated_key_backward", _backward, fake=_fake_gradients)
+_gated_key = custom_op("gated_key", _forward, fake=fake_key, setup_context=_save, backward=_gradients)
+
+
+# The kernels: as those of the leaky average, with decay^(t-s) now a product of decays, which is a difference of sums of
+# their logarithms.
 LEAST = tl.constexpr(1e-12)  # decays below are taken for it: sums of logarithms stay small, and so exact
 
 
@@ -107,10 +232,10 @@ def passed(d_key, key, norm, d_last, here, stop, st, T, H, D: tl.constexpr, EPS:
     k = tl.load(key + far * (H * D) + d[None, :], mask=inside, other=0.0).to(tl.float32)
     dk = tl.load(d_key + far * st + d[None, :], mask=inside, other=0.0).to(tl.float32)
     n = tl.load(norm + here, mask=here < stop, other=1.0)
-    arriving, _ = norm_gradient(k, dk, n, 1.0, EPS)
+    local_grad, _ = norm_gradient(k, dk, n, 1.0, EPS)
     if HAS_LAST:
-        arriving += tl.where(here == T - 1, 1.0, 0.0)[:, None] * tl.load(d_last + d)[None, :]
-    return k, n, arriving
+        local_grad += tl.where(here == T - 1, 1.0, 0.0)[:, None] * tl.load(d_last + d)[None, :]
+    return k, n, local_grad
 
 
 @triton.jit
@@ -129,12 +254,12 @@ def gated_key_backward_sums(
     decayed = 0.0
     for start in range(s * rows, tl.minimum((s + 1) * rows, T), C):
         here = start + t
-        _, _, arriving = passed(
+        _, _, local_grad = passed(
             d_key, key, norm + row * T, d_last + row * D if HAS_LAST else d_last, here, T, gt, T, H, D, EPS, HAS_LAST
         )
         following = logs(decay, here + 1, H, T)
         weight = tl.exp2(decayed + tl.cumsum(following, axis=0) - following)
-        total += tl.sum(weight[:, None] * arriving, axis=0)
+        total += tl.sum(weight[:, None] * local_grad, axis=0)
         decayed += tl.sum(following, axis=0)
     tl.store(sums + (row * S + s) * D + d, total)
     tl.store(totals + row * S + s, decayed)
@@ -167,7 +292,7 @@ def gated_key_backward(
         here = s * rows + (count - 1 - i) * C + t
         inside = here < stop
         far = here.to(tl.int64)
-        k, n, arriving = passed(
+        k, n, local_grad = passed(
             d_key, key, norm + row * T, d_last + row * D if HAS_LAST else d_last, here, stop, gt, T, H, D, EPS, HAS_LAST
         )
         following = logs(decay, here + 1, H, T)
@@ -175,8 +300,8 @@ def gated_key_backward(
         before = up_to_next - following
         gap = tl.where(t[None, :] > t[:, None], before[None, :] - up_to_next[:, None], float("-inf"))
         rest = tl.exp2(tl.sum(following, axis=0) - up_to_next)
-        later = mix(tl.exp2(gap), arriving, rest[:, None] * gradient[None, :], PRECISION)
-        gradients = arriving + tl.exp2(following)[:, None] * later
+        later = mix(tl.exp2(gap), local_grad, rest[:, None] * gradient[None, :], PRECISION)
+        gradients = local_grad + tl.exp2(following)[:, None] * later
         opened = tl.load(gate + far * H, mask=inside, other=0.0)
         x = tl.load(raw + far[:, None] * st + tl.arange(0, D)[None, :], mask=inside[:, None], other=0.0)
         there = b * T * H + far * H + h
