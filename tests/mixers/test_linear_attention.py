@@ -15,7 +15,6 @@ from memory_mosaics.mixers.linear_attention import (
     chances,
     linear_attention,
 )
-from memory_mosaics.ops.scan import scan
 
 TIMES = [1, 2, 63, 130, 1000]
 
@@ -31,17 +30,6 @@ def recurrence(queries, keys, values, log_decay, memory):
         memory = g.exp()[..., None] * memory + k[..., None] * v[..., None, :]
         found.append((q[..., None] * memory).sum(-2))
     return torch.stack(found, dim=1), memory
-
-
-@pytest.mark.parametrize("time", [1, 2, 3, 4, 5, 63, 130])
-def test_a_scan_gives_every_prefix(time):
-    """Of matrix products, which do not commute."""
-    turns = torch.linalg.qr(torch.randn(2, time, 3, 3, dtype=torch.float64)).Q
-    (found,) = scan(lambda a, b: [a[0] @ b[0]], [turns])
-    prefix = torch.eye(3, dtype=torch.float64)
-    for t in range(time):
-        prefix = prefix @ turns[:, t]
-        assert_close(found[:, t], prefix)
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 4), (1, 3, 1)], ids=["gates", "decays"])

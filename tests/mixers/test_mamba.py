@@ -6,7 +6,6 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 from memory_mosaics.mixers.mamba import MambaConfig
-from memory_mosaics.ops.scan import recurrence
 from memory_mosaics.ops.selective_scan import SEGMENT
 
 LENGTHS = [1, 2, 63, 130, SEGMENT, 1000]
@@ -64,16 +63,6 @@ def test_pieces_longer_than_a_segment_go_on_where_the_last_ended():
         found.append(y)
     assert_close(torch.cat(found, dim=1), expected)
     assert_close(state, end)
-
-
-@pytest.mark.parametrize("time", LENGTHS)
-def test_a_scan_is_its_recurrence(time):
-    a, b, h = torch.rand(2, time, 3, 4), torch.randn(2, time, 3, 4), torch.randn(2, 3, 4)
-    states, last = [], h.double()
-    for a_t, b_t in zip(a.double().unbind(1), b.double().unbind(1), strict=True):
-        last = a_t * last + b_t
-        states.append(last)
-    assert_close(recurrence(a, b, h).double(), torch.stack(states, dim=1), rtol=1e-5, atol=1e-5)
 
 
 def transformers_pair(width, bias):

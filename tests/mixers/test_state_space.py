@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 from memory_mosaics.mixers.state_space import H3Config, S4DConfig, inverse_spectrum
-from memory_mosaics.ops.convolution import causal_convolution
 
 LENGTHS = [1, 2, 63, 130, 1000]
 
@@ -93,15 +92,6 @@ def test_pieces_longer_than_a_chunk_go_on_where_the_last_ended(kind):
         found.append(y)
     assert_close(torch.cat(found, dim=1), expected)
     assert_close(state, end)
-
-
-@pytest.mark.parametrize(("time", "length"), [(1, 1), (5, 9), (63, 64), (130, 130), (1000, 64)])
-def test_a_convolution_is_its_sum(time, length):
-    x, kernel = torch.randn(2, time, 3), torch.randn(3, length)
-    expected = torch.zeros(2, time, 3, dtype=torch.float64)
-    for l in range(min(length, time)):
-        expected[:, l:] += kernel[:, l].double() * x[:, : time - l].double()
-    assert_close(causal_convolution(x, kernel).double(), expected, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("width", [32, 128])

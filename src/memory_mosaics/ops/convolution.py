@@ -1,4 +1,4 @@
-"""Causal convolutions with kernels as long as the text, by the Fourier transform."""
+"""Causal convolution with a kernel as long as the text:  y_t = sum_l K_l x_{t-l}."""
 
 import torch
 from torch import Tensor
@@ -6,8 +6,16 @@ from torch import Tensor
 from memory_mosaics.shapes import Float
 
 
+def reference(x: Float[Tensor, "B T W"], kernel: Float[Tensor, "W L"]) -> Float[Tensor, "B T W"]:
+    """The definition, one term at a time."""
+    y = torch.zeros_like(x)
+    for l, weight in enumerate(kernel.unbind(dim=1)[: x.shape[1]]):
+        y[:, l:] += weight * x[:, : x.shape[1] - l]
+    return y
+
+
 def causal_convolution(x: Float[Tensor, "B T W"], kernel: Float[Tensor, "W L"]) -> Float[Tensor, "B T W"]:
-    """y_t = sum_l K_l x_{t-l}, by FFT of a length where nothing wraps around."""
+    """By the Fourier transform, of a length where nothing wraps around."""
     if x.numel() == 0:
         return x
     time = x.shape[1]

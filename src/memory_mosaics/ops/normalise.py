@@ -3,13 +3,20 @@
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.shapes import Float
 
-Length = float | Float[Tensor, " H"] | None  # of what is normalised, one for all or one a head; none is 1
+Length = float | Float[Tensor, " H"] | None  # of what is normalised, one for all or one per head; None is 1
 EPS = 1e-12
+
+
+def reference(x: Float[Tensor, "*B D"], length: Length = None) -> Float[Tensor, "*B D"]:
+    """The definition."""
+    wanted = 1.0 if length is None else length[:, None] if isinstance(length, Tensor) else length
+    return (wanted * F.normalize(at_least_fp32(x), dim=-1, eps=EPS)).to(x.dtype)
 
 
 def normalise(x: Float[Tensor, "*B D"], length: Length = None) -> Float[Tensor, "*B D"]:
@@ -19,8 +26,9 @@ def normalise(x: Float[Tensor, "*B D"], length: Length = None) -> Float[Tensor, 
 
 
 class _Normalise(torch.autograd.Function):
-    """Its gradient in three passes, that of the length included; from what PyTorch records of F.normalize it takes a
-    dozen. With y = l u and |u| = 1:  dx = l / |x| (dy - u u.dy),  dl = u.dy.
+    """The gradient in three passes, that of the length included; that of F.normalize takes a dozen.
+
+    With y = l u and |u| = 1:  dx = l / |x| (dy - u u.dy),  dl = u.dy.
     """
 
     @staticmethod

@@ -48,6 +48,17 @@ def _scan(combine: Callable[[Elements, Elements], Elements], elements: Elements)
     ]
 
 
+def reference(
+    a: Float[Tensor, "B T H _"], b: Float[Tensor, "B T H D"], h: Float[Tensor, "B H D"]
+) -> Float[Tensor, "B T H D"]:
+    """The definition of `recurrence`, one step at a time."""
+    states = []
+    for a_t, b_t in zip(a.unbind(1), b.unbind(1), strict=True):
+        h = a_t * h + b_t
+        states.append(h)
+    return torch.stack(states, dim=1)
+
+
 def recurrence(
     a: Float[Tensor, "B T H _"], b: Float[Tensor, "B T H D"], h: Float[Tensor, "B H D"]
 ) -> Float[Tensor, "B T H D"]:
