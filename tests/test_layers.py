@@ -44,7 +44,6 @@ ORDER = [
     "training",
     "figures",
     "report",
-    "babistories",
     "studies",
     "serving",
     "benchmarks",

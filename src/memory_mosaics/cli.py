@@ -19,9 +19,9 @@ from typing import Any
 from jsonargparse import auto_cli
 
 from memory_mosaics.apps import demo
+from memory_mosaics.apps.babistories.commands import COMMANDS as BABISTORIES
+from memory_mosaics.apps.babistories.writers import Writer
 from memory_mosaics.apps.story_world import generator
-from memory_mosaics.babistories.commands import COMMANDS as BABISTORIES
-from memory_mosaics.babistories.writer import Writer
 from memory_mosaics.benchmarks import bench
 from memory_mosaics.checkpoint import STEP
 from memory_mosaics.errors import UserError, one_line, within_memory

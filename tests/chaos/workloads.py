@@ -196,7 +196,7 @@ def _import(names: list[str]) -> None:
 
 def _serve() -> str:
     """A server in a process of its own, which ends with this one; its stories depend on the prompts alone."""
-    from babistories.conftest import Misbehaving
+    from apps.babistories.conftest import Misbehaving
 
     server, parent = Misbehaving(), os.getpid()
     if os.fork() == 0:

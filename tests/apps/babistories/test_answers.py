@@ -8,16 +8,14 @@ from collections import Counter
 
 import pytest
 
-from memory_mosaics.babistories.journal import entries
-from memory_mosaics.babistories.prompts import story_request
-from memory_mosaics.babistories.server import Server, read_answer
-from memory_mosaics.babistories.words import Lists
-from memory_mosaics.babistories.writer import Answer
+from memory_mosaics.apps.babistories.collect import read_journal
+from memory_mosaics.apps.babistories.prompts import default_lists, story_request
+from memory_mosaics.apps.babistories.writers import Answer, Server
 from memory_mosaics.cli import main
 
 from .test_server import command, indices
 
-LISTS = Lists()
+LISTS = default_lists()
 SAID = {"role": "assistant", "content": "Once."}
 FILTERED = {"role": "assistant", "content": None, "refusal": "I cannot."}
 
@@ -35,21 +33,21 @@ def test_usage_that_cannot_be_read_rejects_no_text(usage, server, tmp_path):
     server.always = reply(SAID, usage)
     assert main(command(server, tmp_path)) == 0
     assert sum(server.asked.values()) == 6
-    assert all(sum(entry["tokens"]) > 1 for entry in list(entries(tmp_path / "stories.journal"))[1:]), "estimated"
+    assert all(sum(entry["tokens"]) > 1 for entry in list(read_journal(tmp_path / "stories.journal"))[1:]), "estimated"
 
 
 def test_what_nobody_foresaw_is_one_line_and_loses_no_answer(server, tmp_path, capsys, monkeypatch):
-    once, server.through = Server._once, 0
+    once, server.through = Server._try, 0
 
-    async def defect(self, prompt, *more):
-        if prompt.startswith(prompt_of(3)):
+    async def defect(self, request, *more):
+        if request.index == 3:
             while sum(server.asked.values()) < 7:
                 await asyncio.sleep(0.01)
             server.release.set()
             raise ZeroDivisionError("nobody sorted this")
-        return await once(self, prompt, *more)
+        return await once(self, request, *more)
 
-    monkeypatch.setattr(Server, "_once", defect)
+    monkeypatch.setattr(Server, "_try", defect)
     assert main(command(server, tmp_path, "--concurrency", "8", count=20)) == 2
     line = capsys.readouterr().err
     assert "the server gave up: ZeroDivisionError: nobody sorted this; " in line
@@ -58,14 +56,13 @@ def test_what_nobody_foresaw_is_one_line_and_loses_no_answer(server, tmp_path, c
 
 
 def test_an_answer_without_a_text_is_an_answer(server, tmp_path):
-    server.script = [reply(FILTERED, finish="content_filter")]
+    server.script = [reply(FILTERED, finish="content_filter"), reply({"refusal": "No."})]
     assert main(command(server, tmp_path, count=3)) == 0
     assert sum(server.asked.values()) == 3, "it is not asked for again"
-    found = list(entries(tmp_path / "stories.journal"))[1:]
-    assert sorted(entry["text"] == "" for entry in found) == [False, False, True]
+    found = list(read_journal(tmp_path / "stories.journal"))[1:]
+    assert sorted(entry["text"] == "" for entry in found) == [False, True, True]
     assert main(["babistories", "clean", "--out", str(tmp_path), "--allow", "missing words"]) == 0
-    assert json.loads((tmp_path / "clean.json").read_text())["dropped"]["no answer"] == 1
-    assert read_answer(reply({"refusal": "No."}, finish="stop").encode()).text == ""
+    assert json.loads((tmp_path / "clean.json").read_text())["dropped"]["no answer"] == 2
 
 
 @pytest.mark.parametrize("what", ["400", "422", "500", "garbage"])
@@ -136,7 +133,7 @@ def test_ctrl_c_ends_a_model_on_this_machine_after_its_batch(presses, tmp_path, 
                 signal.raise_signal(signal.SIGINT)
             return [Answer("Once.", "stop", (1, 2)) for _ in requests]
 
-    monkeypatch.setattr("memory_mosaics.babistories.local.Local", Slow)
+    monkeypatch.setattr("memory_mosaics.apps.babistories.writers.Local", Slow)
     words = ["babistories", "stories", "--out", str(tmp_path / "out"), "--model", str(tmp_path), "--count", "20"]
     assert main([*words, "--concurrency", "4"]) == 130
     told = capsys.readouterr()

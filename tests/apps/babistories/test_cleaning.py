@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from memory_mosaics.apps.babistories.cleaning import REASONS, Cleaner, tidy
+from memory_mosaics.apps.babistories.collect import read_journal
+from memory_mosaics.apps.babistories.prompts import default_lists, uses
 from memory_mosaics.apps.story_world import stories
-from memory_mosaics.babistories.cleaning import REASONS, Cleaner, tidy
-from memory_mosaics.babistories.journal import entries
-from memory_mosaics.babistories.words import ADJECTIVES, NOUNS, VERBS, uses
 from memory_mosaics.cli import main
 from memory_mosaics.text.corpus import Corpus
 
@@ -152,7 +152,8 @@ def test_forms_of_a_word_count_and_other_words_do_not(kind, table, used):
 
 
 def test_our_lists_hold_each_word_once():
-    for several in (NOUNS, VERBS, ADJECTIVES):
+    lists = default_lists()
+    for several in (lists.nouns, lists.verbs, lists.adjectives):
         assert len(set(several)) == len(several) > 150
         assert all(word == word.lower() for word in several)
 
@@ -226,7 +227,7 @@ def test_a_story_is_held_out_by_its_number(tmp_path):
 def test_reading_a_journal_tells_every_byte(tmp_path):
     write_journal(tmp_path, ["Once.", "Zwölf Wölfe."])
     read: list[int] = []
-    assert len(list(entries(tmp_path / "stories.journal", read.append))) == 3
+    assert len(list(read_journal(tmp_path / "stories.journal", read.append))) == 3
     assert sum(read) == (tmp_path / "stories.journal").stat().st_size
 
 

@@ -1,9 +1,9 @@
-"""`mosaics babistories`: names and openings, then stories, cleaned and counted. Everything lies in one folder.
+"""`mosaics babistories`: names and openings, then stories, cleaned and counted. Everything is in one folder.
 
-- names.journal, openings.journal, stories.journal: every answer as it came, JSON lines
-- names.txt, openings.txt: what the stories draw from, where they are there
-- train.jsonl, valid.jsonl: the corpus, one JSON string a line, as in the public files
-- dropped.log, clean.json, statistics.json: what was left out and why, and the numbers
+- names.journal, openings.journal, stories.journal: every answer as received, JSON lines
+- names.txt, openings.txt: what the stories draw from, where they exist
+- train.jsonl, valid.jsonl: the corpus, one JSON string per line, as in the public files
+- dropped.log, clean.json, statistics.json: what was dropped and why, and the numbers
 """
 
 import re
@@ -12,18 +12,16 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from memory_mosaics.babistories import corpus
-from memory_mosaics.babistories.asking import Bar, Next, Outcome, ask_all, find_model, tokens
-from memory_mosaics.babistories.journal import Journal, digest, entries, opened, source
-from memory_mosaics.babistories.prompts import Request, names_request, openings_request, read_template, story_request
-from memory_mosaics.babistories.words import read_lists
-from memory_mosaics.babistories.writer import Writer
+from memory_mosaics.apps.babistories import cleaning, prompts
+from memory_mosaics.apps.babistories.collect import Entry, Journal, Outcome, collect, digest, find_model, source
+from memory_mosaics.apps.babistories.prompts import Request
+from memory_mosaics.apps.babistories.writers import Writer
 from memory_mosaics.config import MAX_SEED, MAX_STORIES
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.files import read_text, written_whole
 
 OUT = Path("runs/babistories")
-BARREN = 24  # requests in a row that bring nothing new: the model knows no more
+MAX_FRUITLESS = 24  # answers in a row that bring nothing new: the model knows no more
 MARK = re.compile(r"^\s*(?:[-*•\u2013]|\(?\d+[.):]?)?\s*[\"“'*_]*|[\s\"”'*_.,;:…]+$")
 
 
@@ -36,7 +34,7 @@ def names(out: Path = OUT, *, count: int = 500, seed: int = 0, **writer: Any) ->
         seed: another seed, other answers
         **writer: the language model
     """
-    return _gather("names", out, count, seed, Writer(**writer), names_request, read_names)
+    return _gather("names", out, count, seed, Writer(**writer), prompts.names_request, read_names)
 
 
 def openings(out: Path = OUT, *, count: int = 500, seed: int = 0, **writer: Any) -> dict[str, Any]:
@@ -48,7 +46,7 @@ def openings(out: Path = OUT, *, count: int = 500, seed: int = 0, **writer: Any)
         seed: another seed, other answers
         **writer: the language model
     """
-    return _gather("openings", out, count, seed, Writer(**writer), openings_request, read_openings)
+    return _gather("openings", out, count, seed, Writer(**writer), prompts.openings_request, read_openings)
 
 
 def stories(
@@ -81,8 +79,8 @@ def stories(
     asked = Writer(**writer)
     check_range(1, MAX_STORIES, count=count)
     check_range(0, MAX_SEED, first=first)
-    names, openings = _found(out, "names", names), _found(out, "openings", openings)
-    lists, text = read_lists(words, names, openings), read_template(template)
+    names, openings = _existing(out, "names", names), _existing(out, "openings", openings)
+    lists, text = prompts.read_lists(words, names, openings), prompts.read_template(template)
     asked = _ready(out, asked)
     kinds = [lists.nouns, lists.verbs, lists.adjectives, lists.features]
     identity = _identity("stories", seed, asked) | {
@@ -93,49 +91,39 @@ def stories(
     }
     sources = f"{len(lists.names)} names ({names or 'ours'}), {len(lists.openings)} openings ({openings or 'ours'})"
     print(f"prompts of seed {seed} from {sources}")
-    with opened(out / "stories.journal", identity) as journal:
-        # Numbers below the last answered one were refused, or lost by a kill: others do not wait for them.
+    with Journal.open(out / "stories.journal", identity) as journal:
+        wanted = range(first, first + count)
+        # Indices below the last answered one were rejected, or lost by a kill: others do not wait for them.
         last = max(journal.done, default=-1)
-        missing = [index for index in range(first, first + count) if index not in journal.done]
+        missing = (index for index in wanted if index not in journal.done)
         ahead = iter(sorted(missing, key=lambda index: (index < last, index)))
-        opening_only = asked.ask == "opening"
+
+        def complete() -> int:
+            return sum(index in wanted for index in journal.done)
 
         def next_request(_: int) -> Request | None:
             index = next(ahead, None)
-            how: dict[str, Any] = {"seed": seed, "lists": lists, "template": text, "opening_only": opening_only}
-            return None if index is None else story_request(index, **how)
+            how: dict[str, Any] = {"seed": seed, "lists": lists, "template": text}
+            return None if index is None else prompts.story_request(index, **how, opening_only=asked.ask == "opening")
 
-        there = sum(first <= index < first + count for index in journal.done)
-        bar = Bar(journal, total=count, done=there, step="stories", unit="story")
-        outcome, this_run = _run(asked, next_request, journal, bar, len)
-        there = sum(first <= index < first + count for index in journal.done)
-        return _end(outcome, this_run, journal, f"{there:,} of {count:,} stories", whole=there == count)
-
-
-def _run(
-    writer: Writer, next_request: Next, journal: Journal, bar: Bar, taken: Callable[[list[dict[str, Any]]], int]
-) -> tuple[Outcome, str]:
-    """Ask, with a bar; returns what came of it, and what was done in words."""
-    bar.show(0)
-    try:
-        outcome = ask_all(writer, next_request, journal, taken=lambda found: bar.show(taken(found)))
-    finally:
-        told = bar.close()
-    return outcome, f"{told}, {outcome.retried} retries" if outcome.retried else told
+        bar = {"total": count, "initial": complete(), "unit": "story", "desc": "stories"}
+        outcome, summary = collect(asked, next_request, journal, len, **bar)
+        have = f"{complete():,} of {count:,} stories"
+        return _end(outcome, summary, journal, have, whole=complete() == count)
 
 
-def _end(outcome: Outcome, this_run: str, journal: Journal, have: str, *, whole: bool) -> dict[str, Any]:
+def _end(outcome: Outcome, summary: str, journal: Journal, have: str, *, whole: bool) -> dict[str, Any]:
     """Say where everything is; a server that gave up or left requests unanswered makes one line and exit code 2."""
     again = "the same command goes on"
     if outcome.problem and not outcome.interrupted:
         kept = f"{have} are in {journal.file}: {again}" if journal.done else "nothing was answered"
         raise UserError(f"the server gave up: {outcome.problem}; {kept}")
-    print(f"{'stopped: ' if outcome.interrupted else ''}{have} are in {journal.file}; {tokens(journal)}")
-    print(f"this run: {this_run}")
-    if outcome.refused and not whole and not outcome.interrupted:
-        refused = f"{outcome.refused} {'request was' if outcome.refused == 1 else 'requests were'} not answered"
+    print(f"{'stopped: ' if outcome.interrupted else ''}{have} are in {journal.file}; {journal.token_counts()}")
+    print(f"this run: {summary}")
+    if outcome.rejected and not whole and not outcome.interrupted:
+        rejected = f"{outcome.rejected} {'request was' if outcome.rejected == 1 else 'requests were'} not answered"
         where = f"are in {journal.file}" if journal.done else "were answered"
-        raise UserError(f"{have} {where}: {refused}, the last with {outcome.refusal}; the same command asks again")
+        raise UserError(f"{have} {where}: {rejected}, the last with {outcome.rejection}; the same command asks again")
     if outcome.interrupted:
         print(again)
     return {"interrupted": outcome.interrupted, "answers": len(journal.done), "tokens": list(journal.tokens)}
@@ -150,49 +138,49 @@ def _gather(
     request: Callable[..., Request],
     read: Callable[[str], list[str]],
 ) -> dict[str, Any]:
-    """Ask until there are so many different ones, or nothing new comes; the list is in the order of the requests."""
+    """Ask until there are `count` different ones, or nothing new comes; the list is in the order of the requests."""
     check_range(1, MAX_STORIES, count=count)
     if writer.ask == "opening":
         raise UserError(f"{step} are asked for in words: give --ask chat or completion")
     writer = _ready(out, writer)
-    with opened(out / f"{step}.journal", _identity(step, seed, writer)) as journal:
+    with Journal.open(out / f"{step}.journal", _identity(step, seed, writer)) as journal:
         answers: dict[int, list[str]] = {}
         known: set[str] = set()
-        barren = 0  # answers in a row that brought nothing new, those of earlier runs included
+        fruitless = 0  # answers in a row that brought nothing new, those of earlier runs included
         unasked = iter(index for index in range(1 << 40) if index not in journal.done)
 
-        def taken(found: list[dict[str, Any]]) -> int:
-            nonlocal barren
+        def received(entries: list[Entry]) -> int:
+            nonlocal fruitless
             before = len(known)
-            for entry in found:
+            for entry in entries:
                 answers[entry["index"]] = read(entry["text"])
                 new = {one.casefold() for one in answers[entry["index"]]} - known
-                barren = 0 if new else barren + 1
+                fruitless = 0 if new else fruitless + 1
                 known.update(new)
             return len(known) - before
 
-        def next_request(under_way: int) -> Request | None:
+        def next_request(in_flight: int) -> Request | None:
             wanted = ceil((count - len(known)) / max(1.0, len(known) / max(1, len(answers))))
-            return None if under_way >= min(wanted, BARREN - barren) else request(next(unasked), seed=seed)
+            return None if in_flight >= min(wanted, MAX_FRUITLESS - fruitless) else request(next(unasked), seed=seed)
 
-        taken([entry for entry in entries(journal.file) if "index" in entry])
-        bar = Bar(journal, total=count, done=min(count, len(known)), step=step, unit=step[:-1])
-        outcome, this_run = _run(writer, next_request, journal, bar, taken)
+        received([entry for entry in journal.read() if "index" in entry])
+        bar = {"total": count, "initial": min(count, len(known)), "unit": step[:-1], "desc": step}
+        outcome, summary = collect(writer, next_request, journal, received, **bar)
         different: dict[str, str] = {}
         for one in (one for index in sorted(answers) for one in answers[index]):
             different.setdefault(one.casefold(), one)
         found = list(different.values())[:count]
         if found:
-            _give(out / f"{step}.txt", "".join(f"{one}\n" for one in found), journal)
-        if barren >= BARREN:
-            nothing = f"the model had nothing new {barren} times in a row (asked {len(answers):,} times)"
+            _write_list(out / f"{step}.txt", "".join(f"{one}\n" for one in found), journal)
+        if fruitless >= MAX_FRUITLESS:
+            nothing = f"the model had nothing new {fruitless} times in a row (asked {len(answers):,} times)"
             print(f"{nothing}: {len(found):,} {step} are all it knows")
         have = f"answers with {len(found):,} of {count:,} different {step}"
-        return _end(outcome, this_run, journal, have, whole=len(found) == count) | {step: found}
+        return _end(outcome, summary, journal, have, whole=len(found) == count) | {step: found}
 
 
-def _give(file: Path, text: str, journal: Journal) -> None:
-    """Write the list, unless somebody has a list of their own there."""
+def _write_list(file: Path, text: str, journal: Journal) -> None:
+    """Write the list, unless the file there is the user's own."""
     try:
         there = read_text(file) if file.exists() else None
     except (OSError, UserError):
@@ -222,19 +210,19 @@ def read_openings(text: str) -> list[str]:
 
 
 def _identity(step: str, seed: int, writer: Writer) -> dict[str, Any]:
-    """What a run that goes on must have in common: everything that changes the answers."""
+    """What a resumed run must have in common: everything that changes the answers."""
     same = {name: getattr(writer, name) for name in ("model", "ask", "length", "temperature", "top_p")}
     return {"step": step, "format": 2, "seed": seed} | same
 
 
 def _ready(out: Path, writer: Writer) -> Writer:
-    """The writer with the name of its model, if there is one to be found, and a place for what it writes."""
+    """The writer with the name of its model; the folder is checked first."""
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is there, and no folder; name another --out")
     return find_model(writer)
 
 
-def _found(out: Path, step: str, given: Path | None) -> Path | None:
+def _existing(out: Path, step: str, given: Path | None) -> Path | None:
     file = out / f"{step}.txt"
     return given or (file if file.is_file() else None)
 
@@ -244,6 +232,6 @@ COMMANDS: dict[str, Any] = {
     "names": names,
     "openings": openings,
     "stories": stories,
-    "clean": corpus.clean,
-    "stats": corpus.stats,
+    "clean": cleaning.clean,
+    "stats": cleaning.stats,
 }

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from memory_mosaics.babistories.journal import entries
+from memory_mosaics.apps.babistories.collect import read_journal
 from memory_mosaics.cli import main
 from waiting import HANG, until
 
@@ -108,7 +108,7 @@ def served(model: Path) -> Iterator[Counting]:
 
 
 def kept(journal: Path) -> list[dict[str, Any]]:
-    return list(entries(journal))[1:] if journal.exists() else []
+    return list(read_journal(journal))[1:] if journal.exists() else []
 
 
 @pytest.mark.slow

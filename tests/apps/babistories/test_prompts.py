@@ -7,14 +7,20 @@ import time
 
 import pytest
 
-from memory_mosaics.babistories.commands import BARREN, read_names, read_openings
-from memory_mosaics.babistories.journal import entries, opened
-from memory_mosaics.babistories.prompts import names_request, openings_request, read_template, story_request
-from memory_mosaics.babistories.words import Lists, read_lists
+from memory_mosaics.apps.babistories.collect import Journal, read_journal
+from memory_mosaics.apps.babistories.commands import MAX_FRUITLESS, read_names, read_openings
+from memory_mosaics.apps.babistories.prompts import (
+    default_lists,
+    names_request,
+    openings_request,
+    read_lists,
+    read_template,
+    story_request,
+)
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
 
-LISTS = Lists()
+LISTS = default_lists()
 
 
 def test_a_prompt_follows_from_seed_and_number_alone():
@@ -117,7 +123,7 @@ def test_lists_are_gathered_until_there_are_enough(step, server, tmp_path, capsy
     assert f"had nothing new 24 times in a row (asked {asked} times)" in capsys.readouterr().out
     assert main(["babistories", "stories", "--out", str(tmp_path), "--server", server.address, "--count", "3"]) == 0
     assert str(tmp_path / f"{step}.txt") in capsys.readouterr().out
-    told = list(entries(tmp_path / "stories.journal"))[1:]
+    told = list(read_journal(tmp_path / "stories.journal"))[1:]
     assert all(entry[step[:-1]] in (tmp_path / f"{step}.txt").read_text() for entry in told)
 
 
@@ -125,12 +131,12 @@ def test_no_more_is_asked_than_may_be_fruitless(server, tmp_path):
     server.answer, server.wrong = lambda prompt: "Anna", lambda prompt: time.sleep(0.02)
     words = ["babistories", "names", "--out", str(tmp_path), "--server", server.address, "--concurrency", "64"]
     assert main(words) == 0
-    assert sum(server.asked.values()) == BARREN + 1, "the first one brings a name"
+    assert sum(server.asked.values()) == MAX_FRUITLESS + 1, "the first one brings a name"
     server.answer = lambda prompt: "\n".join(f"A{chr(97 + n % 26)}{chr(97 + n // 26)}" for n in range(200))
     words[words.index(str(tmp_path))] = str(tmp_path / "more")
     server.asked.clear()
     assert main([*words, "--count", "100"]) == 0
-    assert sum(server.asked.values()) <= BARREN
+    assert sum(server.asked.values()) <= MAX_FRUITLESS
 
 
 def test_a_list_that_was_edited_stays(server, tmp_path, capsys):
@@ -173,53 +179,59 @@ def test_other_lists_are_told_by_their_files(server, tmp_path, capsys):
 def test_a_journal_goes_on_only_as_it_was_begun(tmp_path):
     file = tmp_path / "stories.journal"
     entry = {"index": 0, "text": "Once.", "tokens": [1, 2]}
-    with opened(file, {"step": "stories", "seed": 0}) as journal:
+    with Journal.open(file, {"step": "stories", "seed": 0}) as journal:
         journal.append([entry, entry | {"index": 5}])
-        with pytest.raises(UserError, match="being written by another process"), opened(file, {"step": "stories"}):
+        with (
+            pytest.raises(UserError, match="being written by another process"),
+            Journal.open(file, {"step": "stories"}),
+        ):
             pass
     with (
         pytest.raises(UserError, match="begun with seed 0, not 1: give --seed 0, or name another"),
-        opened(file, {"step": "stories", "seed": 1}),
+        Journal.open(file, {"step": "stories", "seed": 1}),
     ):
         pass
     whole = file.read_bytes()
     for cut in range(len(whole) - len(json.dumps(entry)), len(whole)):
         file.write_bytes(whole[:cut])
-        with opened(file, {"step": "stories", "seed": 0}) as journal:
+        with Journal.open(file, {"step": "stories", "seed": 0}) as journal:
             assert journal.done == {0}
             journal.append([entry | {"index": 5}])
         assert file.read_bytes() == whole, "half a line is dropped, and written anew"
-    with opened(file, {"step": "stories", "seed": 0}) as journal:
+    with Journal.open(file, {"step": "stories", "seed": 0}) as journal:
         assert (journal.done, journal.tokens) == ({0, 5}, [2, 4])
     file.write_bytes(whole.replace(b'"Once."', b"Once", 1))
-    with pytest.raises(UserError, match="line 2 is not of a journal"), opened(file, {"step": "stories", "seed": 0}):
+    with (
+        pytest.raises(UserError, match="line 2 is not of a journal"),
+        Journal.open(file, {"step": "stories", "seed": 0}),
+    ):
         pass
     for damaged in (b'"tokens": [1, "2"]', b'"tokens": [1, 2], "words": [0.5]', b'"tokens": [1, 2], "name": {}'):
         file.write_bytes(whole.replace(b'"tokens": [1, 2]', damaged))
-        with pytest.raises(UserError, match="line 2 is damaged"), opened(file, {"step": "stories", "seed": 0}):
+        with pytest.raises(UserError, match="line 2 is damaged"), Journal.open(file, {"step": "stories", "seed": 0}):
             pass
     file.write_bytes(whole)
     os.truncate(file, 1 << 40)  # a hole, as a crash of some file systems leaves one
-    with pytest.raises(UserError, match="line 4 is longer than"), opened(file, {"step": "stories", "seed": 0}):
+    with pytest.raises(UserError, match="line 4 is longer than"), Journal.open(file, {"step": "stories", "seed": 0}):
         pass
     file.write_bytes(b'{"ste')
-    with opened(file, {"step": "stories", "seed": 0}) as journal:
+    with Journal.open(file, {"step": "stories", "seed": 0}) as journal:
         assert journal.done == set()
 
 
 def test_a_journal_of_another_version_is_kept(tmp_path):
     file = tmp_path / "stories.journal"
-    with opened(file, {"step": "stories", "format": 1, "lists": "1f"}) as journal:
+    with Journal.open(file, {"step": "stories", "format": 1, "lists": "1f"}) as journal:
         journal.append([{"index": 0, "text": "Once.", "tokens": [1, 2]}])
     whole = file.read_bytes()
     with pytest.raises(UserError, match="by another version; name another --out, and give both to clean"):
-        opened(file, {"step": "stories", "format": 2}).__enter__()
+        Journal.open(file, {"step": "stories", "format": 2}).__enter__()
     assert file.read_bytes() == whole
 
 
 def test_a_full_disk_leaves_no_half_line(tmp_path, monkeypatch):
     file = tmp_path / "stories.journal"
-    with opened(file, {"step": "stories"}) as journal:
+    with Journal.open(file, {"step": "stories"}) as journal:
         before = file.read_bytes()
 
         def full(_: int) -> None:

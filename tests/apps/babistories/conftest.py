@@ -1,5 +1,6 @@
 """A language model's server on a real socket that misbehaves by a script, and counts who asked it for what."""
 
+import gzip
 import json
 import re
 import threading
@@ -115,17 +116,21 @@ class Handler(BaseHTTPRequestHandler):
             self._stream("Once upon a time there was", whole=False)
         elif what == "long":
             self._json({"choices": [{"finish_reason": "stop", "text": "Once upon a time. " * 3000}]})
-        elif what == "endless":
-            self._endless()
+        elif what.startswith("endless"):
+            self._endless(500 if what == "endless error" else 200)
+        elif what == "bomb":
+            self._send(gzip.compress(b" " * (64 << 20)), headers={"Content-Encoding": "gzip"})
+        elif what.startswith("data: "):
+            self._send(f"{what}\n\n".encode(), headers={"Content-Type": "text/event-stream"})
         elif what == "silence":
             self.server.silent.add(self.headers["Idempotency-Key"])
             self.server.release.wait(HANG)
         else:
             assert what == "nothing"
 
-    def _endless(self) -> None:
+    def _endless(self, status: int) -> None:
         """A body that ends when the client goes."""
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Connection", "close")
         self.end_headers()
         with suppress(OSError):

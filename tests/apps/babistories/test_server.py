@@ -9,15 +9,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
-import httpx
+import openai
 import pytest
 
-from memory_mosaics.babistories import pace
-from memory_mosaics.babistories.journal import entries
-from memory_mosaics.babistories.server import Server, _retry_after
+from memory_mosaics.apps.babistories import writers
+from memory_mosaics.apps.babistories.collect import read_journal
+from memory_mosaics.apps.babistories.writers import Server, _retry_after
 from memory_mosaics.cli import main
 from waiting import HANG, until
 
@@ -30,31 +29,26 @@ def command(server, out, *more: str, count: int = 6) -> list[str]:
 
 
 def indices(out) -> list[int]:
-    return [entry["index"] for entry in itertools.islice(entries(out / "stories.journal"), 1, None)]
+    return [entry["index"] for entry in itertools.islice(read_journal(out / "stories.journal"), 1, None)]
 
 
 @pytest.mark.parametrize("what", PASSING)
 def test_what_passes_is_asked_again(what, server, tmp_path, capsys, monkeypatch):
-    stream = httpx.AsyncClient.stream
+    send = openai.DefaultAsyncHttpxClient.send
 
-    @asynccontextmanager
-    async def impatient(client, *words, headers=None, **more):
+    async def impatient(client, request, **more):
         """Time runs out as soon as the server is silent about a request, and never for another."""
-        key = (headers or {}).get("Idempotency-Key")
-        opened = stream(client, *words, headers=headers, **more)
-        answer = asyncio.ensure_future(opened.__aenter__())
+        key = request.headers.get("Idempotency-Key")
+        answer = asyncio.ensure_future(send(client, request, **more))
         while not answer.done() and key not in server.silent:
             await asyncio.sleep(0.01)
         if not answer.done():
             server.silent.discard(key)  # what is lost is asked again with the same key
             answer.cancel()
             raise TimeoutError
-        try:
-            yield await answer
-        finally:
-            await opened.__aexit__(None, None, None)
+        return await answer
 
-    monkeypatch.setattr(httpx.AsyncClient, "stream", impatient)
+    monkeypatch.setattr(openai.DefaultAsyncHttpxClient, "send", impatient)
     server.script = [what, what]
     assert main(command(server, tmp_path, "--concurrency", "2")) == 0
     assert sorted(indices(tmp_path)) == list(range(6))
@@ -89,7 +83,7 @@ def test_half_a_stream_is_asked_again(server, tmp_path):
     assert main(command(server, tmp_path, "--stream", "--concurrency", "2")) == 0
     assert sorted(indices(tmp_path)) == list(range(6))
     assert sum(server.asked.values()) == 8
-    told = list(entries(tmp_path / "stories.journal"))[1:]
+    told = list(read_journal(tmp_path / "stories.journal"))[1:]
     assert all(entry["finish"] == "stop" and len(entry["text"].split()) > 50 for entry in told)
     assert all(sum(entry["tokens"]) > 50 for entry in told), "estimated where the server does not say"
 
@@ -100,6 +94,8 @@ def test_half_a_stream_is_asked_again(server, tmp_path):
         ("long", False, "an answer of 54,000 characters where --length 600 was asked for (64 per token are read)"),
         ("endless", False, "an answer of more than 679,936 bytes where --length 600 was asked for (1024 per token and"),
         ("endless", True, "an answer of more than 679,936 bytes where --length 600 was asked for (1024 per token and"),
+        ("bomb", False, "an answer of more than 679,936 bytes where --length 600 was asked for (1024 per token and"),
+        ("endless error", False, "status 500: data: aaa"),
     ],
 )
 def test_an_answer_much_longer_than_asked_for_is_asked_again_and_not_kept(
@@ -159,7 +155,7 @@ def slept(monkeypatch) -> list[float]:
         slept.append(max(0.0, seconds))
 
     monkeypatch.setattr(Server, "_sleep", sleep)
-    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: sum(slept)))
+    monkeypatch.setattr(writers, "time", SimpleNamespace(monotonic=lambda: sum(slept)))
     return slept
 
 
@@ -177,7 +173,7 @@ def test_a_wait_may_be_a_date(monkeypatch):
     assert _retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
     assert _retry_after("soon") == _retry_after(None) == 0.0
     ahead = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(1_000_000_030))
-    monkeypatch.setattr("memory_mosaics.babistories.server.time", SimpleNamespace(time=lambda: 1e9))
+    monkeypatch.setattr("memory_mosaics.apps.babistories.writers.time", SimpleNamespace(time=lambda: 1e9))
     assert _retry_after(ahead) == 30
 
 
@@ -190,7 +186,7 @@ def test_a_server_that_asks_for_hours_is_not_waited_for(server, tmp_path, capsys
 def test_limits_of_a_minute_are_kept(server, tmp_path, slept):
     assert main(command(server, tmp_path, "--requests-per-minute", "600", "--concurrency", "1", count=8)) == 0
     assert sum(slept) == pytest.approx(0.7)
-    tokens = sum(sum(entry["tokens"]) for entry in list(entries(tmp_path / "stories.journal"))[1:])
+    tokens = sum(sum(entry["tokens"]) for entry in list(read_journal(tmp_path / "stories.journal"))[1:])
     slept.clear()
     more = command(server, tmp_path / "tokens", "--tokens-per-minute", str(tokens * 40), "--concurrency", "1", count=8)
     assert main(more) == 0
@@ -207,18 +203,18 @@ def test_prompts_do_not_depend_on_the_order(server, tmp_path):
     for out, concurrency in (("one", "1"), ("many", "12")):
         assert main(command(server, tmp_path / out, "--concurrency", concurrency, count=12)) == 0
     one, many = (
-        {e["index"]: e for e in list(entries(tmp_path / out / "stories.journal"))[1:]} for out in ("one", "many")
+        {e["index"]: e for e in list(read_journal(tmp_path / out / "stories.journal"))[1:]} for out in ("one", "many")
     )
     assert one == many
     assert main(command(server, tmp_path / "late", "--first", "8", count=4)) == 0
-    late = {entry["index"]: entry for entry in list(entries(tmp_path / "late" / "stories.journal"))[1:]}
+    late = {entry["index"]: entry for entry in list(read_journal(tmp_path / "late" / "stories.journal"))[1:]}
     assert late == {index: one[index] for index in range(8, 12)}
 
 
 def test_completions_go_on_from_the_opening(server, tmp_path):
     server.answer = lambda prompt: " went home."
     assert main(command(server, tmp_path, "--ask", "opening", count=2)) == 0
-    told = list(entries(tmp_path / "stories.journal"))[1:]
+    told = list(read_journal(tmp_path / "stories.journal"))[1:]
     assert [entry["text"] for entry in told] == [entry["opening"] + " went home." for entry in told]
     assert {body["prompt"] for body in server.bodies} == {entry["opening"] for entry in told}
     assert "words" not in told[0], "what was not asked for is not missed"
@@ -231,6 +227,46 @@ def test_the_key_is_sent(server, tmp_path, monkeypatch, capsys):
     assert main(command(server, tmp_path, "--key-variable", "A_KEY", count=1)) == 0
     assert server.headers_seen[0]["Authorization"] == "Bearer secret"
     assert "secret" not in (tmp_path / "stories.journal").read_text() + "".join(capsys.readouterr())
+
+
+def test_no_key_is_sent_unless_it_is_named(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    assert main(command(server, tmp_path, count=1)) == 0
+    assert "Authorization" not in server.headers_seen[0]
+
+
+@pytest.mark.parametrize(
+    ("address", "key", "told"),
+    [
+        ("http://localhost:99999", "key", "cannot use --server http://localhost:99999: Port out of range 0-65535"),
+        ("http://[::1", "key", "cannot use --server http://[::1: Invalid IPv6 URL"),
+        ("http://localhost:1", "Schlüssel", "the environment variable A_KEY is no API key: it has characters beyond"),
+        ("http://localhost:1", "", "the environment variable A_KEY, named by --key_variable, is not set"),
+    ],
+)
+def test_an_address_or_a_key_that_cannot_be_used_is_one_line(address, key, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("A_KEY", key)
+    words = ["babistories", "stories", "--out", str(tmp_path / "out"), "--server", address, "--key-variable", "A_KEY"]
+    assert main(words) == 2
+    assert capsys.readouterr().err.startswith(f"mosaics: {told}")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ('data: {"error": {"message": "out of tokens"}}', "an error in place of an answer: out of tokens"),
+        ("data: <html>", "garbage in place of an answer: <html>"),
+        ("data: 7", "garbage in place of an answer: 7"),
+    ],
+)
+def test_a_stream_that_is_no_answer_is_asked_again(what, told, server, tmp_path, capsys):
+    server.script = [what]
+    assert main(command(server, tmp_path, "--stream", count=2)) == 0
+    assert sum(server.asked.values()) == len(server.asked) == 3, "with another key: the first was answered"
+    server.always = what
+    assert main(command(server, tmp_path, "--stream", "--retries", "0", count=3)) == 2
+    assert told in capsys.readouterr().err
 
 
 def start(words: list[str]) -> subprocess.Popen[str]:

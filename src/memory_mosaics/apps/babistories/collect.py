@@ -1,0 +1,388 @@
+"""Collecting answers: every one is on the disk before the next request is sent, and none is asked for twice.
+
+A journal holds the answers of one step as JSON lines. Its first line identifies the run, so that only the same run is
+resumed; a line with "given" is the digest of the list that was written from the answers so far. A last line that a kill
+or a power cut left incomplete is dropped; its answer had not been acknowledged. After the first Ctrl-C, or an error, no
+request is sent, and the answers in flight, which may be paid for, are still received; the second Ctrl-C drops them.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout  # torch brings it
+from tqdm import tqdm
+
+from memory_mosaics.apps.babistories import writers
+from memory_mosaics.apps.babistories.prompts import Request
+from memory_mosaics.apps.babistories.writers import (
+    Answer,
+    RequestRejected,
+    RetriesExhausted,
+    RunStopped,
+    Server,
+    Writer,
+)
+from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.files import check_regular, flush, parse_json
+
+MAX_LINE = 64 << 20  # bytes
+REMEDY = "name another --out"
+MAX_REJECTED = 10  # in a row: then the server is at fault, not the requests
+MAX_FAILED = 3  # the same before the first answer, and for requests whose retries are exhausted
+Entry = dict[str, Any]
+NextRequest = Callable[[int], Request | None]  # what to ask next, given the number in flight; None for nothing now
+
+
+class Journal:
+    """A file of answers, open for appending by one process. `given` is the digest of the list written from it."""
+
+    def __init__(self, file: Path, done: set[int], tokens: list[int], given: str):
+        self.file, self.done, self.tokens, self.given = file, done, tokens, given
+        self.stream = file.open("ab", buffering=0)
+
+    @classmethod
+    @contextmanager
+    def open(cls, file: Path, identity: Entry) -> Iterator["Journal"]:
+        """The journal, new or resumed. Its identity must be the same, and no other process may have it open."""
+        lock = FileLock(file.with_name(f".{file.name}.lock"), timeout=0)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except Timeout:
+            raise UserError(f"{file} is being written by another process; wait for it, or {REMEDY}") from None
+        except OSError as error:
+            raise UserError(f"cannot write {file}: {error.strerror or one_line(error)}; {REMEDY}") from error
+        journal = None
+        try:
+            if file.exists() and not file.is_file():
+                raise UserError(f"{file} is no file; {REMEDY}")
+            journal = cls(file, *_resume(file, identity))
+            if not journal.done:
+                journal.append([identity])
+                flush(file.parent)
+            yield journal
+        finally:
+            if journal is not None:
+                journal.stream.close()
+                if not journal.done:
+                    file.unlink(missing_ok=True)  # nothing to resume; a wrong address may be corrected
+            lock.release()
+
+    def append(self, entries: Iterable[Entry]) -> None:
+        """Write entries, and return when they are on the disk. A full disk leaves no incomplete line."""
+        entries = list(entries)
+        data = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries).encode("utf-8", "replace")
+        before = os.fstat(self.stream.fileno()).st_size
+        try:
+            if data and self.stream.write(data) != len(data):
+                raise OSError("the disk is full")
+            os.fsync(self.stream.fileno())
+        except OSError as error:
+            self.stream.truncate(before)
+            raise UserError(f"cannot write {self.file}: {error.strerror or one_line(error)}") from error
+        self.given = _count(entries, self.done, self.tokens) or self.given
+
+    def read(self) -> Iterator[Entry]:
+        return read_journal(self.file)
+
+    def token_counts(self) -> str:
+        read, written = map(_short, self.tokens)
+        return f"{read} tokens read, {written} written"
+
+
+def _short(count: int) -> str:
+    return f"{count:,}" if count < 10_000 else f"{count / 1e3:,.1f}k" if count < 1e6 else f"{count / 1e6:,.2f}M"
+
+
+def _count(entries: Iterable[Entry], done: set[int], tokens: list[int]) -> str:
+    """Add entries to the indices and the tokens; returns the last digest of a list among them."""
+    given = ""
+    for entry in entries:
+        given = entry.get("given", given)
+        if "index" in entry:
+            done.add(entry["index"])
+            tokens[:] = [total + new for total, new in zip(tokens, entry["tokens"], strict=True)]
+    return given
+
+
+def _resume(file: Path, identity: Entry) -> tuple[set[int], list[int], str]:
+    """Drop an incomplete last line, compare the first one, count the rest. Without an answer the file starts anew."""
+    done, tokens = set[int](), [0, 0]
+    if not file.exists():
+        return done, tokens, ""
+    try:
+        with file.open("rb+") as stream:
+            stream.truncate(_complete_size(stream))
+        lines = read_journal(file)
+        first, second = next(lines, None), next(lines, None)
+        if first is None or second is None:
+            os.truncate(file, 0)
+            return done, tokens, ""
+    except OSError as error:
+        raise UserError(f"cannot go on with {file}: {error.strerror or one_line(error)}; {REMEDY}") from error
+    if first.get("format") != identity.get("format"):
+        raise UserError(f"{file} was begun by another version; {REMEDY}, and give both to clean --journals")
+    for name, mine in identity.items():
+        if difference := _difference(name, first.get(name), mine):
+            raise UserError(f"{file} was begun with {difference}, or {REMEDY}")
+    rest = tqdm(chain([second], lines), f"reading {file.name}", delay=2, disable=None, leave=False)
+    return done, tokens, _count(rest, done, tokens)
+
+
+def source(count: int, file: Path | None, content: Any) -> Entry:
+    """What an identity says of a list: its size, its origin, and a digest, which alone is compared."""
+    return {"count": count, "of": str(file) if file else "ours", "digest": digest(json.dumps(content))}
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _difference(name: str, theirs: Any, mine: Any) -> str:
+    """What differs from the journal's identity, and what to give to resume it; empty where it is the same."""
+    if not isinstance(mine, dict) or not isinstance(theirs, dict):
+        return "" if theirs == mine else f"{name} {theirs}, not {mine}: give --{name} {theirs}"
+    if theirs.get("digest") == mine["digest"]:
+        return ""
+    now, of = (
+        f"{theirs.get('count')} {name} of {theirs.get('of')}, now {mine['count']} of {mine['of']}",
+        theirs.get("of"),
+    )
+    if of == mine["of"]:
+        return f"{now}: put the file back as it was"
+    return f"{now}: go on without that file" if of == "ours" else f"{now}: give --{name} {of}"
+
+
+def _complete_size(stream: Any) -> int:
+    """Where the last complete line ends, searched from the end."""
+    end = at = stream.seek(0, os.SEEK_END)
+    while max(0, end - MAX_LINE) < at:
+        start = max(0, at - (1 << 16))
+        stream.seek(start)
+        newline = stream.read(at - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        at = start
+    return end if at else 0  # a line too long for a journal is refused by `read_journal`
+
+
+def read_journal(file: Path, progress: Callable[[int], Any] = lambda _: None) -> Iterator[Entry]:
+    """The entries of a journal, the identity first; `progress` gets the bytes. An incomplete last line is left out."""
+    try:
+        check_regular(file)
+        with file.open("rb") as stream:
+            for number, line in enumerate(iter(lambda: stream.readline(MAX_LINE), b""), 1):
+                progress(len(line))
+                if len(line) == MAX_LINE:
+                    raise UserError(f"{file}, line {number} is longer than {MAX_LINE:,} bytes: it is not of a journal")
+                if line.endswith(b"\n"):
+                    yield _parse(line, number, file)
+    except FileNotFoundError:
+        raise UserError(f"there is no {file}; mosaics babistories stories makes one") from None
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror or one_line(error)}") from error
+
+
+def _parse(line: bytes, number: int, file: Path) -> Entry:
+    wanted = {"step": str} if number == 1 else {"index": int, "tokens": list, "text": str}
+    try:
+        entry = parse_json(line.decode())
+    except (ValueError, RecursionError):
+        entry = None
+    if number > 1 and isinstance(entry, dict) and isinstance(entry.get("given"), str):
+        return entry
+    if not isinstance(entry, dict) or not all(isinstance(entry.get(name), kind) for name, kind in wanted.items()):
+        raise UserError(f"{file}, line {number} is not of a journal: it should be an object with {', '.join(wanted)}")
+    if number == 1:
+        return entry
+    words = entry.get("words", [])
+    words = list(words.values()) if isinstance(words, dict) else words if isinstance(words, list) else [0]
+    texts = [entry.get("name", ""), entry.get("opening", ""), *words]
+    if [*map(type, entry["tokens"])] != [int, int] or not all(isinstance(text, str | None) for text in texts):
+        raise UserError(f"{file}, line {number} is damaged: tokens should be two numbers, and words texts")
+    return entry
+
+
+@dataclass
+class Outcome:
+    """How a run ended."""
+
+    interrupted: bool = False
+    problem: str | None = None
+    rejected: int = 0
+    rejected_in_row: int = 0
+    rejection: str = ""
+    retried: int = 0
+
+    def stop(self, error: Exception) -> None:
+        """Remember why the run ends; the first problem is the one that is reported."""
+        expected = isinstance(error, RunStopped | RequestRejected)
+        self.problem = self.problem or one_line(error if expected else ValueError(f"{type(error).__name__}: {error}"))
+
+    def reject(self, error: RequestRejected, *, answered: bool) -> None:
+        """Count a request without an answer; too many in a row are the fault of the server, and end the run."""
+        self.rejected += 1
+        self.rejected_in_row += 1
+        self.rejection = one_line(error)
+        if self.rejected_in_row >= (
+            MAX_REJECTED if answered and not isinstance(error, RetriesExhausted) else MAX_FAILED
+        ):
+            self.stop(error)
+
+
+def find_model(writer: Writer) -> Writer:
+    """The writer with the name of its model. Reports early that there is no server."""
+
+    async def found() -> str:
+        server = Server(writer, asyncio.Event())
+        try:
+            return await server.find_model()
+        finally:
+            await server.close()
+
+    return writer if writer.server is None else replace(writer, model=asyncio.run(found()))
+
+
+def collect(
+    writer: Writer,
+    next_request: NextRequest,
+    journal: Journal,
+    received: Callable[[list[Entry]], int],
+    **bar: Any,
+) -> tuple[Outcome, str]:
+    """Ask until there is nothing left to ask, with a progress bar; returns how it ended, and a summary in words.
+
+    `received` gets the entries that are on the disk, and returns the progress that they make.
+    """
+    start, before = time.monotonic(), len(journal.done)
+    with tqdm(**bar, disable=None, file=sys.stderr) as progress:
+
+        def show(entries: list[Entry], retried: int = 0) -> None:
+            retries = f", {retried} retries" if retried else ""
+            progress.set_postfix_str(f"{journal.token_counts()}{retries}", refresh=False)
+            progress.update(received(entries))
+
+        show([])
+        if writer.server is not None:
+            outcome = asyncio.run(_ask_server(writer, next_request, journal, show))
+        else:
+            outcome = _ask_local(writer, next_request, journal, show)
+    new, seconds = len(journal.done) - before, time.monotonic() - start
+    summary = f"{new:,} new answers in {seconds:,.1f} s ({new / max(seconds, 1e-3) * 60:,.0f} a minute)"
+    return outcome, f"{summary}, {outcome.retried} retries" if outcome.retried else summary
+
+
+def _ask_local(writer: Writer, next_request: NextRequest, journal: Journal, show: Callable[..., None]) -> Outcome:
+    outcome, local = Outcome(), writers.Local(writer)
+    batch: list[Request] = []
+
+    def drop() -> None:
+        raise KeyboardInterrupt
+
+    try:
+        with _interrupts(outcome, lambda: len(batch), drop):
+            while not outcome.interrupted:
+                while len(batch) < writer.concurrency and (request := next_request(len(batch))):
+                    batch.append(request)
+                if not batch:
+                    break
+                entries = [_entry(*pair, writer) for pair in zip(batch, local.ask(batch), strict=True)]
+                journal.append(entries)
+                batch.clear()
+                show(entries)
+    except KeyboardInterrupt:
+        outcome.interrupted = True
+    return outcome
+
+
+async def _ask_server(
+    writer: Writer, next_request: NextRequest, journal: Journal, show: Callable[..., None]
+) -> Outcome:
+    outcome, stop = Outcome(), asyncio.Event()
+    server = Server(writer, stop)
+    pending: dict[asyncio.Task[Answer], Request] = {}
+
+    def stopped() -> int:
+        stop.set()
+        return len(pending)
+
+    def drop() -> None:
+        for task in pending:
+            task.cancel()
+
+    def may_ask() -> bool:
+        return len(pending) < writer.concurrency and not stop.is_set()
+
+    try:
+        with _interrupts(outcome, stopped, drop, asyncio.get_running_loop().call_soon_threadsafe):
+            while True:
+                while may_ask() and (request := next_request(len(pending))):
+                    pending[asyncio.create_task(server.ask(request))] = request
+                if not pending:
+                    break
+                done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                entries: list[Entry] = []
+                for task in done:
+                    request = pending.pop(task)
+                    try:
+                        entries.append(_entry(request, task.result(), writer))
+                        outcome.rejected_in_row = 0
+                    except asyncio.CancelledError:
+                        pass
+                    except RequestRejected as error:
+                        outcome.reject(error, answered=bool(journal.done or server.answered))
+                    except Exception as error:  # also what is not expected: the answers in flight are still received
+                        outcome.stop(error)
+                if entries:
+                    journal.append(entries)
+                outcome.retried = server.retried
+                if outcome.problem:
+                    stop.set()
+                show(entries, server.retried)
+    finally:
+        drop()
+        await server.close()
+    return outcome
+
+
+def _entry(request: Request, answer: Answer, writer: Writer) -> Entry:
+    """What the journal keeps. A completion continues the opening words, which belong to the text."""
+    text = answer.text if writer.ask == "chat" else request.begin + answer.text
+    entry = {"index": request.index, **request.asked, "text": text, "finish": answer.finish}
+    return entry | {"tokens": list(answer.tokens)}
+
+
+@contextmanager
+def _interrupts(
+    outcome: Outcome, stopped: Callable[[], int], drop: Callable[[], None], call: Callable[..., Any] | None = None
+) -> Iterator[None]:
+    """The first Ctrl-C stops, and says how many answers are in flight; the second drops them. `call` is the loop's."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt() -> None:
+        if outcome.interrupted:
+            drop()
+            return
+        outcome.interrupted = True
+        if number := stopped():
+            tqdm.write(f"stopping after the {number} answers under way; Ctrl-C again drops them", file=sys.stderr)
+
+    before = signal.signal(signal.SIGINT, lambda *_: call(interrupt) if call else interrupt())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
