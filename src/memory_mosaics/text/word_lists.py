@@ -8,7 +8,7 @@ def read_sections(package: str, path: str) -> dict[str, list[str]]:
     """The sections of a data file of a package: a line `== name`, then its lines. `#` begins a comment line."""
     sections: dict[str, list[str]] = {}
     lines: list[str] = []
-    for line in map(str.strip, files(package).joinpath(path).read_text(encoding="utf-8").splitlines()):
+    for line in map(str.rstrip, files(package).joinpath(path).read_text(encoding="utf-8").splitlines()):
         if line.startswith("== "):
             lines = sections.setdefault(line.removeprefix("== "), [])
         elif line and not line.startswith("#"):

@@ -55,10 +55,6 @@ class StoryWorld(World):
         self.elder.where = self.hero.where = self.friend.where = self.home
         self.bind(a=self.hero, b=self.friend, e=self.elder, h=self.home)
 
-    def hero_is(self, *traits: str) -> bool:
-        """Whether the hero has one of these traits."""
-        return self.hero.trait in traits
-
     def unused(self, options: list[str]) -> str:
         """One that the story does not use yet."""
         while (word := self.pick(options)) in self.used:
@@ -99,6 +95,12 @@ class StoryWorld(World):
         kind = self.unused(ANIMALS) if self.wild else ("boy" if he else "girl")
         return self._person(self._name(he), he=he, kind=kind)
 
+    def playmate(self) -> Person:
+        """One more friend of the hero."""
+        child = self.child()
+        child.relation = f"friend {child.name}" + (f" the {child.kind}" if self.wild else "")
+        return child
+
     def neighbour(self) -> Person:
         """A grown-up with a job, known to everybody."""
         he = self.chance(0.5)
@@ -107,18 +109,22 @@ class StoryWorld(World):
         name = ("Mr. " if he else "Mrs. ") + self.unused(SURNAMES)
         return self._person(name, he=he, kind="man" if he else "woman", relation=f"={name} the {job}")
 
-    def thing(self, flag: str) -> Thing:
-        """A thing with which something can happen: see data/words.txt."""
-        noun = self.unused(THINGS_THAT[flag])
-        can = THINGS[noun]
-        if "e" in can:
-            return Thing(noun, self.pick(FRUIT_LOOKS if "j" in can else BAKED_LOOKS), can)
-        return Thing(noun, self.pick(COLOURS) if self.chance(0.75) else self.pick(LOOKS), can)
+    def thing(self, flag: str, also: str = "") -> Thing:
+        """A thing with which something can happen, and perhaps something else, too: see data/words.txt."""
+        while True:
+            noun = self.unused(THINGS_THAT[flag])
+            can = THINGS[noun]
+            if "e" in can:
+                adjective = self.pick(FRUIT_LOOKS if "j" in can else BAKED_LOOKS)
+            else:
+                adjective = self.pick(COLOURS) if self.chance(0.75) else self.pick(LOOKS)
+            if also in can:
+                return Thing(noun, adjective, can)
 
-    def named_thing(self, noun: str, looks: list[str] = COLOURS) -> Thing:
-        """A certain kind of thing."""
+    def named_thing(self, noun: str, looks: str) -> Thing:
+        """A certain kind of thing that looks like one of a section of data/words.txt."""
         self.used.add(noun)
-        return Thing(noun, self.pick(looks), "")
+        return Thing(noun, self.pick(words(looks)), "")
 
     def place(self, has: str = "") -> Place:
         """A place out of doors, or one that has trees, water, wind or walls."""
@@ -129,7 +135,7 @@ class StoryWorld(World):
                 self.used.add(name)
                 return Place(name, at, flags)
 
-    def spot(self, fit: str = "", *, side: str = "inside") -> Spot:
+    def spot(self, side: str, fit: str = "") -> Spot:
         """A spot in the house or outside: any, one `big` enough for a child, with a `lock`, or with `earth` in it."""
         container = self.unused(CONTAINERS[f"{side} {fit}".strip()])
         tails = SPOTS[side, "big" if fit == "big" else ""]

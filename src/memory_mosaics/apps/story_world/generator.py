@@ -26,6 +26,7 @@ FEATURES = ("Dialogue", "BadEnding", "MoralValue", "Foreshadowing", "Twist", "Co
 WORDS = (100, 250)  # the fewest and the most words of a story
 PROBE_DISTANCE = 40  # words between where a probe's answer was told and where it is asked for
 TOKEN_SAMPLE = 5_000  # stories whose tokens are counted; the rest is estimated from them
+_PLOTS = list(PLOTS.values())
 _NOUNS = {*(noun for noun in THINGS if " " not in noun), *ANIMALS, *words("nouns")}
 _VERBS = set(words("verbs"))
 _ADJECTIVES = {*COLOURS, *LOOKS, *FRUIT_LOOKS, *BAKED_LOOKS, *TRAITS}
@@ -78,7 +79,7 @@ def _mixed(seed: int, index: int) -> int:
 def _try(rng: Random) -> Story | None:
     """A story, or None if it came out too long or too short."""
     world = StoryWorld(rng)
-    world.pick(PLOTS)(world)
+    world.pick(_PLOTS)(world)
     add_details(world)
     marked = Narrator(world, world.people, dialogue=world.chance(0.9)).narrate()
     text = marked.replace(OPEN, "").replace(CLOSE, "") if OPEN in marked else marked

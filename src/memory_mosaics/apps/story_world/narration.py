@@ -93,6 +93,12 @@ def _capitalised(text: str) -> str:
     return text[:start] + text[start].upper() + text[start + 1 :]
 
 
+def _marked(text: str, what: Any) -> str:
+    """The text with marks around what a probe asks for."""
+    answer = what.core if type(what) is Spot else text.removeprefix("the ")
+    return text.replace(answer, f"{OPEN}{answer}{CLOSE}", 1)
+
+
 class Narrator:
     """Narrates one story: keeps track of who and what was mentioned where, and so what to call it now."""
 
@@ -139,26 +145,21 @@ class Narrator:
                     self._emit(chosen, roles, out)
             else:
                 role, form, capital, probe = part
-                text = self._refer(roles[role], form, probe)
+                what = roles[role]
+                text = self._person(what, form) if type(what) is Person else self._refer(what, form)
+                if probe:
+                    text = _marked(text, what)
                 capital = capital or (bool(out) and out[-1][-2:] in SENTENCE_ENDS)
                 out.append(_capitalised(text) if capital else text)
 
-    def _refer(self, what: Any, form: str, probe: bool) -> str:
-        if type(what) is Person:
-            text = self._person(what, form)
-        elif type(what) is Thing:
-            text = self._thing(what, form)
-        elif type(what) is Spot:
-            core = f"{OPEN}{what.core}{CLOSE}" if probe else what.core
-            return f"the {core} {what.tail}" if form == "the" else f"in the {core} {what.tail}"
-        elif type(what) is Place:
-            text = what.name if not form else (what.at if form == "at" else what.to)
-        else:
-            text = with_article(what) if form == "an" else what
-        if not probe:
-            return text
-        start = 4 if text.startswith("the ") else 0
-        return f"{text[:start]}{OPEN}{text[start:]}{CLOSE}"
+    def _refer(self, what: Any, form: str) -> str:
+        if type(what) is Thing:
+            return self._thing(what, form)
+        if type(what) is Spot:
+            return f"{'the' if form == 'the' else 'in the'} {what.core} {what.tail}"
+        if type(what) is Place:
+            return what.name if not form else (what.at if form == "at" else what.to)
+        return with_article(what) if form == "an" else what
 
     def _person(self, who: Person, form: str) -> str:
         if form == "name":

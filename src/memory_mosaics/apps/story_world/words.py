@@ -1,4 +1,6 @@
-"""The data of the story world, as the files in data/ have it: words, synonyms, rules and phrases."""
+"""The data of the story world, as the files in data/ have it: words, synonyms, rules, plots and phrases."""
+
+from functools import cache
 
 from memory_mosaics.text.word_lists import items, read_sections
 
@@ -7,6 +9,7 @@ _PHRASES = "common traits morals details things owners friends games journeys da
 _WORDS = read_sections(_PACKAGE, "data/words.txt")
 
 
+@cache
 def words(section: str) -> list[str]:
     """The items of a section of words.txt; with `+` between two lists, one of the first and one of the second each."""
     lines = _WORDS[section]
@@ -37,6 +40,7 @@ def _rules() -> dict[str, tuple[str, str]]:
 PHRASES: dict[str, list[str]] = {}  # by kind of event
 for _name in _PHRASES.split():
     PHRASES |= read_sections(_PACKAGE, f"data/phrases/{_name}.txt")
+PLOTS = read_sections(_PACKAGE, "data/plots.txt")  # by name, as plots.py reads them
 RULES = _rules()  # what an event needs and what it changes, by its kind
 SYNONYMS = [line.split("|") for line in read_sections(_PACKAGE, "data/synonyms.txt")["synonyms"]]
 TRAITS = [event.removeprefix("trait_") for event in PHRASES if event.startswith("trait_")]

@@ -115,9 +115,15 @@ class World:
 
     def play(self, script: str, **roles: Any) -> None:
         """Do the steps of a script, in which `roles` are taken by these."""
-        bound = {**self.roles, **roles} if roles else self.roles
         for action, argument, renamed in _steps(script):
-            action(self, argument, {**bound, **{role: bound[other] for role, other in renamed}} if renamed else bound)
+            bound = self.roles
+            if roles or renamed:
+                bound = given = {**bound, **roles}
+                if renamed:
+                    bound = given.copy()
+                    for role, other in renamed:
+                        bound[role] = given[other]
+            action(self, argument, bound)
 
     def event(self, kind: str, roles: Roles) -> None:
         """The event happens: its conditions hold, its effects hold from now on, and it will be narrated."""
@@ -205,9 +211,14 @@ ACTIONS: dict[str, Action] = {
 def _steps(script: str) -> list[tuple[Action, str, list[list[str]]]]:
     """The steps of a script: what to do, with which argument, and which roles are taken by those of others."""
     steps = []
-    for name, *rest in map(str.split, script.split(";")):
-        if name in ACTIONS:
-            steps.append((ACTIONS[name], " ".join(rest), []))
+    for step in map(str.strip, script.split(";")):
+        name, *rest = step.split()
+        if "$" in step:
+            steps.append((ACTIONS["$"], step, []))
+        elif rest[:1] == ["="]:
+            steps.append((ACTIONS["="], " ".join([name, *rest[1:]]), []))
         else:
-            steps.append((World.event, name, [role.split("=") for role in rest]))
+            renamed = [word.split("=") for word in rest if "=" in word]
+            argument = " ".join(word for word in rest if "=" not in word)
+            steps.append((ACTIONS[name], argument, renamed) if name in ACTIONS else (World.event, name, renamed))
     return steps
