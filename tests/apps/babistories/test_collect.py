@@ -13,7 +13,7 @@ from memory_mosaics.apps.babistories.prompts import default_lists, story_request
 from memory_mosaics.apps.babistories.writers import Answer, Server
 from memory_mosaics.cli import main
 
-from .test_server import command, indices
+from .test_writers import command, indices
 
 LISTS = default_lists()
 SAID = {"role": "assistant", "content": "Once."}
