@@ -321,6 +321,12 @@ class TestTriton:
         given = [*few_problem(3, 50).values(), *(x if x is None else x.to(DEVICE) for x in options)]
         check_registration("recall_few", *given)
 
+    @needs_kernels
+    def test_compiled_whole(self):
+        given = [*few_problem(3, 50).values(), marks(50), None]
+        op = torch.ops.memory_mosaics.recall_few
+        assert_close(torch.compile(op, fullgraph=True, backend="aot_eager")(*given), op(*given))
+
 
 @pytest.mark.parametrize("change", [{}, dict(width=257), dict(dtype=torch.float64)], ids=str)
 def test_triton_is_for_some_dtypes_and_widths(change, monkeypatch):
@@ -337,13 +343,6 @@ def test_triton_is_for_some_dtypes_and_widths(change, monkeypatch):
 )
 def test_triton_splits_fill_the_device(programs, pairs, tile, expected):
     assert splits(programs, pairs, tile, 64, torch.device("cpu")) == expected
-
-
-@needs_kernels
-def test_triton_compiled_whole():
-    given = [*few_problem(3, 50).values(), marks(50), None]
-    op = torch.ops.memory_mosaics.recall_few
-    assert_close(torch.compile(op, fullgraph=True, backend="aot_eager")(*given), op(*given))
 
 
 @pytest.mark.gpu
