@@ -17,6 +17,7 @@ def _poisoned(monkeypatch):
 
     def poisoned(*shape, **options):
         memory = empty(*shape, **options)
-        return memory.fill_(float("nan")) if memory.is_floating_point() else memory
+        with torch.no_grad():
+            return memory.fill_(float("nan")) if memory.is_floating_point() else memory
 
     monkeypatch.setattr(torch, "empty", poisoned)
