@@ -14,11 +14,12 @@ from memory_mosaics.errors import UserError
 from memory_mosaics.evaluation import evaluate, sample, smooth, token_losses
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.presets import PRESETS, memory_mosaic, preset, transformer
+from memory_mosaics.runtime import Machine
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.tokenizer import byte_tokenizer, train_bpe
 from memory_mosaics.trained import Trained
-from memory_mosaics.training import loop
-from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training
+from memory_mosaics.training import trainer
+from memory_mosaics.training.recipe import ModelChoice, Run, Training
 
 SIZE = {"width": 16, "blocks": 1, "heads": 2, "vocabulary": 257, "context": 24}
 TEXTS = ["Grüße, kleine Welt.", "Ein längerer Text, der über viele Zeichen geht und nicht aufhört.", "Und noch einer."]
@@ -69,7 +70,7 @@ def test_it_is_the_loss_that_training_measures(corpus, tmp_path):
     training = Training(steps=2, batch=4, warm_up=1, evaluate_every=2, evaluate_windows=9)
     machine = Machine(device="cpu", samples=0)
     run = Run(data=corpus.folder, out=tmp_path / "run", model=model, training=training, machine=machine)
-    said = loop.train(run)
+    said = trainer.train(run)
     trained = Trained.open(tmp_path / "run")
     for split in ("valid", "train"):
         measured = evaluate(trained, sample(corpus, split=split, length=24, count=9), batch=2)

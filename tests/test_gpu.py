@@ -7,15 +7,18 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from memory_mosaics.benchmarks.train import RandomTokens, Size
 from memory_mosaics.generation import GREEDY, beam_search, generate
-from memory_mosaics.language_model import LanguageModel, next_token_loss
+from memory_mosaics.language_model import LanguageModel, next_token_loss, without_state
 from memory_mosaics.ops import recall
 from memory_mosaics.ops.leaky_average import leaky_average, reference
 from memory_mosaics.presets import memory_mosaic, transformer
 from memory_mosaics.reader import Desk
-from memory_mosaics.training.objective import Objective, optimiser
-from memory_mosaics.training.recipe import Machine, Training
-from memory_mosaics.training.step import Eager, Recorded
+from memory_mosaics.runtime import Runtime
+from memory_mosaics.tasks.task import Batch
+from memory_mosaics.training.optimizer import adamw
+from memory_mosaics.training.recipe import Training
+from memory_mosaics.training.step import Objective, Step
 from mixers_under_contract import MIXERS, WIDTH
 from on_cuda import ON_CUDA
 
@@ -90,41 +93,43 @@ def test_a_compiled_model_trains(build):
     assert losses[-1] < 0.7 * losses[0]
 
 
+SIZE = Size(name="small", width=128, blocks=2, heads=4, vocabulary=20, batch=32, time=300)
 SMALL = {"width": 128, "heads": 4, "vocabulary": 20, "context": 300}
 POSITIONS = ("learned", "rotary", "alibi", "none")
 BOTH = pytest.mark.parametrize("build", [memory_mosaic, transformer])
 
 
-def step_of(model, *, recorded, compiled=True, rows=32):
+def step_of(model, *, captured, compiled=True):
     training = Training(steps=1000, warm_up=5, learning_rate=3e-3)
-    objective = Objective(model, compiled=compiled).train()
-    eager = Eager(objective, optimiser(model, training), training, Machine(), micro=rows)
-    return Recorded(eager) if recorded else eager
+    block_fn = torch.compile(without_state, dynamic=False) if compiled else None
+    here = Runtime(torch.device("cuda"), precision="bfloat16", block_fn=block_fn)
+    objective = Objective(model, RandomTokens(SIZE, here.device), here).train()
+    return Step(objective, adamw(model, training), training, here, captured=captured)
 
 
-def losses(config, *, recorded, steps=10):
+def losses(config, *, captured, steps=10):
     torch.manual_seed(0)
     model = LanguageModel(config).cuda()
-    take = step_of(model, recorded=recorded)
+    take = step_of(model, captured=captured)
     tokens = torch.randint(20, (32, 301), generator=torch.Generator().manual_seed(0)).cuda()
     found = []
     for number in range(steps):
         torch.manual_seed(number)
-        found.append(float(take(number, tokens[:, :-1], tokens[:, 1:])[0]))
+        found.append(float(take(number, Batch(tokens[:, :-1], tokens[:, 1:]))[0]))
     return found
 
 
 @BOTH
 def test_a_recorded_step_learns_what_an_eager_one_learns(build):
     config = build(**SMALL, blocks=2)
-    assert losses(config, recorded=True) == pytest.approx(losses(config, recorded=False), rel=5e-3)
+    assert losses(config, captured=True) == pytest.approx(losses(config, captured=False), rel=5e-3)
 
 
 def test_dropout_of_recorded_steps_follows_the_seed_of_each_step():
     plain, dropped = (memory_mosaic(**SMALL, blocks=2, dropout=dropout) for dropout in (0.0, 0.2))
-    first, again = losses(dropped, recorded=True), losses(dropped, recorded=True)
+    first, again = losses(dropped, captured=True), losses(dropped, captured=True)
     assert first == pytest.approx(again, rel=1e-3)
-    assert first != pytest.approx(losses(plain, recorded=True), rel=1e-3)
+    assert first != pytest.approx(losses(plain, captured=True), rel=1e-3)
 
 
 @pytest.mark.parametrize("build", [memory_mosaic, *(partial(transformer, position=code) for code in POSITIONS)])

@@ -9,7 +9,7 @@ from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.mixers.mamba import MambaConfig
 from memory_mosaics.mixers.state_space import S4DConfig
 from memory_mosaics.parameters import Rule, exact_names, groups, rules_of
-from memory_mosaics.training.objective import adamw_of, optimiser, set_rate
+from memory_mosaics.training.optimizer import adamw, set_rate
 from memory_mosaics.training.recipe import Training
 
 SLOW = Rule(decay=False, largest_rate=0.01, exact=True)
@@ -45,10 +45,10 @@ def test_groups_hold_every_parameter_once():
 
 
 def test_a_rate_is_no_larger_than_a_group_bears():
-    adamw = adamw_of(groups(Special(), weight_decay=0.1), betas=(0.9, 0.999))
+    optimizer = adamw(Special(), Training(decay_all=True))
     for rate in (0.1, 1e-3):
-        set_rate(adamw, rate)
-        assert {group["largest_rate"]: group["lr"] for group in adamw.param_groups} == {
+        set_rate(optimizer, rate)
+        assert {group["largest_rate"]: group["lr"] for group in optimizer.param_groups} == {
             0.01: min(rate, 0.01),
             float("inf"): rate,
         }
@@ -57,8 +57,8 @@ def test_a_rate_is_no_larger_than_a_group_bears():
 def test_a_language_models_matrices_decay_and_nothing_else():
     built = model(S4DConfig())
     names = {weight: name.rpartition(".")[2] for name, weight in built.named_parameters()}
-    adamw = optimiser(built, Training(weight_decay=0.5))
-    decayed = {names[w] for group in adamw.param_groups if group["weight_decay"] for w in group["params"]}
+    optimizer = adamw(built, Training(weight_decay=0.5))
+    decayed = {names[w] for group in optimizer.param_groups if group["weight_decay"] for w in group["params"]}
     assert decayed == {"weight", "C"}
     mosaic = LanguageModel(memory_mosaic(width=8, blocks=1, heads=2, vocabulary=9))
     decays = {name.rpartition(".")[2]: rule.decay for name, _, rule in rules_of(mosaic)}

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from memory_mosaics.config import from_plain, to_plain
+from memory_mosaics.config import PARTS, from_plain, to_plain
 from memory_mosaics.errors import CheckpointError, one_line, within_memory
 from memory_mosaics.files import check_manifest, check_regular, flush, read_json, remove_temporary, temporary_path
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, weight_shapes
@@ -54,8 +54,8 @@ def save(
     weights = model.state_dict() if weights is None else weights
     weights = {re.sub(WRAPPERS, r"\1", name): tensor.detach() for name, tensor in weights.items()}
     try:
-        plain = json.loads(json.dumps(to_plain(model.config)))
-        check_weights(weights, weight_shapes(from_plain(LanguageModelConfig, plain)), "the model to save")
+        plain, key = json.loads(json.dumps(to_plain(model.config))), key_of(model)
+        check_weights(weights, _shapes(from_plain(type(model.config), plain)), "the model to save")
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"cannot write {folder}: {one_line(error)}") from error
     aside = temporary_path(target)
@@ -65,9 +65,10 @@ def save(
             raise FileExistsError("it exists already; name a new folder, or remove that one first")
         aside.mkdir(parents=True)
         file = aside / "model.safetensors"
-        save_file({PREFIX + name: tensor.contiguous() for name, tensor in weights.items()}, file, {"format": "pt"})
-        dtype = str(weights["embedding.weight"].dtype).removeprefix("torch.")
-        config = {"model_type": MODEL_TYPE, "architectures": [ARCHITECTURE], "dtype": dtype, PREFIX[:-1]: plain}
+        save_file({f"{key}.{name}": tensor.contiguous() for name, tensor in weights.items()}, file, {"format": "pt"})
+        dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
+        architecture = ARCHITECTURE if isinstance(model.config, LanguageModelConfig) else type(model).__name__
+        config = {"model_type": MODEL_TYPE, "architectures": [architecture], "dtype": dtype, key: plain}
         _write_json(aside / "config.json", config)
         ends = {} if tokenizer is None else dict.fromkeys(ENDS, tokenizer.end_of_text)
         _write_json(aside / "generation_config.json", {"use_cache": True} | ends | (generation or {}))
@@ -89,6 +90,20 @@ def save(
     finally:
         remove_temporary(aside)
     return folder
+
+
+def key_of(model: nn.Module) -> str:
+    """The name under which a model's configuration and weights are saved: language_model, or its registered part."""
+    if isinstance(model.config, LanguageModelConfig):
+        return PREFIX[:-1]
+    return next(name for name, kind in PARTS.items() if kind is type(model.config))
+
+
+def _shapes(config: Any) -> dict[str, tuple[int, ...]]:
+    if isinstance(config, LanguageModelConfig):
+        return weight_shapes(config)
+    with torch.device("meta"):
+        return {name: tuple(weight.shape) for name, weight in config.build().state_dict().items()}
 
 
 def load(
@@ -120,6 +135,13 @@ def steps(run: Path) -> list[Path]:
     return sorted(path for path in run.glob("step-*") if STEP.fullmatch(path.name))
 
 
+def remove(folder: Path) -> None:
+    """Remove a checkpoint: half of one must not look like one."""
+    aside = temporary_path(folder)
+    folder.rename(aside)
+    remove_temporary(aside)
+
+
 def newest(folder: Path) -> Path:
     """The folder itself, or the newest checkpoint of a training run."""
     return folder if (folder / "config.json").exists() else ([folder, *steps(folder)])[-1]
@@ -139,6 +161,8 @@ def read_config(folder: Path) -> LanguageModelConfig:
     if kind != MODEL_TYPE:
         raise CheckpointError(f"{file} describes a {kind or 'nameless'} model, not a {MODEL_TYPE}")
     try:
+        if PREFIX[:-1] not in plain and (others := PARTS.keys() & plain.keys()):
+            raise ValueError(f"it is a {min(others)} network, not a language model")
         config = from_plain(LanguageModelConfig, plain.get(PREFIX[:-1], {}))
         weight_shapes(config)  # parts that do not fit together are found here
         return config

@@ -28,6 +28,7 @@ from memory_mosaics.errors import UserError, one_line, within_memory
 from memory_mosaics.explorer import command as explorer
 from memory_mosaics.files import read_json
 from memory_mosaics.parser import FLAGS, Parser, check_arguments, either
+from memory_mosaics.runtime import Machine
 from memory_mosaics.serving import server
 from memory_mosaics.studies import (
     anchors,
@@ -45,8 +46,8 @@ from memory_mosaics.studies import (
     sweep,
 )
 from memory_mosaics.text import corpus
-from memory_mosaics.training import loop
-from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training, as_flag_only, recipe
+from memory_mosaics.training import trainer
+from memory_mosaics.training.recipe import ModelChoice, Run, Training, as_flag_only, recipe
 from memory_mosaics.version import __version__
 
 MODEL, TRAINING = ModelChoice(), recipe("memory-mosaic-tiny")[1]
@@ -144,7 +145,7 @@ def train(
     if out is None:
         out = Path("runs") / ("model" if init_from is None else f"{_source_name(init_from)}-finetuned")
     plan = Run(data=data, out=out, init_from=init_from, model=model, training=training, machine=machine)
-    return loop.train(plan, lengthen=True)
+    return trainer.train(plan, lengthen=True)
 
 
 def _source_name(source: Path) -> str:

@@ -5,11 +5,13 @@ contextual and persistent memories in the two places, GPT-2 has attention and a 
 differs. The model obeys the contract of its parts: `logits, state = model(tokens, state=None, mask=None)`.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +23,7 @@ from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.extractors import Convolution, LeakyAverage, Taps
 from memory_mosaics.memory import PersistentMemory
 from memory_mosaics.ops.common import at_least_fp32
+from memory_mosaics.ops.cross_entropy import linear_cross_entropy
 from memory_mosaics.scales import Decay, Scale
 from memory_mosaics.shapes import Bool, Float, Int
 from memory_mosaics.sizes import check_memory
@@ -28,6 +31,14 @@ from memory_mosaics.storage import State
 
 MAX_BLOCKS = 4096  # each costs milliseconds to build, whatever its size
 GAIN = 0.025 * 384**0.5  # where no norm follows: found at width 384, docs/LOG.md
+
+
+Init = Literal["default", "as-built", "pytorch", "gpt2", "gpt2-channel", "authors"]
+
+
+def _either(values: tuple[str, ...]) -> str:
+    *others, last = map(repr, values)
+    return f"{', '.join(others)} or {last}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +56,9 @@ class LanguageModelConfig:
     bias: bool = False
     tied: bool = True  # the embedding is the output matrix too
     norm_placement: Literal["pre", "post"] = "pre"  # "post": the residual starts from the normalised x as well
+    block: Literal["residual", "bare"] = "residual"  # "bare": the sequence mixer alone, without norm and residual
+    output_norm: Literal["layer", "scaled", "none"] = "layer"  # "scaled": divided by sqrt(width), for small logits
+    init: Init = "default"
 
     def __post_init__(self) -> None:
         at_least(self, vocabulary=1, width=1, blocks=1, context=1)
@@ -52,8 +66,15 @@ class LanguageModelConfig:
         check_sizes(self)
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), not {self.dropout}")
-        if self.norm_placement not in ("pre", "post"):
-            raise ValueError(f"norm_placement must be 'pre' or 'post', not {self.norm_placement!r}")
+        hints = get_type_hints(type(self))
+        for name in ("norm_placement", "block", "output_norm", "init"):
+            if getattr(self, name) not in (known := get_args(hints[name])):
+                raise ValueError(f"{name} must be {_either(known)}, not {getattr(self, name)!r}")
+        if self.block == "bare" and self.channel_mixer is not None:
+            raise ValueError("a bare block has no channel mixer")
+
+    def build(self) -> "LanguageModel":
+        return LanguageModel(self)
 
 
 class Block(nn.Module):
@@ -92,6 +113,31 @@ class Block(nn.Module):
         return x, (sequence_state, channel_state)
 
 
+class BareBlock(nn.Module):
+    """A block that is its sequence mixer: no norm, no residual, no channel mixer."""
+
+    def __init__(self, config: LanguageModelConfig):
+        super().__init__()
+        self.sequence_mixer = config.sequence_mixer.build(config.width, dropout=config.dropout, bias=config.bias)
+
+    def forward(
+        self, x: Tensor, state: tuple[State, State] | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, tuple[State, State]]:
+        y, own = self.sequence_mixer(x, state[0] if state else None, mask)
+        return y, (own, ())
+
+
+class ScaledNorm(nn.Module):
+    """The last norm of a model whose logits are small at first: features divided by sqrt(width)."""
+
+    def __init__(self, norm: nn.Module):
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: Float[Tensor, "*B W"]) -> Float[Tensor, "*B W"]:
+        return self.norm(x) / x.shape[-1] ** 0.5
+
+
 class LanguageModel(nn.Module):
     """Tokens to the logits of the next token. State: that of the positions, then one of every block."""
 
@@ -102,12 +148,17 @@ class LanguageModel(nn.Module):
             _check_memory(config)
         self.embedding = nn.Embedding(config.vocabulary, config.width)
         self.positions = config.positions.build(config.width) if config.positions else None
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
-        self.norm = nn.LayerNorm(config.width, bias=config.bias)
+        block = Block if config.block == "residual" else BareBlock
+        self.blocks = nn.ModuleList(block(config) for _ in range(config.blocks))
+        norm = nn.LayerNorm(config.width, bias=config.bias) if config.output_norm != "none" else nn.Identity()
+        self.norm = ScaledNorm(norm) if config.output_norm == "scaled" else norm
         self.head = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
         self.gradient_checkpointing = False  # trade time for memory: recompute each block in the backward pass
         self._gradient_checkpointing_func: Callable[..., Any] = _checkpoint
-        initialise(self)
+        if config.init != "as-built":
+            initialise(self)
+        if config.init in REINITIALISE:
+            REINITIALISE[config.init](self)
 
     def forward(
         self, tokens: Int[Tensor, "B T"], state: tuple | None = None, mask: Tensor | None = None
@@ -135,6 +186,17 @@ class LanguageModel(nn.Module):
             x, block_state = through(block, x, block_state, mask)
             states.append(block_state)
         return self.norm(x), tuple(states)
+
+    def loss(
+        self,
+        inputs: Int[Tensor, "B T"],
+        targets: Int[Tensor, "B T"],
+        *,
+        block_fn: Callable[..., tuple[Tensor, Any]] | None = None,
+    ) -> Float[Tensor, ""]:
+        """The mean cross-entropy of a batch, as training computes it: no state is kept, and on CUDA no logits."""
+        features, _ = self.features(self.embedding(inputs), through=block_fn)
+        return linear_cross_entropy(features.flatten(0, 1), self.output, targets.flatten())
 
     def run_block(self, block: nn.Module, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
         """Apply a block, with gradient checkpointing where it is wanted."""
@@ -258,6 +320,47 @@ def initialise(model: nn.Module) -> None:
         for module in block.modules():
             if hasattr(module, "reset_at_depth"):
                 module.reset_at_depth(layer, len(blocks))  # type: ignore[operator]
+
+
+def _pytorch(model: LanguageModel) -> None:
+    """PyTorch's own matrices and embeddings, as in Bietti et al. 2023."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            module.reset_parameters()
+
+
+def _gpt2(model: LanguageModel, *, kinds: tuple[str, ...] = ("sequence_mixer", "channel_mixer")) -> None:
+    """All matrices 0.02, the last map of these mixers divided by sqrt(2 blocks), as in RegBench's baselines."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            last = name.endswith(".combine") and any(kind in name for kind in kinds)
+            nn.init.normal_(module.weight, std=0.02 / (2 * len(model.blocks)) ** 0.5 if last else 0.02)
+
+
+def _authors(model: LanguageModel) -> None:
+    """The authors' for RegBench, which memorise less than this library's: slots of unit norm, matrices 1/sqrt(inputs),
+    divided by sqrt(blocks) where they are the last of a mixer; beta is e^2, other scales are e^-1/2.
+    """
+    width, blocks = model.config.width, len(model.blocks)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            last = name.endswith("combine.map")
+            nn.init.normal_(module.weight, std=module.in_features**-0.5 / (blocks**0.5 if last else 1))
+        elif isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=width**-0.5)
+        elif isinstance(module, PersistentMemory):
+            for slots in (module.keys, module.values):
+                nn.init.normal_(slots, std=slots.shape[-1] ** -0.5)
+        elif isinstance(module, Scale):
+            module.set(torch.full_like(module.theta, math.e**2 if name.endswith("sharpness") else math.e**-0.5))
+
+
+REINITIALISE: dict[str, Callable[[LanguageModel], None]] = {
+    "pytorch": _pytorch,
+    "gpt2": _gpt2,
+    "gpt2-channel": partial(_gpt2, kinds=("channel_mixer",)),
+    "authors": _authors,
+}
 
 
 def parameter_count(model: LanguageModel) -> dict[str, int]:

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from memory_mosaics.cuda_graphs import capture
 from memory_mosaics.language_model import LanguageModel, map_state
 from memory_mosaics.scales import worked_out
 from memory_mosaics.shapes import Bool, Float, Int
@@ -210,13 +211,11 @@ def _recorded(step: Callable[[], None], state: Any) -> Callable[[], None]:
     before = map_state(torch.clone, state)
     # What autocast keeps for later would be gone when the graph is replayed.
     uncached = torch.autocast("cuda", enabled=torch.is_autocast_enabled("cuda"), cache_enabled=False)
-    aside, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside), uncached:
         for _ in range(2):
             step()
             _overwrite(state, before)
     torch.cuda.current_stream().wait_stream(aside)
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"), uncached:
-        step()
-    return graph.replay
+    return capture(step)

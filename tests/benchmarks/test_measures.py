@@ -11,8 +11,6 @@ from memory_mosaics.benchmarks import clock as clocks
 from memory_mosaics.benchmarks import decode, kernels, memory, train
 from memory_mosaics.benchmarks.clock import Clock
 from memory_mosaics.language_model import LanguageModel
-from memory_mosaics.training.objective import Objective
-from memory_mosaics.training.recipe import Machine
 
 CPU = Clock(torch.device("cpu"))
 
@@ -41,13 +39,13 @@ def test_ceilings_are_sane():
 def test_a_step_is_one_of_the_optimiser_on_the_products_objective(name):
     torch.manual_seed(0)
     model = LanguageModel(SIZE.build(name))
-    tokens = torch.randint(SIZE.vocabulary, (2, SIZE.batch, SIZE.time))
+    task = train.RandomTokens(SIZE, torch.device("cpu"))
     before = [parameter.clone() for parameter in model.parameters()]
-    expected = Objective(model)(*tokens)
-    step = train.training_step(model, Machine(device="cpu"), rows=SIZE.batch)
-    torch.testing.assert_close(step(*tokens), expected)
+    expected = task.loss(model, task.batch(0))
+    step = train.training_step(model, task)
+    torch.testing.assert_close(step(), expected)
     assert all((old != new).any() for old, new in zip(before, model.parameters(), strict=True))
-    assert step(*tokens) < expected
+    assert step() < expected
 
 
 def test_training_rows(monkeypatch):
@@ -67,7 +65,7 @@ def test_training_rows(monkeypatch):
 
 
 def test_a_model_that_does_not_fit_is_said_and_the_others_go_on(monkeypatch):
-    def full(model, machine, *, rows):
+    def full(model, task):
         raise torch.OutOfMemoryError("no")
 
     monkeypatch.setattr(train, "training_step", full)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from memory_mosaics.training.objective import Objective
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton_forms import DEVICE, key_problem, run_alone, tensor
@@ -15,7 +16,6 @@ from memory_mosaics.ops import common
 from memory_mosaics.ops.cross_entropy import linear_cross_entropy
 from memory_mosaics.ops.leaky_average import leaky_key
 from memory_mosaics.ops.taps import tapped_value
-from memory_mosaics.training.objective import Objective
 
 CHECKED = hasattr(leaky_key, "__wrapped__")  # shapes are, on every call: no compiler sees through that
 FILES = [path for path in sorted(Path(__file__).parent.glob("test_*.py")) if "class TestTriton" in path.read_text()]

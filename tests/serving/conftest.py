@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from memory_mosaics.runtime import Machine
 from memory_mosaics.text import corpus as corpora
-from memory_mosaics.training import loop
-from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training
+from memory_mosaics.training import trainer
+from memory_mosaics.training.recipe import ModelChoice, Run, Training
 from waiting import HANG, until
 
 # Without what coverage puts there: the server must be one as users have it.
@@ -38,7 +39,7 @@ def story_run(tmp_path_factory) -> Path:
     """A training run of seconds, called teller."""
     folder = tmp_path_factory.mktemp("served")
     corpora.run(["stories:80"], out=folder / "corpus", tokenizer="bpe", vocabulary=300, valid_share=0.1)
-    loop.train(
+    trainer.train(
         Run(
             data=folder / "corpus",
             out=folder / "teller",

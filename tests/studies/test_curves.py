@@ -9,9 +9,10 @@ import pytest
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
 from memory_mosaics.language_model import weight_count
+from memory_mosaics.runtime import Machine
 from memory_mosaics.studies import curves
 from memory_mosaics.text import corpus as corpora
-from memory_mosaics.training.recipe import Machine, ModelChoice, Training
+from memory_mosaics.training.recipe import ModelChoice, Training
 
 MODEL = ModelChoice(width=16, heads=2, context=16)
 TRAINING = Training(

@@ -8,7 +8,6 @@ import torch
 from torch.testing import assert_close
 
 from memory_mosaics.cli import main
-from memory_mosaics.data.moons import MoonsTask
 from memory_mosaics.errors import UserError
 from memory_mosaics.studies import moons
 from memory_mosaics.studies.moons import (
@@ -16,28 +15,26 @@ from memory_mosaics.studies.moons import (
     error_curve,
     errors_ahead,
     judge,
-    network,
     pick,
     train,
     weights,
 )
+from memory_mosaics.tasks.moons import MoonNetworkConfig, MoonsTask
 
 TASK = MoonsTask()
 PERIODS, LCM = TASK.validation.periods, TASK.validation.lcm
 
 
 @pytest.fixture(scope="module")
-def trained():
+def trained(tmp_path_factory):
     """Both networks of the paper, trained as the command does."""
-    return {heads: train(TASK, heads=heads, seeds=1)[0] for heads in (1, 3)}
+    folder = tmp_path_factory.mktemp("moons")
+    return {heads: train(TASK, folder / str(heads), heads=heads, seeds=1)[0] for heads in (1, 3)}
 
 
 @pytest.fixture(scope="module")
 def curves(trained):
-    return {
-        heads: error_curve(pick(net, 0, heads=heads), TASK, TASK.validation, 16, LCM + 20)
-        for heads, net in trained.items()
-    }
+    return {heads: error_curve(pick(net, 0), TASK, TASK.validation, 16, LCM + 20) for heads, net in trained.items()}
 
 
 def mean(curve, first, last):
@@ -71,7 +68,7 @@ def test_training_gives_each_memory_one_moon(trained):
 
 @pytest.mark.parametrize(("count", "heads"), [(3, 1), (3, 3), (4, 2), (1, 1)])
 def test_networks_of_any_size(count, heads):
-    net = network(count, heads)
+    net = MoonNetworkConfig(moons=count, heads=heads).build()
     assert sum(weight.numel() for weight in net.parameters()) == 3 * 2 * count**2
     y, _ = net(torch.randn(2, 7, 2 * count))
     assert y.shape == (2, 7, 2 * count)
@@ -80,22 +77,22 @@ def test_networks_of_any_size(count, heads):
 
 def test_moons_that_do_not_split_are_refused():
     with pytest.raises(UserError, match="3 moons do not split over 2 heads"):
-        network(3, 2)
+        MoonNetworkConfig(moons=3, heads=2)
 
 
 def test_copies_are_networks_of_their_own():
-    net = network(3, 3, copies=4)
+    net = MoonNetworkConfig(copies=4).build()
     x = torch.randn(8, 9, 6)
     together = net(x)[0]
     for copy in range(4):
-        alone = pick(net, copy, heads=3)(x[2 * copy : 2 * copy + 2])[0]
+        alone = pick(net, copy)(x[2 * copy : 2 * copy + 2])[0]
         assert_close(together[2 * copy : 2 * copy + 2], alone)
 
 
 @pytest.mark.parametrize("heads", [1, 3])
 def test_all_contexts_in_one_pass_are_each_context_alone(heads):
     """Against the streaming state: read the context, then feed every prediction back."""
-    net = network(3, heads).requires_grad_(False)
+    net = MoonNetworkConfig(heads=heads).build().requires_grad_(False)
     x = TASK.sequences(TASK.validation, 2, seed=3)[:, :40]
     errors, predicted = errors_ahead(net, x, ahead=6)
     for context in (0, 1, 7, 33):
@@ -110,7 +107,7 @@ def test_all_contexts_in_one_pass_are_each_context_alone(heads):
 
 
 def test_the_score_is_one_for_one_memory_one_moon_in_any_order():
-    net = network(3, 3, copies=3).requires_grad_(False)
+    net = MoonNetworkConfig(copies=3).build().requires_grad_(False)
     order = torch.tensor([2, 0, 1])
     for name, weight in weights(net).items():
         weight[0] = torch.eye(3)[..., None]
@@ -141,10 +138,10 @@ def test_any_number_of_moons(count, kinds, tmp_path):
 def test_ctrl_c_keeps_what_is_finished(tmp_path, monkeypatch, capsys):
     finished = moons.train
 
-    def interrupted(task, *, heads, **options):
+    def interrupted(task, out, *, heads, **options):
         if heads == 3:
             raise KeyboardInterrupt
-        return finished(task, heads=heads, **options)
+        return finished(task, out, heads=heads, **options)
 
     monkeypatch.setattr(moons, "train", interrupted)
     assert main(["moons", "--out", str(tmp_path), "--steps", "3", "--sequences", "1"]) == 130

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from memory_mosaics.cli import main
-from memory_mosaics.data.regbench import RegBenchTask
 from memory_mosaics.errors import UserError
 from memory_mosaics.figures import regbench as figures
 from memory_mosaics.studies import regbench_plan, regbench_tables, regbench_training
 from memory_mosaics.studies.regbench_models import ARCHITECTURES, ELEVEN
 from memory_mosaics.studies.regbench_plan import Choices, make
-from memory_mosaics.studies.regbench_training import Machine, Trainer
+from memory_mosaics.studies.regbench_training import Machine
 from memory_mosaics.studies.trials import attempted, work
+from memory_mosaics.tasks.regbench import RegBenchTask
 from studies.conftest import small_regbench as run
 
 
@@ -75,7 +75,7 @@ def test_tables_and_figures(finished):
 
 def test_what_is_finished_is_not_repeated(finished, monkeypatch):
     out, results = finished
-    monkeypatch.setattr(Trainer, "go", None)
+    monkeypatch.setattr(regbench_plan, "train", None)
     again = run(out, architectures=None, environments=[8])
     assert again["best"] == results["best"]
     assert not again["interrupted"]
@@ -119,13 +119,14 @@ def test_killed_and_started_again_it_goes_on(tmp_path):
     assert main(words) == 0
     assert before <= ended(tmp_path)
     assert len(json.loads((tmp_path / "results.json").read_text())["best"]) == 2
-    assert not list(tmp_path.glob("trials/*/state.safetensors"))
+    assert not list(tmp_path.glob("trials/*/step-*"))
+    assert len(list(tmp_path.glob("trials/*/model/model.safetensors"))) == 2
 
 
 def test_a_run_that_diverges_is_a_fail(tmp_path, monkeypatch):
-    measures = {"loss": float("nan"), "accuracy": 0.0, "tvd": 1.0}
-    monkeypatch.setattr(regbench_training, "Examination", lambda *_: lambda: measures)
-    with pytest.raises(UserError, match="none of 1 runs finished; the loss is"):
+    measures = {"valid_loss": float("nan"), "accuracy": 0.0, "tvd": 1.0}
+    monkeypatch.setattr(regbench_training.RegBench, "evaluate", lambda *_: measures)
+    with pytest.raises(UserError, match="none of 1 runs finished; the valid loss is nan"):
         run(tmp_path)
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["runs"][0]["status"] == "fail"
@@ -134,15 +135,15 @@ def test_a_run_that_diverges_is_a_fail(tmp_path, monkeypatch):
 
 
 def test_ctrl_c_keeps_everything(tmp_path, monkeypatch):
-    go, calls = Trainer.go, []
+    train, calls = regbench_plan.train, []
 
-    def interrupted(trainer):
-        calls.append(trainer.job.environments)
+    def interrupted(job, *given, **options):
+        calls.append(job.environments)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return go(trainer)
+        return train(job, *given, **options)
 
-    monkeypatch.setattr(Trainer, "go", interrupted)
+    monkeypatch.setattr(regbench_plan, "train", interrupted)
     results = run(tmp_path, environments=[8, 9])
     assert results["interrupted"]
     assert [one["environments"] for one in results["runs"]] == [8]
@@ -183,13 +184,13 @@ def test_a_sweep_is_kept_in_a_journal_and_goes_on(tmp_path):
 def test_a_sweep_grows(tmp_path, monkeypatch):
     """Another space takes what is there of it, and trains the rest; so does a list without a sweep, and a draw."""
     pytest.importorskip("optuna", reason="Optuna is not installed")
-    go, trained = Trainer.go, []
+    train, trained = regbench_plan.train, []
 
-    def counted(trainer):
-        trained.append((trainer.job.blocks, trainer.job.width))
-        return go(trainer)
+    def counted(job, *given, **options):
+        trained.append((job.blocks, job.width))
+        return train(job, *given, **options)
 
-    monkeypatch.setattr(Trainer, "go", counted)
+    monkeypatch.setattr(regbench_plan, "train", counted)
     first = run(tmp_path, sweep=True, choices=Choices(blocks=[1], width=[8], weight_decay=[0.1]))
     grown = Choices(blocks=[1, 2], width=[8], weight_decay=[0.1])
     second = run(tmp_path, sweep=True, choices=grown)

@@ -7,9 +7,10 @@ import torch
 from torch.testing import assert_close
 
 from memory_mosaics.mixers import linear_attention as linear
-from memory_mosaics.studies.regbench_measures import measure
+from memory_mosaics.runtime import Machine, Runtime
 from memory_mosaics.studies.regbench_models import ARCHITECTURES
-from memory_mosaics.studies.regbench_training import Machine, Trainer
+from memory_mosaics.studies.regbench_training import train
+from memory_mosaics.tasks.regbench import RegBench, metrics
 from on_cuda import ON_CUDA
 from studies.conftest import JOB as SMALL
 
@@ -18,10 +19,8 @@ JOB = replace(SMALL, environments=70, blocks=2, width=64, learning_rate=1e-3, ep
 
 
 def losses(name, folder, **machine):
-    folder.mkdir()
     job = replace(JOB, architecture=name, heads=2 if ARCHITECTURES[name].heads else None)
-    trainer = Trainer(job, folder, data=folder.parent, machine=Machine(precision="float32", **machine))
-    outcome = trainer.go()
+    outcome = train(job, folder, data=folder.parent, machine=Machine(precision="float32", **machine))
     assert outcome is not None
     return outcome["curve"]["train_loss"], outcome["curve"]["valid_loss"]
 
@@ -38,15 +37,15 @@ def test_recorded_steps_learn_what_the_cpu_learns(name, compiled, tmp_path):
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_recorded_validation_sees_the_weights_of_today(precision, tmp_path):
-    machine = Machine(device="cuda", precision=precision)
-    job = replace(JOB, architecture="memory-mosaic")
-    trainer = Trainer(job, tmp_path, data=tmp_path, machine=machine)
+    here = Runtime(torch.device("cuda"), precision=precision)
+    task = RegBench(JOB.task, device=here.device, folder=tmp_path)
+    model = ARCHITECTURES["memory-mosaic"].config(JOB.size).build().cuda().eval()
     for _ in range(4):
-        found, expected = trainer.validate(), measure(trainer.model, trainer.splits["validation"], machine)
+        found, expected = task.evaluate(model, here), metrics(task.sums(model, "validation", here))
+        assert found.pop("valid_loss") == pytest.approx(expected.pop("loss"), rel=1e-5)
         assert found == pytest.approx(expected, rel=1e-5)
-        assert trainer.model.training
         with torch.no_grad():
-            for weight in trainer.model.parameters():
+            for weight in model.parameters():
                 weight += 0.1 * torch.randn_like(weight)
 
 

@@ -8,8 +8,9 @@ from torch.testing import assert_close
 
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.parameters import groups, rules_of
-from memory_mosaics.studies.regbench_models import ARCHITECTURES, STD, Size, architecture
+from memory_mosaics.studies.regbench_models import ARCHITECTURES, Size, architecture
 
+STD = 0.02
 SMALL = Size(blocks=2, heads=2, width=32)
 PARAMETERS = {  # of the published modules, at width 128 and 2 blocks, and at 8
     "memory-mosaic": (396_528 - 7 * 2 * 6 + 2 * 2, None),  # 2 heads, not 8: 7 numbers a block each; and both taps
@@ -28,7 +29,7 @@ PARAMETERS = {  # of the published modules, at width 128 and 2 blocks, and at 8
 
 
 def build(name: str, size: Size = SMALL) -> LanguageModel:
-    return architecture(name).build(size)
+    return architecture(name).config(size).build()
 
 
 @pytest.mark.parametrize(("name", "counts"), PARAMETERS.items(), ids=list(PARAMETERS))

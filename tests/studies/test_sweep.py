@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from memory_mosaics.errors import UserError
+from memory_mosaics.runtime import Machine
 from memory_mosaics.studies import sweep, sweep_trials
 from memory_mosaics.studies.sweep import Space
 from memory_mosaics.studies.trials import outcome_of
 from memory_mosaics.text import corpus
-from memory_mosaics.training.recipe import Machine, ModelChoice, Training
+from memory_mosaics.training.recipe import ModelChoice, Training
 from waiting import HANG
 
 pytest.importorskip("optuna", reason="Optuna is not installed")
@@ -129,7 +130,8 @@ COMMAND = """
 import sys
 from pathlib import Path
 from memory_mosaics.studies import sweep
-from memory_mosaics.training.recipe import Machine, ModelChoice, Training
+from memory_mosaics.runtime import Machine
+from memory_mosaics.training.recipe import ModelChoice, Training
 model, training = ModelChoice(**{model}), Training(**{training})
 machine = Machine(device="cpu", samples=0)
 sweep.run(Path(sys.argv[1]), Path(sys.argv[2]), model=model, training=training, machine=machine{more})
@@ -169,7 +171,7 @@ def test_killed_and_started_again_it_ends_the_same(data, tmp_path):
 
 
 def test_ctrl_c_keeps_everything(data, tmp_path, monkeypatch):
-    train, calls = sweep_trials.loop.train, []
+    train, calls = sweep_trials.trainer.train, []
 
     def interrupted(trial):
         calls.append(trial.out.name)
@@ -177,7 +179,7 @@ def test_ctrl_c_keeps_everything(data, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return train(trial)
 
-    monkeypatch.setattr(sweep_trials.loop, "train", interrupted)
+    monkeypatch.setattr(sweep_trials.trainer, "train", interrupted)
     results = run(data, tmp_path, method="grid", space=TWO)
     assert results["interrupted"]
     assert [row["status"] for row in results["rows"]] == ["finished", "unfinished"]

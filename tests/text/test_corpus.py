@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_mosaics.apps.story_world import stories
-from memory_mosaics.data.windows import Windows
 from memory_mosaics.errors import UserError
+from memory_mosaics.tasks.language_modeling import Windows
 from memory_mosaics.text import sources, writing
 from memory_mosaics.text import workers as workers_module
 from memory_mosaics.text.corpus import Corpus, run

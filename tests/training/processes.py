@@ -18,7 +18,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
     "OMP_NUM_THREADS": "1"
 }
 FORKS = get_context("forkserver")
-FORKS.set_forkserver_preload(["memory_mosaics.cli", "memory_mosaics.training.loop", "torch.distributed.checkpoint"])
+FORKS.set_forkserver_preload(["memory_mosaics.cli", "memory_mosaics.training.trainer", "torch.distributed.checkpoint"])
 
 
 def flags(run: Run) -> list[str]:

@@ -12,12 +12,13 @@ import torch
 from memory_mosaics import LanguageModel, checkpoint
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
+from memory_mosaics.runtime import Machine
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.tokenizer import train_bpe
 from memory_mosaics.training import fine_tuning
 from memory_mosaics.training.log import read
-from memory_mosaics.training.loop import train
-from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training
+from memory_mosaics.training.recipe import ModelChoice, Run, Training
+from memory_mosaics.training.trainer import train
 from training.conftest import STEPS, TINY
 from training.processes import fork_two
 
@@ -207,7 +208,7 @@ def test_the_command(base, tmp_path, capsys):
 def test_the_default_folder_is_named_after_the_source(base, tmp_path, monkeypatch):
     plans = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("memory_mosaics.training.loop.train", lambda plan, **_: plans.append(plan) or {})
+    monkeypatch.setattr("memory_mosaics.training.trainer.train", lambda plan, **_: plans.append(plan) or {})
     for given in ([], ["--from", str(base.out)], ["--from", str(base.out / "step-00000022")], ["--out", "x"]):
         assert main(["train", str(base.data), *given]) == 0
     names = ["runs/model", "runs/run-finetuned", "runs/run-step-00000022-finetuned", "x"]

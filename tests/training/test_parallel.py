@@ -7,7 +7,7 @@ import pytest
 from memory_mosaics import checkpoint
 from memory_mosaics.errors import UserError
 from memory_mosaics.training.log import read
-from memory_mosaics.training.loop import train
+from memory_mosaics.training.trainer import train
 from training.processes import finish, fork_two, reserved_port, start
 from waiting import HANG, until
 

@@ -6,7 +6,8 @@ import pytest
 from memory_mosaics import LanguageModel, parameter_count, to_plain
 from memory_mosaics.errors import UserError
 from memory_mosaics.presets import memory_mosaic
-from memory_mosaics.training.recipe import RECIPES, Machine, ModelChoice, Training, recipe
+from memory_mosaics.runtime import Machine
+from memory_mosaics.training.recipe import RECIPES, ModelChoice, Training, recipe
 
 
 def test_the_papers_table():

@@ -21,11 +21,12 @@ from memory_mosaics.files import read_json
 from memory_mosaics.generation import Draw, generate
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.report import Page
+from memory_mosaics.runtime import Machine
 from memory_mosaics.studies import curves, moons
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.sources import find_sources
 from memory_mosaics.text.tokenizer import Tokenizer
-from memory_mosaics.training.recipe import Machine, ModelChoice, Training
+from memory_mosaics.training.recipe import ModelChoice, Training
 
 STORIES = 20_000
 VOCABULARY = 2048

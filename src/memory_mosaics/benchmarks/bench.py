@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from memory_mosaics import figures
+from memory_mosaics import figures, runtime
 from memory_mosaics import results as files
 from memory_mosaics.benchmarks import decode, kernels, memory, profile, train
 from memory_mosaics.benchmarks.clock import Clock, ceilings
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import read_json
-from memory_mosaics.training import parallel
-from memory_mosaics.training.recipe import Machine
+from memory_mosaics.runtime import Machine
 
 BENCHMARKS: dict[str, Any] = {
     "train": train,
@@ -43,8 +42,8 @@ def run(benchmarks: list[str] | None = None, out: Path = Path("runs/bench"), *, 
         if name not in BENCHMARKS:
             raise UserError(f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
     results, interrupted = earlier(out), False
-    device = "cuda" if parallel.find_device("auto") == "cuda" and not cpu else "cpu"
-    with parallel.world(Machine(device=device)) as world:
+    device = "cuda" if runtime.find_device("auto") == "cuda" and not cpu else "cpu"
+    with runtime.start(Machine(device=device)) as world:
         if world.distributed:
             raise UserError("the benchmarks measure one process; start them without torchrun")
         files.prepare(out)

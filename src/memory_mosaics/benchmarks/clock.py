@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import torch
 from tqdm import tqdm
 
+from memory_mosaics.cuda_graphs import capture
+
 COLD = 2**28  # bytes, more than any cache holds
 ROW = 8  # short acts that are timed together
 Item = TypeVar("Item")
@@ -71,17 +73,14 @@ class Clock:
 
     def recorded(self, act: Callable[[], object]) -> Callable[[], None]:
         """The act as a CUDA graph to replay."""
-        graph = torch.cuda.CUDAGraph()
         self.wait()
         with self.aside():
             for _ in range(2):
                 act()
+        replay = capture(act, stream=self._stream)
+        replay()
         self.wait()
-        with torch.cuda.graph(graph, stream=self._stream):
-            act()
-        graph.replay()
-        self.wait()
-        return graph.replay
+        return replay
 
     def wait(self) -> None:
         if self.cuda:

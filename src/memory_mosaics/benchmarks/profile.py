@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -24,8 +23,7 @@ from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.memory import ContextualMemory, PersistentMemory
 from memory_mosaics.mixers.attention import Attention
 from memory_mosaics.reader import Reader
-from memory_mosaics.training.recipe import Machine
-from memory_mosaics.training.step import TRIALS
+from memory_mosaics.training.step import WARM_UP
 
 NODE = "autograd::engine::evaluate_function"  # around all that a node of the backward pass does
 LONGEST = 15  # kernels that are named
@@ -76,7 +74,7 @@ def measure(
     for step, name in progress([(step, name) for step in about for name in train.PAIR], "profile"):
         clock.start_over()
         if step == "training":
-            slices, seconds = _profiled(*_training(name, size, clock), clock, repeats, warm_up=TRIALS + 2)
+            slices, seconds = _profiled(*_training(name, size, clock), clock, repeats, warm_up=WARM_UP + 2)
         else:
             slices, seconds = _profiled(*_decoding(name, task, batch, clock), clock, reads, warm_up=2)
         each = {"step": step, "model": name, "label": train.LABELS[name]}
@@ -87,10 +85,9 @@ def measure(
 
 def _training(name: str, size: train.Size, clock: Clock) -> tuple[LanguageModel, Callable[[], object]]:
     torch.manual_seed(0)
-    tokens = torch.randint(size.vocabulary, (size.batch, size.time + 1), device=clock.device)
+    task = train.RandomTokens(size, clock.device)
     model = LanguageModel(size.build(name)).to(clock.device)
-    step = train.training_step(model, Machine(device=clock.device.type), rows=size.batch)
-    return model, partial(step, tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+    return model, train.training_step(model, task)
 
 
 def _decoding(name: str, task: decode.Task, batch: int, clock: Clock) -> tuple[LanguageModel, Callable[[], object]]:

@@ -14,7 +14,7 @@ from memory_mosaics.benchmarks.flops import training_flops
 from memory_mosaics.config import MixerConfig
 from memory_mosaics.errors import one_line
 from memory_mosaics.figures import language
-from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, parameter_count
+from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, parameter_count, without_state
 from memory_mosaics.mixers.hyena import HyenaConfig
 from memory_mosaics.mixers.linear_attention import GLAConfig, LinearTransformerConfig, RetNetConfig
 from memory_mosaics.mixers.lstm import LSTMConfig
@@ -23,12 +23,12 @@ from memory_mosaics.mixers.mlp import MLPConfig
 from memory_mosaics.mixers.rwkv import RWKVConfig
 from memory_mosaics.mixers.state_space import H3Config, S4DConfig
 from memory_mosaics.presets import memory_mosaic, transformer
-from memory_mosaics.training import parallel
-from memory_mosaics.training.objective import Objective, optimiser
-from memory_mosaics.training.recipe import Machine, Training
-from memory_mosaics.training.step import TRIALS, Eager, step_for
+from memory_mosaics.runtime import Machine, Runtime, precision_of
+from memory_mosaics.tasks.task import Batch, TokenTask
+from memory_mosaics.training.optimizer import adamw
+from memory_mosaics.training.recipe import Training
+from memory_mosaics.training.step import WARM_UP, Objective, Step
 
-Step = Callable[[Tensor, Tensor], Tensor]
 TRAINING = Training()
 OTHERS: dict[str, tuple[str, Callable[[int], MixerConfig]]] = {  # by their heads, which not all have
     "linear-transformer": ("linear transformer", lambda heads: LinearTransformerConfig(heads=heads)),
@@ -112,14 +112,27 @@ COLUMNS = {
 }
 
 
-def training_step(model: LanguageModel, machine: Machine, *, rows: int) -> Step:
-    """One step of the optimiser on batches of so many rows, as training takes it; returns the loss."""
-    world = parallel.World(0, 1, model.embedding.weight.device)
-    compiled = parallel.compiles(machine, world)
-    objective = Objective(model, compiled=compiled).train()
-    eager = Eager(objective, optimiser(model, TRAINING), TRAINING, machine, micro=rows)
-    take, numbers = step_for(eager, rows=rows, compiled=compiled, world=world), count()
-    return lambda inputs, targets: take(next(numbers), inputs, targets)[0]
+class RandomTokens(TokenTask):
+    """One batch of random tokens, again and again."""
+
+    def __init__(self, size: Size, device: torch.device):
+        tokens = torch.randint(size.vocabulary, (size.batch, size.time + 1), device=device)
+        self.batch_size, self.tokens_per_step = size.batch, size.batch * size.time
+        self.tokens = Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+
+    def batch(self, step: int, rows: slice = slice(None)) -> Batch:
+        return Batch(self.tokens.inputs[rows], self.tokens.targets[rows])
+
+
+def training_step(model: LanguageModel, task: RandomTokens) -> Callable[[], Tensor]:
+    """One step of the optimiser, as training takes it on this device; returns the loss."""
+    device = model.embedding.weight.device
+    cuda = device.type == "cuda"
+    block_fn = torch.compile(without_state, dynamic=False) if cuda else None
+    here = Runtime(device, precision=precision_of(Machine(), device.type), block_fn=block_fn)
+    objective = Objective(model, task, here).train()
+    take, numbers = Step(objective, adamw(model, TRAINING), TRAINING, here, captured=cuda), count()
+    return lambda: take(next(numbers), task.batch(0))[0]
 
 
 def measure(
@@ -173,17 +186,15 @@ def _measure_group(
     beside: dict[str, Callable[[], object]],
 ) -> list[dict[str, Any]]:
     clock.start_over()
-    tokens = torch.randint(size.vocabulary, (size.batch, size.time + 1), device=clock.device)
-    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    task = RandomTokens(size, clock.device)
     models: dict[str, LanguageModel] = {}
     acts: dict[str, Callable[[], object]] = {f"beside {name}": beside[name] for name in names if name in beside}
     try:
         for name in names:
             torch.manual_seed(0)
             models[name] = LanguageModel(size.build(name)).to(clock.device)
-            step = training_step(models[name], Machine(device=clock.device.type), rows=size.batch)
-            acts[name] = partial(step, inputs, targets)
-        seconds = clock.laps(acts, repeats, warm_up=TRIALS + 2 if clock.cuda else 2)
+            acts[name] = training_step(models[name], task)
+        seconds = clock.laps(acts, repeats, warm_up=WARM_UP + 2 if clock.cuda else 2)
     except torch.OutOfMemoryError:
         return [_row(size, name) | {"failed": "out of memory"} for name in names]
     except RuntimeError as error:  # of a mixer that the compiler or the recorder does not take

@@ -9,8 +9,8 @@ from typing import Any
 
 from memory_mosaics import checkpoint
 from memory_mosaics.errors import UserError
+from memory_mosaics.runtime import find_device
 from memory_mosaics.trained import named, one_by_one
-from memory_mosaics.training.parallel import find_device
 
 HOST, PORT, MODELS = "127.0.0.1", 8642, 4
 DEPTH = 3  # folders in which runs are looked for, to name them

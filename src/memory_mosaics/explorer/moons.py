@@ -9,14 +9,14 @@ import math
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
-from memory_mosaics.data.moons import MoonsTask, System
 from memory_mosaics.errors import UserError
-from memory_mosaics.memory import ContextualMemory
 from memory_mosaics.studies import moons as study
+from memory_mosaics.tasks.moons import MoonNetwork, MoonNetworkConfig, MoonsTask, System
 
 HEADS = (1, 3)
 SHORTEST, LONGEST = 8, 96  # periods that can be chosen, in observations
@@ -32,12 +32,12 @@ def limits() -> dict[str, int | list[int]]:
 
 
 @cache
-def astronomers() -> dict[int, ContextualMemory]:
+def astronomers() -> dict[int, MoonNetwork]:
     """The trained networks by their number of memories."""
     kept = json.loads((files("memory_mosaics.explorer") / "assets" / WEIGHTS).read_text(encoding="utf-8"))
     found = {}
     for heads in HEADS:
-        found[heads] = network = study.network(TASK.moons, heads)
+        found[heads] = network = MoonNetworkConfig(moons=TASK.moons, heads=heads).build()
         with torch.no_grad():
             for name, weight in study.weights(network).items():
                 weight.copy_(torch.tensor(kept[str(heads)][name]))
@@ -75,10 +75,13 @@ def train(file: Path) -> None:
     """Train both networks and keep their weights."""
     kept = {}
     for heads in HEADS:
-        trained, _ = study.train(TASK, heads=heads, seeds=1)
+        with TemporaryDirectory() as folder:
+            trained = study.train(TASK, Path(folder), heads=heads, seeds=1)
+        if trained is None:
+            raise KeyboardInterrupt
         kept[heads] = {
             name: [[[round(number, 6) for number in pair] for pair in row] for row in weight[0].tolist()]
-            for name, weight in study.weights(trained).items()
+            for name, weight in study.weights(trained[0]).items()
         }
     file.write_text(json.dumps(kept) + "\n", encoding="utf-8")
 

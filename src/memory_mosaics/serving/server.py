@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from memory_mosaics.errors import UserError
+from memory_mosaics.runtime import find_device
 from memory_mosaics.trained import Trained
-from memory_mosaics.training.parallel import find_device
 
 KEY = "MOSAICS_API_KEY"
 

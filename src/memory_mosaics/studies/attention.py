@@ -22,11 +22,11 @@ from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.evaluation import Sample
 from memory_mosaics.inspection import questions, retrieval_weights
 from memory_mosaics.progress import progress
+from memory_mosaics.runtime import find_device
 from memory_mosaics.shapes import Float
 from memory_mosaics.studies.measuring import about, keep
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.trained import Trained, named, one_by_one
-from memory_mosaics.training.parallel import find_device
 
 LENGTHS = (512, 1536)
 FIRST, RECENT, PARTS = 16, 64, 64  # weights kept one by one at the beginning and the end, and parts of a sequence

@@ -15,17 +15,18 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from memory_mosaics import figures
+from memory_mosaics import figures, runtime
 from memory_mosaics import results as files
 from memory_mosaics.config import MAX_JOBS
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.figures.language import LABELS, best_runs
 from memory_mosaics.presets import matching_slots
+from memory_mosaics.runtime import Machine
 from memory_mosaics.studies import trials
 from memory_mosaics.text.corpus import Corpus
-from memory_mosaics.training import folder, loop, parallel
+from memory_mosaics.training import folder, trainer
 from memory_mosaics.training.log import read
-from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training, recipe
+from memory_mosaics.training.recipe import ModelChoice, Run, Training, recipe
 
 MODEL, TRAINING = recipe("memory-mosaic-small")
 MACHINE = Machine(samples=0)
@@ -89,7 +90,7 @@ def run(
     shared = {key: value for key, value in asdict(model).items() if key not in ("name", "blocks")}
     results |= {"model": shared, "training": asdict(training), "runs": []}
 
-    with parallel.world(machine) as world:
+    with runtime.start(machine) as world:
 
         def train(settings: list[Setting]) -> bool:
             """Train what is new of these; false if told to stop."""
@@ -160,7 +161,7 @@ class Study:
         plan = self.plan(setting)
         plan.model.build(self.corpus.vocabulary)
         if plan.out.exists():
-            folder.check_same(plan, self.corpus)
+            folder.check_same(plan, self.corpus.fingerprint)
 
     def train(self, settings: list[Setting], results: dict[str, Any], *, jobs: int, keep: bool) -> bool:
         """Train all, one after the other or `jobs` at once, and add their records; false if told to stop."""
@@ -217,8 +218,8 @@ class Queue:
 def train_one(plan: Run) -> trials.Outcome | None:
     """Train a run, or go on with it; nothing if it was told to stop."""
     try:
-        trained = loop.train(plan)
-    except loop.Diverged as error:
+        trained = trainer.train(plan)
+    except trainer.Diverged as error:
         return {"status": "fail", "reason": str(error)}
     names = ("parameters", "train_loss", "valid_loss", "tokens_per_second", "seconds", "versions", "hardware")
     return None if trained["interrupted"] else {"status": "finished"} | {name: trained[name] for name in names}

@@ -15,11 +15,11 @@ from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.evaluation import Sample
 from memory_mosaics.files import read_json
 from memory_mosaics.language_model import LanguageModelConfig
+from memory_mosaics.runtime import find_device
 from memory_mosaics.studies.measuring import about, keep
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.trained import Trained, named, one_by_one
 from memory_mosaics.training.folder import read_run
-from memory_mosaics.training.parallel import find_device
 
 CURVES = {"by_position": 5, "by_position_within": 3, "smoothed": 5, "smoothed_within": 3}  # and their digits
 EDGES = (0, 100, 250, *(2**power for power in range(9, 40)))  # of the spans whose mean loss the table shows

@@ -10,10 +10,10 @@ from typing import Any
 from memory_mosaics.errors import UserError, one_line, within_memory
 from memory_mosaics.files import MAX_JSON_BYTES, written_whole
 from memory_mosaics.generation import Draw
+from memory_mosaics.runtime import find_device
 from memory_mosaics.studies.writer import Wish, Writer, a_compiler
 from memory_mosaics.text.prompts import parse, read
 from memory_mosaics.trained import Trained
-from memory_mosaics.training.parallel import find_device
 
 # A terminal would obey control characters; it gets to see their pictures instead.
 VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}

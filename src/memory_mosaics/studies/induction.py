@@ -1,6 +1,6 @@
 """Induction: section 3 of the paper says that one layer of memories solves what a transformer needs two layers for.
 
-Four models read the trigger-bigram sequences of data/induction.py and learn to predict every next token:
+Four models read the trigger-bigram sequences of tasks/induction.py and learn to predict every next token:
 
     memory                   one block of contextual memory
     transformer-1            one block of attention, with learned positions
@@ -16,40 +16,35 @@ those of Bietti et al. 2023, the recipe under which the two-block transformer is
 adds a warm-up and a decay.
 """
 
-import sys
 import time
-from collections.abc import Iterable
 from dataclasses import asdict, replace
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from tqdm import tqdm
 
-import memory_mosaics.figures as figures
+from memory_mosaics import figures, runtime
 from memory_mosaics import results as files
 from memory_mosaics.config import MAX_SEED, MAX_SIZE
-from memory_mosaics.data.batches import Batch
-from memory_mosaics.data.induction import InductionTask
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.extractors import TapsConfig
-from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, next_token_loss
+from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.memory import ContextualMemoryConfig
 from memory_mosaics.mixers.attention import AttentionConfig, LearnedPositionsConfig
 from memory_mosaics.ops.recall import recall
-from memory_mosaics.shapes import Float
+from memory_mosaics.runtime import Machine
 from memory_mosaics.sizes import check_memory
+from memory_mosaics.tasks.induction import HELD_OUT, Induction, InductionTask, measure
+from memory_mosaics.tasks.task import CountedBatch
+from memory_mosaics.training.recipe import TaskRun, Training
+from memory_mosaics.training.trainer import Diverged, Trainer
 
 # The triggers are the five most frequent tokens. With random ones a model must also guess, from one occurrence, whether
 # a token is a trigger at all, and even the best guess is at times wrong.
 TASK = InductionTask(fixed_triggers=True)
 HEADS = 4
-HELD_OUT = 128  # sequences, of a step that no training reaches
-POINTS = 28  # of the curve of each model, ever further apart
 LABELS = {
     "memory": "contextual memory, 1 block",
     "transformer-1": "transformer, 1 block",
@@ -97,23 +92,24 @@ def run(
     start = time.perf_counter()
     try:
         for name, config in models(task, width=width).items():
-            results["models"][name] = first = {"label": LABELS[name], "blocks": config.blocks, "curve": [], "seeds": []}
             for one in range(seed, seed + seeds):
-                record = first if one == seed else {"label": f"{LABELS[name]}, seed {one}", "curve": []}
-                batches = (task.batch(batch_size, seed=one, step=step) for step in range(steps))
-                train(build(config, seed=one), batches, held_out, record, steps=steps, step_size=step_size)
+                record = train(name, config, task, settings, out / "runs" / f"{name}-seed{one}", seed=one)
+                if record is None:
+                    raise KeyboardInterrupt
+                about = {"label": LABELS[name], "blocks": config.blocks, "seeds": []}
+                first = results["models"].setdefault(name, about | record)
                 first["seeds"].append({"seed": one} | record["final"])
     except KeyboardInterrupt:
         results["interrupted"] = True
     results["seconds"] = round(time.perf_counter() - start, 1)
     files.write(out / "results.json", results)
-    figures.draw(results, out)
+    drawn = figures.draw(results, out) if results["models"] else []
     stopped = "Stopped early; what was finished is kept. " if results["interrupted"] else ""
-    print(f"{table(results)}\n{stopped}Results: {out / 'results.json'}. Figure: {out / 'induction.png'}.")
+    print(f"{table(results)}\n{stopped}Results: {out / 'results.json'}. Figure: {drawn[0] if drawn else 'none'}.")
     return results
 
 
-def check(settings: dict[str, Any], task: InductionTask) -> Batch:
+def check(settings: dict[str, Any], task: InductionTask) -> CountedBatch:
     """The held-out sequences, once everything that is asked for makes sense."""
     for name, value in settings.items():
         if value < 0 or (value == 0 and name != "seed"):
@@ -142,6 +138,7 @@ def models(task: InductionTask, *, width: int) -> dict[str, LanguageModelConfig]
         context=task.length,
         tied=False,
         sequence_mixer=ContextualMemoryConfig(heads=HEADS),
+        init="pytorch",  # from GPT-2's small values the two-block transformer takes far longer to find the solution
     )
     attention = AttentionConfig(heads=HEADS)
     transformer = replace(memory, sequence_mixer=attention, positions=LearnedPositionsConfig(context=task.length))
@@ -154,82 +151,46 @@ def models(task: InductionTask, *, width: int) -> dict[str, LanguageModelConfig]
     }
 
 
-def build(config: LanguageModelConfig, *, seed: int) -> LanguageModel:
-    """The model with PyTorch's own initial matrices and embeddings, as in Bietti et al.
-
-    From GPT-2's small ones the two-block transformer takes far longer to find the solution.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = LanguageModel(config)
-        for module in model.modules():
-            if isinstance(module, nn.Linear | nn.Embedding):
-                module.reset_parameters()
-    return model
-
-
 def train(
-    model: LanguageModel,
-    batches: Iterable[Batch],
-    held_out: Batch,
-    record: dict[str, Any],
-    *,
-    steps: int,
-    step_size: float,
-) -> None:
-    """Train on `steps` batches and write into `record`: the curve as it grows, the final measures once there are any.
-
-    AdamW warms up over 20 steps, keeps its step size, and lowers it to zero over the last third.
-    """
-    optimiser = torch.optim.AdamW(model.parameters(), lr=step_size, betas=(0.9, 0.99), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda s: min((s + 1) / 20, 1, 3 * (1 - s / steps)))
-    points = {round(steps ** (i / POINTS)) for i in range(POINTS + 1)}
-    start = time.perf_counter()
-    record["parameters"] = sum(parameter.numel() for parameter in model.parameters())
-    measures = measure(answers(model, held_out), held_out)
-    record["curve"].append([0, measures["loss"], measures["accuracy"]])
-    often = 0.2 if sys.stderr.isatty() else 30  # seconds between two lines of progress
-    with tqdm(batches, desc=record["label"], total=steps, unit="step", mininterval=often) as progress:
-        for step, batch in enumerate(progress, start=1):
-            loss = next_token_loss(model(batch.inputs)[0], batch.targets)
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            schedule.step()
-            if step in points:
-                measures = measure(answers(model, held_out), held_out)
-                record["curve"].append([step, measures["loss"], measures["accuracy"]])
-            if not isfinite(measures["loss"]):
-                raise UserError(f"the loss of {record['label']} overflows; lower step_size, now {step_size}")
-            speed = step * batch.inputs.numel() / (time.perf_counter() - start)
-            news = f"loss {loss:.3f}, accuracy {measures['accuracy']:.3f}, {speed:,.0f} tokens/s"
-            progress.set_postfix_str(news, refresh=False)
-    record |= {"final": measures, "seconds": round(time.perf_counter() - start, 1)}
-
-
-@torch.no_grad()
-def answers(model: LanguageModel, batch: Batch) -> Float[Tensor, "B T vocabulary"]:
-    """The logits of the model, computed a few sequences at a time."""
-    return torch.cat([model(inputs)[0] for inputs in batch.inputs.split(32)])
+    name: str, config: LanguageModelConfig, task: InductionTask, settings: dict[str, Any], out: Path, *, seed: int
+) -> dict[str, Any] | None:
+    """Train a model of this kind, or go on with it; the curve and the final measures, or nothing if told to stop."""
+    training = Training(
+        steps=settings["steps"],
+        batch=settings["batch_size"],
+        learning_rate=settings["step_size"],
+        final_learning_rate=0.0,
+        warm_up=20,
+        schedule="trapezoid",
+        betas=(0.9, 0.99),
+        weight_decay=0.01,
+        decay_all=True,
+        clip=None,
+        seed=seed,
+    )
+    machine = Machine(device="cpu", samples=0, log_every=settings["steps"], save_every=max(1, settings["steps"] // 4))
+    run = TaskRun(out=out, name=LABELS[name], task=task, model=config, training=training, machine=machine)
+    with torch.random.fork_rng(devices=[]), runtime.start(machine) as here:
+        sizes = {"batch_size": training.batch, "steps": training.steps}
+        induction = Induction(task, **sizes, seed=seed, held_out=settings["seed"])
+        trainer = Trainer(run, induction, config, here)
+        first = induction.evaluate(trainer.model.eval(), here)
+        try:
+            if trainer.run()["interrupted"]:
+                return None
+        except Diverged:
+            raise UserError(
+                f"the loss of {run.name} overflows; lower step_size, now {training.learning_rate}"
+            ) from None
+    names = ("accuracy", "accuracy_changing", "accuracy_others")
+    final = {measure: trainer.progress[measure] for measure in names} | {"loss": trainer.progress["valid_loss"]}
+    curve = [[0, first["valid_loss"], first["accuracy"]]]
+    curve += [[step, loss, accuracy] for step, _, loss, accuracy, *_ in trainer.progress["curve"]]
+    parameters = sum(weight.numel() for weight in trainer.model.parameters())
+    return {"curve": curve, "parameters": parameters, "final": final, "seconds": round(trainer.progress["seconds"], 1)}
 
 
-def measure(logits: Float[Tensor, "B T vocabulary"], batch: Batch) -> dict[str, float]:
-    """The loss at all positions, and the share of right answers at the counted ones and at the others.
-
-    A trigger whose output is the trigger itself repeats to the end of the sequence, and predicting that takes no
-    memory. `accuracy_changing` leaves these positions out of the counted ones.
-    """
-    right = logits.argmax(dim=-1) == batch.targets
-    where = {
-        "accuracy": batch.counted,
-        "accuracy_changing": batch.counted & (batch.inputs != batch.targets),
-        "accuracy_others": ~batch.counted,
-    }
-    shares = {name: round(right[positions].float().mean().item(), 4) for name, positions in where.items()}
-    return shares | {"loss": round(next_token_loss(logits, batch.targets).item(), 4)}
-
-
-def rules(task: InductionTask, batch: Batch) -> dict[str, Any]:
+def rules(task: InductionTask, batch: CountedBatch) -> dict[str, Any]:
     """Two rules that need no training, measured like the models.
 
     The first is a memory with nothing learned: the key is the current token, the value is the next one, and a sharp
@@ -245,7 +206,7 @@ def rules(task: InductionTask, batch: Batch) -> dict[str, Any]:
     }
 
 
-def describe(task: InductionTask, batch: Batch) -> dict[str, float]:
+def describe(task: InductionTask, batch: CountedBatch) -> dict[str, float]:
     """What the sequences are like: entropies in nats, and how many positions are counted."""
     unigram = task.chain.unigram
     repeats = batch.counted & (batch.inputs == batch.targets)
@@ -271,13 +232,9 @@ def table(results: dict[str, Any]) -> str:
     for record in (*results["models"].values(), *results["rules"].values()):
         parameters = f"{record['parameters']:,}" if "parameters" in record else ""
         line = f"{record['label']:<42}{parameters:>10}"
-        if "final" in record:
-            finals = record.get("seeds") or [record["final"]]
-            means = {name: float(np.mean([final[name] for final in finals])) for name in record["final"]}
-            lowest = min(final["accuracy"] for final in finals)
-            line += f"{means['accuracy']:>8.3f}{lowest:>8.3f}{means['accuracy_changing']:>10.3f}"
-            line += f"{means['accuracy_others']:>8.3f}" + (f"{means['loss']:>8.3f}" if "loss" in means else "")
-        else:
-            line += "  stopped"
-        lines.append(line)
+        finals = record.get("seeds") or [record["final"]]
+        means = {name: float(np.mean([final[name] for final in finals])) for name in record["final"]}
+        lowest = min(final["accuracy"] for final in finals)
+        line += f"{means['accuracy']:>8.3f}{lowest:>8.3f}{means['accuracy_changing']:>10.3f}"
+        lines.append(line + f"{means['accuracy_others']:>8.3f}" + (f"{means['loss']:>8.3f}" if "loss" in means else ""))
     return "\n".join(lines)

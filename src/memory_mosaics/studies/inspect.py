@@ -10,9 +10,9 @@ from torch import Tensor
 from memory_mosaics import results as files
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.inspection import Look, look, patterns
+from memory_mosaics.runtime import find_device
 from memory_mosaics.text.tokenizer import Tokenizer
 from memory_mosaics.trained import Trained
-from memory_mosaics.training.parallel import find_device
 
 WHOLE = 128  # tokens up to which the JSON file has all weights of all heads
 SHOWN = 16  # characters of a token

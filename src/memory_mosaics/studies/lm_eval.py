@@ -14,8 +14,8 @@ import torch
 from memory_mosaics import checkpoint
 from memory_mosaics import results as files
 from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.runtime import find_device
 from memory_mosaics.trained import Trained
-from memory_mosaics.training.parallel import find_device
 
 TASK_FOLDERS: list[Path] = []  # of tasks that apps bring along; they add theirs
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")

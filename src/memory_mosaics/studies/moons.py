@@ -9,7 +9,7 @@ the slowest moon has returned once, long before the whole system has.
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -18,26 +18,30 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-import memory_mosaics.figures as figures
+from memory_mosaics import figures, runtime
 from memory_mosaics import results as files
 from memory_mosaics.config import MAX_SEED, MAX_SIZE
-from memory_mosaics.data.moons import MoonsTask, System, shortest
-from memory_mosaics.errors import UserError, check_range
-from memory_mosaics.extractors import ComplexMap, Linear
-from memory_mosaics.memory import ContextualMemory
+from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.ops.recall import merge, recall_with_lse
+from memory_mosaics.runtime import Machine
 from memory_mosaics.shapes import Float
-
-SHARPNESS = 50.0
-STEP_SIZE = 0.06
-BATCH_SIZE = 4
-CLIP = 1.0  # of the squared error, which is 2 for a guess at random
-AHEAD = 25  # steps of a prediction that feeds on itself
-MARGIN = (
-    5  # observations after the slowest moon's return and before the system's, between which a network must be right
+from memory_mosaics.tasks.moons import (
+    BATCH_SIZE,
+    MARGIN,
+    SHARPNESS,
+    MoonNetwork,
+    MoonNetworkConfig,
+    Moons,
+    MoonsTask,
+    System,
+    shortest,
 )
+from memory_mosaics.training.log import read
+from memory_mosaics.training.recipe import TaskRun, Training
+from memory_mosaics.training.trainer import Diverged, Trainer
 
-
+LEARNING_RATE = 0.06
+AHEAD = 25  # steps of a prediction that feeds on itself
 CONTEXTS = (30, 60, 110, 290)  # at which the strip of figures asks both networks
 STRIDE = 4  # of the attention maps, which would otherwise fill the results
 
@@ -84,7 +88,7 @@ def run(
     check_range(0, MAX_SEED, seed=seed)
     task = MoonsTask(moons=moons, length=max(800, 4 * shortest(moons)), integer_periods=integer_periods)
     for count in heads:
-        network(moons, count)
+        MoonNetworkConfig(moons=moons, heads=count)
     figures.check()
     files.prepare(out)
     shown = {"training": max(task.training, key=lambda system: system.lcm - max(system.periods))}
@@ -100,8 +104,12 @@ def run(
     try:
         for count in heads:
             begin = time.perf_counter()
-            nets, curve = train(task, heads=count, seeds=seeds, steps=steps, seed=seed)
-            net = pick(nets, 0, heads=count)
+            name = f"{count}-heads-{seeds}-seeds"
+            trained = train(task, out / "runs" / name, heads=count, seeds=seeds, steps=steps, seed=seed)
+            if trained is None:
+                raise KeyboardInterrupt
+            nets, curve = trained
+            net = pick(nets, 0)
             predicted = errors_ahead(net, sky)[1]
             results["networks"][str(count)] = {
                 "label": f"{count} memor{'ies' if count > 1 else 'y'}",
@@ -145,7 +153,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 @torch.no_grad()
-def attention(net: ContextualMemory, x: Float[Tensor, "one T W"]) -> list[list[list[float]]]:
+def attention(net: MoonNetwork, x: Float[Tensor, "one T W"]) -> list[list[list[float]]]:
     """The retrieval weights of every memory along one sequence, averaged over squares of STRIDE x STRIDE."""
     keys = net.key(x)[0][0].transpose(0, 1)  # (H, T, D)
     earlier = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril(-1)
@@ -154,78 +162,59 @@ def attention(net: ContextualMemory, x: Float[Tensor, "one T W"]) -> list[list[l
     return [[[round(value, 3) for value in row] for row in head] for head in coarse.tolist()]
 
 
-class CombineMoons(nn.Module):
-    """z_T = W_z [y_T]: the answers of all memories through one complex matrix."""
-
-    def __init__(self, width: int, *, copies: int):
-        super().__init__()
-        self.map = ComplexMap(width, width, copies=copies)
-
-    def forward(self, answers: Float[Tensor, "B T H D"]) -> Float[Tensor, "B T W"]:
-        return self.map(answers.flatten(2))
-
-
-def network(moons: int, heads: int, *, copies: int = 1) -> ContextualMemory:
-    """Figure 3: k = W_phi x_T, v = W_psi x_{T+1}, z = W_z y in complex numbers, moons / heads of them a memory."""
-    if heads < 1 or moons % heads:
-        raise UserError(f"{moons} moons do not split over {heads} heads")
-    width, each = 2 * moons, 2 * moons // heads
-    return ContextualMemory(
-        key=Linear(width, heads, head_width=each, map=ComplexMap(width, width, copies=copies)),
-        value=Linear(width, heads, head_width=each, map=ComplexMap(width, width, copies=copies), peek=1),
-        sharpness=SHARPNESS,
-        combine=CombineMoons(width, copies=copies),
-    )
-
-
-def weights(net: ContextualMemory) -> dict[str, Tensor]:
+def weights(net: MoonNetwork) -> dict[str, Tensor]:
     """The three matrices, each (copies, moons, moons, 2)."""
     return {"phi": net.key.map.weight, "psi": net.value.map.weight, "z": net.combine.map.weight}  # type: ignore
 
 
-def pick(net: ContextualMemory, copy: int, *, heads: int) -> ContextualMemory:
+def pick(net: MoonNetwork, copy: int) -> MoonNetwork:
     """One of the networks that were trained side by side."""
-    chosen = network(net.key.map.weight.shape[1], heads)  # type: ignore
+    chosen = replace(net.config, copies=1).build()
     with torch.no_grad():
         for one, all_ in zip(weights(chosen).values(), weights(net).values(), strict=True):
             one.copy_(all_[copy : copy + 1])
-    return chosen
+    return chosen.requires_grad_(False)
 
 
 def train(
-    task: MoonsTask, *, heads: int, seeds: int, steps: int = 500, seed: int = 0
-) -> tuple[ContextualMemory, list[list[int | float]]]:
+    task: MoonsTask, out: Path, *, heads: int, seeds: int, steps: int = 500, seed: int = 0
+) -> tuple[MoonNetwork, list[list[int | float]]] | None:
     """`seeds` networks side by side, each with initial values and sequences of its own; and the loss of each at times.
 
-    First the memories share out the moons: sequences end with the first common period, after which a single table would
-    do as well, and the squared error of a position is clipped (appendix A), since no prediction can be good while the
-    memories are nearly empty. Then, over the last third, they become exact: only positions after the first common
-    period count, where every moon has been seen to return. Adam's step size falls linearly to zero.
+    The learning rate of Adam falls linearly to zero. Nothing is returned if it was told to stop.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        net = network(task.moons, heads, copies=seeds)
-    optimiser = torch.optim.Adam(net.parameters(), lr=STEP_SIZE, betas=(0.9, 0.95))
-    repeated = math.ceil(max(system.lcm for system in task.training)) + MARGIN
-    curve = []
-    progress = tqdm(range(steps), desc=f"heads {heads}, seeds {seeds}", unit="step", disable=None)
-    for step in progress:
-        optimiser.param_groups[0]["lr"] = STEP_SIZE * (1 - step / steps)
-        start, end = (0, repeated) if step < 0.7 * steps else (repeated, 3 * repeated // 2)
-        batches = [task.batch(BATCH_SIZE, seed=seed + one, step=step) for one in range(seeds)]
-        x = torch.cat([batch.inputs[:, : end + 1] for batch in batches])
-        error = (net(x[:, :-1])[0] - x[:, 1:]).square().sum(dim=-1)[:, start:] / task.moons
-        losses = error.clamp(max=CLIP).unflatten(0, (seeds, -1)).mean(dim=(1, 2))
-        optimiser.zero_grad()
-        losses.sum().backward()
-        optimiser.step()
-        if step % max(steps // 60, 1) == 0 or step == steps - 1:
-            curve.append([step, *(round(loss, 7) for loss in losses.tolist())])
-            if not losses.isfinite().all():
-                raise UserError(f"the loss of heads {heads} is {losses.tolist()} at step {step}: it has diverged")
-            seen = x.shape[0] * x.shape[1] * (step + 1) / max(progress.format_dict["elapsed"], 1e-3)
-            progress.set_postfix_str(f"loss {losses.mean().item():.4f}, {seen:,.0f} observations/s", refresh=False)
-    return net.requires_grad_(False), curve
+    config = MoonNetworkConfig(moons=task.moons, heads=heads, copies=seeds)
+    training = Training(
+        steps=steps,
+        batch=BATCH_SIZE,
+        learning_rate=LEARNING_RATE,
+        final_learning_rate=0.0,
+        warm_up=0,
+        schedule="linear",
+        weight_decay=0.0,
+        clip=None,
+        seed=seed,
+        evaluate_every=steps,
+    )
+    machine = Machine(device="cpu", samples=0, log_every=max(steps // 60, 1), save_every=max(1, steps // 5))
+    run = TaskRun(
+        out=out,
+        name=f"{heads} memor{'ies' if heads > 1 else 'y'}, {seeds} networks",
+        task=task,
+        model=config,
+        training=training,
+        machine=machine,
+    )
+    with torch.random.fork_rng(devices=[]), runtime.start(machine) as here:
+        trainer = Trainer(run, Moons(task, steps=steps, copies=seeds, seed=seed), config, here)
+        try:
+            if trainer.run()["interrupted"]:
+                return None
+        except Diverged as error:
+            raise UserError(f"the loss of heads {heads} has diverged: {one_line(error)}") from None
+    lines = [line for line in read(out / "log.jsonl") if "loss" in line]
+    curve = [[line["step"], *(round(loss, 7) for loss in line.get("losses", [line["loss"]]))] for line in lines]
+    return trainer.model.requires_grad_(False), curve  # type: ignore[return-value]
 
 
 def modulus(difference: Float[Tensor, "*B W"]) -> Float[Tensor, "*B"]:
@@ -235,7 +224,7 @@ def modulus(difference: Float[Tensor, "*B W"]) -> Float[Tensor, "*B"]:
 
 @torch.no_grad()
 def errors_ahead(
-    net: ContextualMemory, x: Float[Tensor, "B T W"], *, ahead: int = AHEAD
+    net: MoonNetwork, x: Float[Tensor, "B T W"], *, ahead: int = AHEAD
 ) -> tuple[Float[Tensor, "ahead B C"], Float[Tensor, "ahead B C W"]]:
     """Errors and predictions 1 to `ahead` steps beyond every context x_0 .. x_c, c = 0 .. T - ahead - 1, in one pass.
 
@@ -263,7 +252,7 @@ def errors_ahead(
     return torch.stack(found), torch.stack(predicted)
 
 
-def error_curve(net: ContextualMemory, task: MoonsTask, system: System, sequences: int, longest: int) -> list[float]:
+def error_curve(net: MoonNetwork, task: MoonsTask, system: System, sequences: int, longest: int) -> list[float]:
     """Mean error of 25 steps beyond contexts of 1 .. longest observations, over many sequences of one system."""
     x = task.sequences(system, sequences, seed=2**20)[:, : longest + AHEAD]
     bar = tqdm(x.split(16), desc="measuring", leave=False, disable=None)
@@ -271,7 +260,7 @@ def error_curve(net: ContextualMemory, task: MoonsTask, system: System, sequence
     return [round(error, 4) for error in (torch.stack(parts).sum(dim=0) / sequences).tolist()]
 
 
-def disentanglement(net: ContextualMemory, *, heads: int) -> list[float]:
+def disentanglement(net: MoonNetwork, *, heads: int) -> list[float]:
     """For every copy, how much of the matrices links each memory with one moon: 1 where that is all they do.
 
     W_phi and W_psi lead from moons to memories, W_z back. The share is that of the squared moduli, the mean over
@@ -292,16 +281,14 @@ def window(periods: Sequence[int | float], lcm: int | float) -> tuple[int, int]:
     return first, last if first < last else first + 50
 
 
-def judge(
-    net: ContextualMemory, task: MoonsTask, *, heads: int, seeds: int, sequences: int = 8
-) -> list[dict[str, Any]]:
+def judge(net: MoonNetwork, task: MoonsTask, *, heads: int, seeds: int, sequences: int = 8) -> list[dict[str, Any]]:
     """Every seed on the validation system, between the return of the slowest moon and that of the system."""
     system = task.validation
     first, last = window(system.periods, system.lcm)
     x = task.sequences(system, sequences, seed=2**21)[:, : last + AHEAD]
     scores, found = disentanglement(net, heads=heads), []
     for one in tqdm(range(seeds), desc="judging", unit="seed", leave=False, disable=None):
-        error = errors_ahead(pick(net, one, heads=heads), x)[0][:, :, first:].mean(dim=(1, 2))
+        error = errors_ahead(pick(net, one), x)[0][:, :, first:].mean(dim=(1, 2))
         near, far = round(error[0].item(), 4), round(error.mean().item(), 4)
         measured = {"error_1": near, "error_25": far, "score": round(scores[one], 4)}
         found.append(measured | {"converged": near < 0.05 and far < 0.15})

@@ -14,12 +14,12 @@ import torch
 from memory_mosaics import results as files
 from memory_mosaics.files import written_whole
 from memory_mosaics.progress import progress
+from memory_mosaics.runtime import find_device
 from memory_mosaics.studies.measuring import keep
 from memory_mosaics.studies.prompts_page import BY_RULE, score, write_page
 from memory_mosaics.studies.writer import Wish, Writer, a_compiler
 from memory_mosaics.text.prompts import Prompt, ours, read
 from memory_mosaics.trained import Trained, named, one_by_one
-from memory_mosaics.training.parallel import find_device
 
 
 def run(

@@ -16,9 +16,9 @@ from typing import Any, Literal
 from memory_mosaics import figures
 from memory_mosaics import results as files
 from memory_mosaics.config import MAX_JOBS, MAX_SIZE
-from memory_mosaics.data.regbench_anchors import anchors
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.files import read_json, written_whole
+from memory_mosaics.runtime import Machine, find_device, precision_of
 from memory_mosaics.studies import regbench_tables as tables
 from memory_mosaics.studies.journal import optuna
 from memory_mosaics.studies.regbench_models import ARCHITECTURES, ELEVEN
@@ -27,9 +27,9 @@ from memory_mosaics.studies.regbench_plan import Choices, Plan, make
 from memory_mosaics.studies.regbench_training import task_of
 from memory_mosaics.studies.sweep_ray import need_ray, on_ray
 from memory_mosaics.studies.trials import News, Outcome, Settings, carry_out, outcome_of, watched
+from memory_mosaics.tasks.regbench_anchors import anchors
+from memory_mosaics.training.folder import read_run
 from memory_mosaics.training.log import read
-from memory_mosaics.training.parallel import find_device, precision_of
-from memory_mosaics.training.recipe import Machine
 
 ENVIRONMENTS = [100, 500, 1000, 2500, 40_000]
 CHOICES = Choices()
@@ -159,6 +159,7 @@ class Watch:
 
     def __init__(self, plans: list[Plan], held_out: int):
         self.out, self.held_out, self.known = plans[0].out, held_out, -1
+        self.steps: dict[str, int] = {}  # of each run under way
         self.asked = {plan.name_of(settings) for plan in plans for settings in plan.listed}
         self.drawn = tuple(f"{plan.case}-l" for plan in plans if not plan.listed)
 
@@ -172,15 +173,16 @@ class Watch:
             if outcome := _outcome(folder):
                 ended[folder.name] = outcome
                 best[case_of(outcome)] = min(best.get(case_of(outcome), inf), outcome.get("valid_loss", inf))
-            elif self.is_asked(folder.name) and (
-                lines := read(folder / "log.jsonl", "steps", "loss", "tokens_per_second")
-            ):
-                going.append(lines[-1])
+            elif self.is_asked(folder.name) and (lines := read(folder / "log.jsonl")):
+                if folder.name not in self.steps:
+                    self.steps[folder.name] = (read_run(folder) or {"training": {"steps": 1}})["training"]["steps"]
+                newest = {name: value for line in lines for name, value in line.items()}
+                going.append(newest | {"steps": self.steps[folder.name]})
         if len(ended) != self.known:
             self.known = len(ended)
             keep(collect(self.out, self.held_out) | {"interrupted": True}, self.out)
         done = sum(map(self.is_asked, ended)) + sum(line["step"] / line["steps"] for line in going)
-        losses = " ".join(f"{line['loss']:.3f}" for line in going)
+        losses = " ".join(f"{line['valid_loss']:.3f}" for line in going if "valid_loss" in line)
         speed = sum(line["tokens_per_second"] for line in going)
         beside = f"valid loss {losses}, {speed:,.0f} tokens/s" if going else ""
         return News(done, {name: tables.line(name, outcome, best) for name, outcome in ended.items()}, beside)

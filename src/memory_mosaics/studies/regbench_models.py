@@ -14,16 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import partial
-from math import e, inf
-
-import torch
-from torch import Tensor, nn
 
 from memory_mosaics.config import MixerConfig
-from memory_mosaics.data.regbench import VOCABULARY
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.language_model import LanguageModel, LanguageModelConfig
-from memory_mosaics.memory import PersistentMemory
+from memory_mosaics.language_model import LanguageModelConfig, weight_shapes
 from memory_mosaics.mixers.attention import AttentionConfig, LearnedPositionsConfig
 from memory_mosaics.mixers.hyena import HyenaConfig
 from memory_mosaics.mixers.linear_attention import GLAConfig, LinearTransformerConfig, RetNetConfig
@@ -34,13 +28,12 @@ from memory_mosaics.mixers.own import DroppedInputsConfig, OwnConfig
 from memory_mosaics.mixers.rwkv import RWKVConfig
 from memory_mosaics.mixers.state_space import H3Config, S4DConfig
 from memory_mosaics.presets import memory_mosaic
-from memory_mosaics.scales import Scale
-from memory_mosaics.storage import State
 from memory_mosaics.studies.regbench_own import imported, tried
+from memory_mosaics.tasks.regbench import VOCABULARY
 
 CONTEXT = 1000  # no sequence is longer than 949 tokens
 POSITIONS = 4098  # learned, of which so many are used
-DROPOUT, STD = 0.1, 0.02
+DROPOUT = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +45,7 @@ class Size:
     width: int
 
 
-Build = Callable[[Size], LanguageModel]
+Build = Callable[[Size], LanguageModelConfig]
 Mixer = Callable[[Size], MixerConfig]
 
 
@@ -61,57 +54,32 @@ class Architecture:
     """How a model of some size is built, and what it is trained with unless told otherwise."""
 
     label: str
-    build: Build
+    config: Build
     blocks: int = 4
     heads: int | None = None  # None: it has none
     width: int = 128
     weight_decay: float = 0.1
     learning_rate: float = 2.5e-4
-    clip: float = inf  # largest norm of the gradient
+    clip: float | None = None  # largest norm of the gradient
     stacks: bool = True  # of any depth; otherwise it is one mixer, whatever is asked for
     compiles: bool = True  # what the compiler makes of it is faster
 
 
-class Divided(nn.Module):
-    """The last norm of a model whose logits begin small: features divided by sqrt(width)."""
+def mosaic(size: Size) -> LanguageModelConfig:
+    """A Memory Mosaic with the authors' initial values, which memorises less than one with those of this library.
 
-    def __init__(self, norm: nn.LayerNorm):
-        super().__init__()
-        self.norm = norm
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(x) / x.shape[-1] ** 0.5
-
-
-def mosaic(size: Size) -> LanguageModel:
-    """A Memory Mosaic that begins as the authors', which learns less by heart than one with the values of this library.
-
-    Slots have unit norm, matrices 1/sqrt(inputs), logits are divided by sqrt(width). Dropout on weights and on what is
-    added is 0.2, where they have 0.05; docs/LOG.md has what either is worth.
+    Dropout on weights and on what is added is 0.2, where they have 0.05; docs/LOG.md has what either is worth.
     """
     sizes = {"blocks": size.blocks, "heads": size.heads, "width": size.width, "slots": 7 * size.width // 2}
     config = memory_mosaic(**sizes, vocabulary=len(VOCABULARY), context=CONTEXT, dropout=0.2)
-    model = LanguageModel(config)
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-            last = name.endswith("combine.map")
-            nn.init.normal_(module.weight, std=module.in_features**-0.5 / (size.blocks**0.5 if last else 1))
-        elif isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=size.width**-0.5)
-        elif isinstance(module, PersistentMemory):
-            for slots in (module.keys, module.values):
-                nn.init.normal_(slots, std=slots.shape[-1] ** -0.5)
-        elif isinstance(module, Scale):
-            module.set(torch.full_like(module.theta, e**2 if name.endswith("sharpness") else e**-0.5))
-    model.register_module("norm", Divided(model.norm))
-    return model
+    return replace(config, init="authors", output_norm="scaled")
 
 
 def backbone(
     size: Size, *, mixer: Mixer, positions: MixerConfig | None = None, bias: bool = True, smaller: bool = True
-) -> LanguageModel:
-    """A mixer in the published backbone. `smaller`: its last map begins divided by sqrt(2 blocks)."""
-    config = LanguageModelConfig(
+) -> LanguageModelConfig:
+    """A mixer in the published backbone. `smaller`: its last map starts divided by sqrt(2 blocks)."""
+    return LanguageModelConfig(
         vocabulary=len(VOCABULARY),
         width=size.width,
         blocks=size.blocks,
@@ -120,39 +88,22 @@ def backbone(
         positions=DroppedInputsConfig(share=DROPOUT, positions=positions),
         sequence_mixer=OwnConfig(mixer=mixer(size), dropout=DROPOUT, bias=bias),
         channel_mixer=MLPConfig(),
+        init="gpt2" if smaller else "gpt2-channel",
     )
-    model = LanguageModel(config)
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
-            last = name.endswith(".combine") and (smaller or "channel_mixer" in name)
-            nn.init.normal_(module.weight, std=STD / (2 * size.blocks) ** 0.5 if last else STD)
-    return model
 
 
-class Alone(nn.Module):
-    """A block that is its mixer: no norm, no residual, nothing after it."""
-
-    def __init__(self, mixer: nn.Module):
-        super().__init__()
-        self.sequence_mixer = mixer
-
-    def forward(
-        self, x: Tensor, state: tuple[State, State] | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, tuple[State, State]]:
-        y, own = self.sequence_mixer(x, state[0] if state else None, mask)
-        return y, (own, ())
-
-
-def alone(size: Size, *, mixer: MixerConfig) -> LanguageModel:
-    """Embedding, one mixer, the embedding again. All begin as PyTorch or the mixer's own library has it."""
-    config = LanguageModelConfig(
-        vocabulary=len(VOCABULARY), width=size.width, blocks=1, context=CONTEXT, sequence_mixer=mixer
+def alone(size: Size, *, mixer: MixerConfig) -> LanguageModelConfig:
+    """Embedding, one mixer, the embedding again, with the initial values of PyTorch or of the mixer's own library."""
+    return LanguageModelConfig(
+        vocabulary=len(VOCABULARY),
+        width=size.width,
+        blocks=1,
+        context=CONTEXT,
+        sequence_mixer=mixer,
+        block="bare",
+        output_norm="none",
+        init="as-built",
     )
-    model = LanguageModel(config)
-    model.embedding.reset_parameters()
-    model.blocks = nn.ModuleList([Alone(mixer.build(size.width))])
-    model.register_module("norm", nn.Identity())
-    return model
 
 
 def _headed(config: Callable[..., MixerConfig]) -> Mixer:
@@ -162,54 +113,54 @@ def _headed(config: Callable[..., MixerConfig]) -> Mixer:
 _table = LearnedPositionsConfig(context=POSITIONS)
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "memory-mosaic": Architecture(label="Memory Mosaic", build=mosaic, heads=8, learning_rate=5e-4, clip=1.0),
+    "memory-mosaic": Architecture(label="Memory Mosaic", config=mosaic, heads=8, learning_rate=5e-4, clip=1.0),
     "transformer": Architecture(
         label="transformer, learned positions",
-        build=partial(backbone, mixer=_headed(AttentionConfig), positions=_table),
+        config=partial(backbone, mixer=_headed(AttentionConfig), positions=_table),
         blocks=8,
         heads=2,
         learning_rate=1e-4,
     ),
-    "mamba": Architecture(label="Mamba", build=partial(backbone, mixer=lambda size: MambaConfig(), bias=False)),
+    "mamba": Architecture(label="Mamba", config=partial(backbone, mixer=lambda size: MambaConfig(), bias=False)),
     # Complex numbers and Fourier transforms are nothing for the compiler.
     "s4d": Architecture(
         label="S4D",
-        build=partial(backbone, mixer=lambda size: S4DConfig(), smaller=False),
+        config=partial(backbone, mixer=lambda size: S4DConfig(), smaller=False),
         blocks=2,
         learning_rate=1e-4,
         compiles=False,
     ),
-    "rwkv": Architecture(label="RWKV", build=partial(backbone, mixer=lambda size: RWKVConfig(), smaller=False)),
+    "rwkv": Architecture(label="RWKV", config=partial(backbone, mixer=lambda size: RWKVConfig(), smaller=False)),
     "linear-transformer": Architecture(
         label="linear transformer",
-        build=partial(backbone, mixer=_headed(LinearTransformerConfig), positions=_table),
+        config=partial(backbone, mixer=_headed(LinearTransformerConfig), positions=_table),
         heads=2,
     ),
     "h3": Architecture(
         label="H3",
-        build=partial(backbone, mixer=lambda size: H3Config(), smaller=False),
+        config=partial(backbone, mixer=lambda size: H3Config(), smaller=False),
         blocks=2,
         compiles=False,
     ),
-    "gla": Architecture(label="GLA", build=partial(backbone, mixer=_headed(GLAConfig)), heads=2),
+    "gla": Architecture(label="GLA", config=partial(backbone, mixer=_headed(GLAConfig)), heads=2),
     "hyena": Architecture(
         label="Hyena",
-        build=partial(backbone, mixer=lambda size: HyenaConfig()),
+        config=partial(backbone, mixer=lambda size: HyenaConfig()),
         weight_decay=0.01,
         learning_rate=1e-4,
         compiles=False,
     ),
     # The compiler sees an LSTM as one op, and computes it again to go back.
     "lstm": Architecture(
-        label="LSTM", build=partial(backbone, mixer=lambda size: LSTMConfig()), blocks=2, compiles=False
+        label="LSTM", config=partial(backbone, mixer=lambda size: LSTMConfig()), blocks=2, compiles=False
     ),
-    "retnet": Architecture(label="RetNet", build=partial(backbone, mixer=_headed(RetNetConfig)), heads=2),
+    "retnet": Architecture(label="RetNet", config=partial(backbone, mixer=_headed(RetNetConfig)), heads=2),
     "mamba-as-published": Architecture(
-        label="Mamba, as published", build=partial(alone, mixer=MambaConfig()), blocks=1, width=512, stacks=False
+        label="Mamba, as published", config=partial(alone, mixer=MambaConfig()), blocks=1, width=512, stacks=False
     ),
     "lstm-as-published": Architecture(
         label="LSTM, as published",
-        build=partial(alone, mixer=LSTMConfig()),
+        config=partial(alone, mixer=LSTMConfig()),
         blocks=1,
         width=256,
         stacks=False,
@@ -217,7 +168,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "rwkv-as-published": Architecture(
         label="RWKV, as published",
-        build=partial(backbone, mixer=lambda size: RWKVConfig(as_published=True), smaller=False),
+        config=partial(backbone, mixer=lambda size: RWKVConfig(as_published=True), smaller=False),
     ),
 }
 ELEVEN = tuple(name for name in ARCHITECTURES if not name.endswith("-as-published"))
@@ -243,16 +194,15 @@ def _own(path: str) -> Architecture:
         return found(**given) if isinstance(found, type) else replace(found, **given)  # type: ignore[type-var]
 
     label = path.rpartition(".")[2].removesuffix("Config")
-    return Architecture(label=label, build=partial(backbone, mixer=mixer), heads=2 if headed else None)
+    return Architecture(label=label, config=partial(backbone, mixer=mixer), heads=2 if headed else None)
 
 
 def check(name: str, size: Size) -> None:
     """Refuse parts that do not fit together, before anything is trained; and a mixer of your own that is none."""
     kind = architecture(name)
     if name not in ARCHITECTURES:
-        return tried(name, partial(kind.build, replace(size, blocks=1)))
+        return tried(name, lambda: kind.config(replace(size, blocks=1)).build())
     try:
-        with torch.device("meta"):
-            kind.build(size)
+        weight_shapes(kind.config(size))
     except (TypeError, ValueError) as error:
         raise UserError(f"{name}: {one_line(error)}") from error

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from memory_mosaics.config import MixerConfig
-from memory_mosaics.data.regbench import VOCABULARY
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.tasks.regbench import VOCABULARY
 
 
 def imported(path: str) -> Any:

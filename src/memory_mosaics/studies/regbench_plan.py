@@ -7,13 +7,14 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from memory_mosaics import checkpoint
 from memory_mosaics.errors import UserError, one_line, within_memory
+from memory_mosaics.runtime import Machine
 from memory_mosaics.studies.journal import Journal, Values
 from memory_mosaics.studies.regbench_models import Size, architecture, check
-from memory_mosaics.studies.regbench_training import STATE, Job, Trainer, task_of
+from memory_mosaics.studies.regbench_training import Job, task_of, train
 from memory_mosaics.studies.trials import Listed, Outcome, Settings, attempted
-from memory_mosaics.training.loop import Diverged
-from memory_mosaics.training.recipe import Machine
+from memory_mosaics.training.trainer import Diverged
 
 SEARCHED: Settings = {  # by the paper
     "blocks": [2, 4, 8],
@@ -116,17 +117,18 @@ class Plan:
         job = self.job(settings)
         folder = self.out / "trials" / name_of(job)
 
-        def train() -> Outcome | None:
+        def attempt() -> Outcome | None:
             try:
                 with within_memory(f"a model of width {job.width} does not fit; choose a smaller"):
-                    return Trainer(job, folder, data=self.out / "data", machine=self.machine).go()
+                    return train(job, folder, data=self.out / "data", machine=self.machine)
             except Diverged as error:
                 label = architecture(job.architecture).label
                 return {"status": "fail", "reason": one_line(error), **asdict(job), "label": label}
 
-        outcome = attempted(folder, train)
-        if outcome is not None:
-            (folder / STATE).unlink(missing_ok=True)
+        outcome = attempted(folder, attempt)
+        if outcome is not None:  # what it would go on from is no longer wanted
+            for step in checkpoint.steps(folder):
+                checkpoint.remove(step)
         return outcome
 
     def queue(self) -> Journal | Listed:

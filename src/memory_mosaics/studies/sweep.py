@@ -21,14 +21,14 @@ from memory_mosaics import figures
 from memory_mosaics import results as files
 from memory_mosaics.config import MAX_JOBS, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range
+from memory_mosaics.runtime import Machine, find_device
 from memory_mosaics.studies.journal import Values, optuna
 from memory_mosaics.studies.sweep_ray import need_ray, on_ray
 from memory_mosaics.studies.sweep_trials import SHORT, Plan, name_of, tidy
 from memory_mosaics.studies.trials import News, Settings, carry_out, outcome_of, watched
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training.log import read
-from memory_mosaics.training.parallel import find_device
-from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training, as_flag_only, plain, recipe
+from memory_mosaics.training.recipe import ModelChoice, Run, Training, as_flag_only, recipe
 
 MODEL, TRAINING = recipe("memory-mosaic-tiny")
 MACHINE = Machine()
@@ -155,7 +155,7 @@ def make(run: Run, method: str, space: Space, trials: int) -> Plan:
             if isinstance(choices, tuple):
                 raise UserError(f"grid takes lists, and space.{name} is the range {choices[0]}..{choices[1]}")
         listed = [base | dict(zip(values, row, strict=True)) for row in product(*values.values())]
-    identity = {key: value for key, value in plain(run).items() if key in ("model", "training")}
+    identity = {key: value for key, value in run.plain().items() if key in ("model", "training")}
     searched = {name: f"{ends[0]}..{ends[1]}" if isinstance(ends, tuple) else ends for name, ends in values.items()}
     identity |= {"method": method, "space": searched}
     identity |= {"corpus": corpus.manifest["splits"]["train"]["sha256"], "chance": log(corpus.vocabulary)}

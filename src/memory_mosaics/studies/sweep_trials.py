@@ -7,7 +7,7 @@ from typing import Any
 from memory_mosaics.errors import one_line
 from memory_mosaics.studies.journal import Journal, Values
 from memory_mosaics.studies.trials import Outcome, Settings, attempted
-from memory_mosaics.training import loop
+from memory_mosaics.training import trainer
 from memory_mosaics.training.recipe import Run
 
 SHORT = {"learning_rate": "lr", "dropout": "dropout", "weight_decay": "decay", "warm_up": "warm", "steps": "steps"}
@@ -74,8 +74,8 @@ def name_of(settings: Settings) -> str:
 
 def _train(run: Run, chance: float) -> Outcome | None:
     try:
-        results = loop.train(run)
-    except loop.Diverged as error:
+        results = trainer.train(run)
+    except trainer.Diverged as error:
         return {"status": "fail", "reason": one_line(error)}
     if results["interrupted"]:
         return None

@@ -74,6 +74,11 @@ class Corpus:
     def end_of_text(self) -> int:
         return self.manifest["tokenizer"]["end_of_text"]
 
+    @property
+    def fingerprint(self) -> dict[str, dict[str, str]]:
+        """What tells its tokens from others."""
+        return {"corpus": {name: split["sha256"] for name, split in self.manifest["splits"].items()}}
+
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that the corpus was made with."""
         tokenizer = Tokenizer.load(self.folder)

@@ -293,6 +293,16 @@ def byte_tokenizer() -> Tokenizer:
     return Tokenizer(byte_level(dict(zip(BYTES, range(256), strict=True)), []), "bytes", end_of_text=256)
 
 
+def character_tokenizer(characters: str, *, name: str, end_of_text: int) -> Tokenizer:
+    """One token per character, with ids in the order given: for languages that are made, not spoken."""
+    ids = {character: index for index, character in enumerate(characters)}
+    split = {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False}
+    layout = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None}
+    layout |= {"pre_tokenizer": split, "post_processor": None, "decoder": {"type": "Fuse"}}
+    layout["model"] = {"type": "WordLevel", "vocab": ids, "unk_token": characters[0]}
+    return Tokenizer(layout, name, end_of_text=end_of_text)
+
+
 def train_bpe(texts: Iterable[str], vocabulary: int = 2048, *, name: str | None = None) -> Tokenizer:
     """Learn a byte-level BPE with GPT-2's words from texts: the same texts give the same tokenizer.
 

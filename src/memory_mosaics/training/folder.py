@@ -22,17 +22,18 @@ from memory_mosaics.files import (
     remove_temporary,
     written_whole,
 )
-from memory_mosaics.text.corpus import Corpus
+from memory_mosaics.runtime import Runtime
 from memory_mosaics.training.fine_tuning import described
-from memory_mosaics.training.parallel import World
-from memory_mosaics.training.recipe import Run, plain
+from memory_mosaics.training.recipe import AnyRun
 
 # Temporary files and folders of a run, also by the names that earlier versions gave them.
 OURS = re.compile(r"\.+(step-\d+|run\.yaml|corpus\.json|samples\.md|log\.jsonl|results\.json)\.")
 
 
 @contextmanager
-def claimed(run: Run, corpus: Corpus, world: World, *, lengthen: bool = False) -> Iterator[Callable[[], None]]:
+def claimed(
+    run: AnyRun, fingerprint: dict[str, Any], runtime: Runtime, *, lengthen: bool = False
+) -> Iterator[Callable[[], None]]:
     """Within, the folder is this run's: run.yaml says which it is, and no other process trains in it.
 
     The run that is there already must be the same one: another machine may go on with it, another recipe may not, but
@@ -41,12 +42,12 @@ def claimed(run: Run, corpus: Corpus, world: World, *, lengthen: bool = False) -
     """
     lock = FileLock(run.out / ".lock", timeout=0)
     try:
-        world.all(lambda: _claim(run, corpus, lock, lengthen=lengthen))
-        (seen,) = world.sum(float((run.out / "run.yaml").exists()))
-        if seen < world.size:
-            raise UserError(f"{run.out} must be one folder that all processes see; {seen:.0f} of {world.size} do")
+        runtime.all(lambda: _claim(run, fingerprint, lock, lengthen=lengthen))
+        (seen,) = runtime.sum(float((run.out / "run.yaml").exists()))
+        if seen < runtime.size:
+            raise UserError(f"{run.out} must be one folder that all processes see; {seen:.0f} of {runtime.size} do")
         with (run.out / ".lock").open("rb") as held:
-            yield lambda: world.all(lambda: _check_there(run.out, held.fileno()))
+            yield lambda: runtime.all(lambda: _check_there(run.out, held.fileno()))
     finally:
         lock.release()
 
@@ -60,7 +61,7 @@ def _check_there(out: Path, descriptor: int) -> None:
         raise UserError(f"{out} was removed or renamed while it was trained in; the same command begins again")
 
 
-def _claim(run: Run, corpus: Corpus, lock: FileLock, *, lengthen: bool) -> None:
+def _claim(run: AnyRun, fingerprint: dict[str, Any], lock: FileLock, *, lengthen: bool) -> None:
     import yaml
 
     try:
@@ -69,7 +70,7 @@ def _claim(run: Run, corpus: Corpus, lock: FileLock, *, lengthen: bool) -> None:
         for left in run.out.glob(".*.part"):  # with the lock, whoever wrote it is gone, on any machine
             if OURS.match(left.name):
                 remove_temporary(left)
-        check_same(run, corpus, lengthen=lengthen)
+        check_same(run, fingerprint, lengthen=lengthen)
     except Timeout:
         raise UserError(
             f"{run.out} is being trained in by another process; wait for it, or name another folder"
@@ -78,15 +79,14 @@ def _claim(run: Run, corpus: Corpus, lock: FileLock, *, lengthen: bool) -> None:
         raise UserError(f"cannot use {run.out}: {one_line(error)}") from error
 
 
-def check_same(run: Run, corpus: Corpus, *, lengthen: bool = False) -> None:
+def check_same(run: AnyRun, fingerprint: dict[str, Any], *, lengthen: bool = False) -> None:
     """Refuse a folder that holds another run; write down this one. To `lengthen` a run, it may have more steps.
 
     What may differ, such as the machine, may have changed: all is written anew, once nothing is refused.
     """
     import yaml
 
-    mine = plain(run)
-    record: dict[str, Any] = {"corpus": {name: split["sha256"] for name, split in corpus.manifest["splits"].items()}}
+    mine, record = run.plain(), dict(fingerprint)
     theirs, known = read_run(run.out), _recorded(run.out / "corpus.json", parse_json)
     for name, found in (("run.yaml", theirs), ("corpus.json", known)):
         if found is None and (saved := checkpoint.steps(run.out)):
@@ -98,7 +98,8 @@ def check_same(run: Run, corpus: Corpus, *, lengthen: bool = False) -> None:
         theirs = _lengthened(run, theirs)
     if begun := _beginning(run, theirs, known):
         record["from"] = begun
-    for part, left, right in (("model", theirs, mine), ("training", theirs, mine), ("corpus", known, record)):
+    parts = [(part, theirs, mine) for part in ("task", "model", "training") if part in mine]
+    for part, left, right in (*parts, *((part, known, record) for part in fingerprint)):
         if left is not None and (other := difference(part, left.get(part), right[part])):
             raise UserError(f"{run.out} holds a run with {other}; name another folder, or remove that one")
     for name, text in (("run.yaml", yaml.safe_dump(mine, sort_keys=False)), ("corpus.json", json.dumps(record))):
@@ -133,7 +134,7 @@ def _from_yaml(text: str) -> Any:
     return yaml.safe_load(text)
 
 
-def _lengthened(run: Run, theirs: dict[str, Any]) -> dict[str, Any]:
+def _lengthened(run: AnyRun, theirs: dict[str, Any]) -> dict[str, Any]:
     """The run that is there, with the steps of this one if these are more."""
     training, steps = theirs.get("training"), run.training.steps
     if not isinstance(training, dict) or not isinstance(training.get("steps"), int) or training["steps"] >= steps:
@@ -150,7 +151,7 @@ def _lengthened(run: Run, theirs: dict[str, Any]) -> dict[str, Any]:
     return theirs | {"training": training | {"steps": steps}}
 
 
-def _beginning(run: Run, theirs: dict[str, Any] | None, known: dict[str, Any] | None) -> dict[str, Any] | None:
+def _beginning(run: AnyRun, theirs: dict[str, Any] | None, known: dict[str, Any] | None) -> dict[str, Any] | None:
     """Which weights the run began with, if another's; refuses others than before.
 
     A run that has checkpoints of its own does not ask for those weights again: they may be gone, or trained on.
@@ -182,7 +183,7 @@ def closing(results: dict[str, Any]) -> str:
     losses = [
         f"{split} loss {results[f'{split}_loss']:.4f}" for split in ("train", "valid") if f"{split}_loss" in results
     ]
-    name = results["model"]["name"] or f"fine-tuned from {results['init_from']}"
+    name = results.get("name") or results["model"]["name"] or f"fine-tuned from {results['init_from']}"
     said = [f"{name}, {results['parameters']:,} parameters: step {step:,} of {steps:,}", *losses]
     where = f"Checkpoint: {out}/step-{step:08}. Beside it: log.jsonl, samples.md, results.json, run.yaml."
     if results["kept_step"] not in (0, step):

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from memory_mosaics.errors import UserError
 from memory_mosaics.files import read_bytes, written_whole
 from memory_mosaics.training.folder import trim_samples
-from memory_mosaics.training.recipe import Run, plain
+from memory_mosaics.training.recipe import AnyRun
 
 SHOWN = {"loss": "loss {:.3f}", "valid_loss": "valid {:.3f}", "tokens_per_second": "{:,.0f} tokens/s"}
 
@@ -20,7 +20,7 @@ SHOWN = {"loss": "loss {:.3f}", "valid_loss": "valid {:.3f}", "tokens_per_second
 class Log:
     """RUN/log.jsonl and the line on the screen. A run that goes on from `step` forgets the lines that came after it."""
 
-    def __init__(self, run: Run, *, step: int = 0, silent: bool = False):
+    def __init__(self, run: AnyRun, *, step: int = 0, silent: bool = False):
         self._silent = silent
         self._shown: dict[str, float] = {}
         self.bar = tqdm(
@@ -31,7 +31,7 @@ class Log:
         file = run.out / "log.jsonl"
         trim(file, step)
         trim_samples(run.out / "samples.md", step)
-        self._also = [LOGGERS[name](run.out, step, plain(run)) for name in run.machine.loggers]
+        self._also = [LOGGERS[name](run.out, step, run.plain()) for name in run.machine.loggers]
         self._stream = file.open("a", encoding="utf-8")
 
     def __enter__(self) -> "Log":
@@ -44,14 +44,14 @@ class Log:
             for log in self._also:
                 log.close()
 
-    def write(self, step: int, **numbers: float) -> None:
+    def write(self, step: int, **numbers: Any) -> None:
         """Add a line, on the disk at once, and show the newest numbers."""
         if self._silent:
             return
         self._stream.write(json.dumps({"step": step, **numbers}, allow_nan=False) + "\n")
         self._stream.flush()
         for log in self._also:
-            log.write(step, numbers)
+            log.write(step, {name: value for name, value in numbers.items() if not isinstance(value, list)})
         self._shown.update({name: value for name, value in numbers.items() if name in SHOWN})
         self.bar.set_postfix_str(", ".join(SHOWN[name].format(value) for name, value in self._shown.items()))
 
@@ -79,7 +79,8 @@ def _line(text: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(line, dict) or not isinstance(line.get("step"), int):
         return None
-    return line if all(type(value) in (int, float) and isfinite(value) for value in line.values()) else None
+    values = [one for value in line.values() for one in (value if isinstance(value, list) else [value])]
+    return line if all(type(value) in (int, float) and isfinite(value) for value in values) else None
 
 
 def trim(file: Path, step: int) -> None:

@@ -7,18 +7,20 @@ more processes or another device, but not under another `Training`. RECIPES name
 import json
 import math
 import os
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 from memory_mosaics import checkpoint
-from memory_mosaics.config import MAX_SEED, MAX_SIZE, at_least, at_most
+from memory_mosaics.config import MAX_SEED, MAX_SIZE, at_least, at_most, to_plain
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import read_json
 from memory_mosaics.language_model import LanguageModelConfig, config_from_plain, weight_shapes
 from memory_mosaics.presets import DEPTHS, PRESETS, preset
+from memory_mosaics.runtime import Machine
 
 DEFAULT_MODEL = "memory-mosaic-tiny"
+LOWEST_RATE = 1e-6  # where the warm-up of cosine-from-start starts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,20 +79,6 @@ class ModelChoice:
         return config_from_plain(plain.get("language_model", plain))
 
 
-@runtime_checkable
-class Schedule(Protocol):
-    """What a step has to know of a training."""
-
-    @property
-    def clip(self) -> float:
-        """The largest norm of the gradient."""
-        ...
-
-    def rate(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """What decides the numbers of a run.
@@ -102,8 +90,12 @@ class Training:
         final_learning_rate: where the cosine ends
         warm_up: steps of rising learning rate
         betas: of AdamW
+        schedule: of the learning rate after the warm-up. cosine: half a cosine, down to the final rate. linear: a line
+            down to 0. trapezoid: constant, and over the last third a line down to 0. cosine-from-start: a cosine
+            over all steps, those of the warm-up too, down to a tenth, as in RegBench
         weight_decay: on matrices; scales, decays, taps and norms have none
-        clip: largest norm of the gradient
+        decay_all: weight decay on vectors too, where their modules allow it
+        clip: largest norm of the gradient; null for any
         seed: of the initial values, the order of the data, and dropout
         evaluate_every: steps between measurements of the train and validation loss
         evaluate_windows: windows in a measurement; null for the whole validation split
@@ -115,9 +107,11 @@ class Training:
     learning_rate: float = 5e-3
     final_learning_rate: float = 1e-4
     warm_up: int = 2000
+    schedule: Literal["cosine", "linear", "trapezoid", "cosine-from-start"] = "cosine"
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.1
-    clip: float = 1.0
+    decay_all: bool = False
+    clip: float | None = 1.0
     seed: int = 0
     evaluate_every: int = 1000
     evaluate_windows: int | None = None
@@ -130,7 +124,7 @@ class Training:
             if getattr(self, name) is not None:
                 at_least(self, **{name: 1})
         for name in ("learning_rate", "clip"):
-            if not 0 < getattr(self, name) < math.inf:
+            if getattr(self, name) is not None and not 0 < getattr(self, name) < math.inf:
                 raise UserError(f"{name} must be more than 0, not {getattr(self, name)}")
         if not 0 <= self.final_learning_rate <= self.learning_rate:
             raise UserError(
@@ -141,50 +135,22 @@ class Training:
             raise UserError(f"betas must be in [0, 1), not {self.betas}")
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step, counted from 0: a line up, then half a cosine down."""
+        """The learning rate of a step, counted from 0: a line up, then down as the schedule says."""
+        largest, share = self.learning_rate, step / self.steps
+        if self.schedule == "cosine-from-start":
+            if step < self.warm_up:
+                return LOWEST_RATE + step * (largest - LOWEST_RATE) / self.warm_up
+            return largest * (0.1 + 0.45 * (1 + math.cos(math.pi * share)))
+        rise = (step + 1) / self.warm_up if step < self.warm_up else 1.0
+        if self.schedule == "linear":
+            return largest * min(rise, 1 - share)
+        if self.schedule == "trapezoid":
+            return largest * min(rise, 3 * (1 - share))
         if step < self.warm_up:
-            return self.learning_rate * (step + 1) / self.warm_up
+            return largest * (step + 1) / self.warm_up
         done = (step - self.warm_up) / max(1, self.steps - self.warm_up)
         fall = (1 + math.cos(math.pi * min(done, 1.0))) / 2
-        return self.final_learning_rate + fall * (self.learning_rate - self.final_learning_rate)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """How a run is computed, saved and watched: what is learned differs by rounding, and by which units drop out.
-
-    Args:
-        device: cuda, mps or cpu; auto takes the first that is there
-        precision: of the products; auto is bfloat16 on CUDA and float32 elsewhere
-        compile: with torch.compile; null compiles on CUDA
-        sharding: ddp copies the model to every process of torchrun, fsdp deals its parameters out
-        micro_batch: sequences at once on a device; null takes the process's whole share, less accumulates gradients
-        save_every: steps between checkpoints; null saves at every measurement
-        keep: checkpoints to keep beside the best that was saved
-        log_every: steps between lines of log.jsonl
-        samples: texts written into samples.md at every measurement
-        loggers: any of tensorboard, wandb, trackio, beside the log.jsonl that is always written
-    """
-
-    device: str = "auto"
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    compile: bool | None = None
-    sharding: Literal["ddp", "fsdp"] = "ddp"
-    micro_batch: int | None = None
-    save_every: int | None = None
-    keep: int = 1
-    log_every: int = 10
-    samples: int = 1
-    loggers: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        at_least(self, keep=1, log_every=1, samples=0)
-        for name in ("micro_batch", "save_every"):
-            if getattr(self, name) is not None:
-                at_least(self, **{name: 1})
-        for name in self.loggers:
-            if name not in ("tensorboard", "wandb", "trackio"):
-                raise UserError(f"no logger {name!r}; there are tensorboard, wandb and trackio")
+        return self.final_learning_rate + fall * (largest - self.final_learning_rate)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +168,30 @@ class Run:
         if self.init_from is None and self.model.name is None:
             object.__setattr__(self, "model", replace(self.model, name=DEFAULT_MODEL))
 
+    def plain(self) -> dict[str, Any]:
+        """Numbers and strings, for run.yaml."""
+        return json.loads(json.dumps(asdict(self), default=os.fspath))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRun:
+    """A run on another task than language modeling: what it is trained on and which model, as their configurations."""
+
+    out: Path
+    name: str  # of the model, for people
+    task: Any
+    model: Any
+    training: Training
+    machine: Machine = Machine()
+    init_from: None = None
+
+    def plain(self) -> dict[str, Any]:
+        """Numbers and strings, for run.yaml."""
+        parts = {name: to_plain(getattr(self, name)) for name in ("task", "model", "training", "machine")}
+        return json.loads(json.dumps({"name": self.name, "out": os.fspath(self.out)} | parts))
+
+
+AnyRun = Run | TaskRun
 
 # The paper's best row: 512 windows of 512 tokens, 80 thousand steps. A corpus of a few million tokens wants fewer.
 _SMALL = Training(steps=800, batch=64, learning_rate=1e-3, final_learning_rate=1e-4, warm_up=100, evaluate_every=100)
@@ -231,8 +221,3 @@ def as_flag_only(preset: str | None) -> None:
     """The command line puts a preset's values where they belong; a file or a call should name the values themselves."""
     if preset is not None:
         raise UserError(f"preset {preset}: give it as the flag --preset, or its values as model and training")
-
-
-def plain(run: Run) -> dict[str, Any]:
-    """A run as numbers and strings, for run.yaml."""
-    return json.loads(json.dumps(asdict(run), default=os.fspath))

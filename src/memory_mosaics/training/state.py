@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from memory_mosaics import checkpoint
 from memory_mosaics.errors import UserError, one_line
@@ -36,52 +36,48 @@ from memory_mosaics.files import (
     remove_temporary,
     temporary_path,
 )
-from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.runtime import Runtime
 from memory_mosaics.text.tokenizer import Tokenizer
-from memory_mosaics.training.objective import moments, set_steps
-from memory_mosaics.training.parallel import World
+from memory_mosaics.training.optimizer import set_steps
 
 
 def save(
     run: Path,
-    model: LanguageModel,
-    adamw: torch.optim.AdamW,
+    model: nn.Module,
+    tensors: dict[str, Tensor],
     progress: dict[str, Any],
     *,
-    world: World,
-    tokenizer: Tokenizer,
+    runtime: Runtime,
+    tokenizer: Tokenizer | None,
 ) -> Path:
-    """Write the checkpoint of this moment; every process takes part."""
+    """Write the checkpoint of this moment, the `tensors` beside the weights; every process takes part."""
     import torch.distributed.checkpoint as dcp
 
     folder = run / f"step-{progress['step']:08}"
-    aside = Path(world.agree(str(temporary_path(folder)) if world.first else None))
-    weights = full_weights(model, keep=world.first)
+    aside = Path(runtime.agree(str(temporary_path(folder)) if runtime.first else None))
+    weights = full_weights(model, keep=runtime.first)
     try:
         with _one_line(f"cannot save {folder}"):
-            world.all(lambda: _write_model(aside, model, weights, progress, tokenizer))
+            runtime.all(lambda: _write_model(aside, model, weights, progress, tokenizer))
             writer = dcp.HuggingFaceStorageWriter(str(aside / "training"), save_distributed=True)
-            dcp.save(moments(model, adamw), storage_writer=writer)
-            names = world.agree(
+            dcp.save(tensors, storage_writer=writer)
+            names = runtime.agree(
                 sorted(path.relative_to(aside).as_posix() for path in aside.rglob("*") if path.is_file())
             )
-            described = world.gather(lambda: describe_files(aside, names[world.rank :: world.size]))
-            world.all(
+            described = runtime.gather(lambda: describe_files(aside, names[runtime.rank :: runtime.size]))
+            runtime.all(
                 lambda: _finish(aside, folder, {name: about for part in described for name, about in part.items()})
             )
     finally:
-        if world.first:
+        if runtime.first:
             remove_temporary(aside)  # a full disk should not stay full of it
     return folder
 
 
 def _write_model(
-    aside: Path, model: LanguageModel, weights: dict[str, Tensor], progress: dict[str, Any], tokenizer: Tokenizer
+    aside: Path, model: nn.Module, weights: dict[str, Tensor], progress: dict[str, Any], tokenizer: Tokenizer | None
 ) -> None:
-    end = tokenizer.end_of_text
-    ends = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
-    checkpoint.save(model, aside, weights=weights, generation=ends)
-    tokenizer.save(aside)
+    checkpoint.save(model, aside, weights=weights, tokenizer=tokenizer)
     (aside / "progress.json").write_text(json.dumps(progress), encoding="utf-8")
     (aside / "training").mkdir()
 
@@ -95,37 +91,40 @@ def _finish(aside: Path, folder: Path, described: dict[str, dict[str, Any]]) -> 
     flush(folder.parent)
 
 
-def not_finite(model: LanguageModel, adamw: torch.optim.AdamW, world: World) -> str | None:
-    """The first weight or moment that contains NaN or Inf on any process."""
-    tensors = model.state_dict() | moments(model, adamw)
+def not_finite(model: nn.Module, tensors: dict[str, Tensor], runtime: Runtime) -> str | None:
+    """The first weight or other tensor that contains NaN or Inf on any process."""
+    tensors = model.state_dict() | tensors
     pieces = (getattr(tensor, "to_local", lambda: tensor)() for tensor in tensors.values())  # noqa: B023
     bad = torch.stack([~piece.isfinite().all() for piece in pieces]).double().cpu()
-    return next((name for name, count in zip(tensors, world.sum(*bad), strict=True) if count), None)
+    return next((name for name, count in zip(tensors, runtime.sum(*bad), strict=True) if count), None)
 
 
-def restore(folder: Path, model: LanguageModel, adamw: torch.optim.AdamW, world: World) -> dict[str, Any]:
-    """Fill the model and the optimiser from a checkpoint; returns its progress."""
+def restore(
+    folder: Path, model: nn.Module, tensors: dict[str, Tensor], optimizer: torch.optim.AdamW, runtime: Runtime
+) -> dict[str, Any]:
+    """Fill the model, and the `tensors` of the optimiser and the like, from a checkpoint; returns its progress."""
     import torch.distributed.checkpoint as dcp
 
     with resuming(folder):
-        _check_whole(folder, world)
+        _check_whole(folder, runtime)
         progress = read_json(folder / "progress.json")
         if not isinstance(progress, dict) or f"step-{progress.get('step'):08}" != folder.name:
             raise ValueError("progress.json is damaged: it is not of that step")
-        weights = {checkpoint.PREFIX + name: weight for name, weight in model.state_dict().items()}
-        for place, tensors in ((folder, weights), (folder / "training", moments(model, adamw))):
+        key = checkpoint.key_of(model)
+        weights = {f"{key}.{name}": weight for name, weight in model.state_dict().items()}
+        for place, wanted in ((folder, weights), (folder / "training", tensors)):
             reader = dcp.HuggingFaceStorageReader(str(place))
-            _check_covered(reader.read_metadata().state_dict_metadata, tensors)
-            dcp.load(tensors, storage_reader=reader)
-        set_steps(adamw, progress["step"])
-        if name := not_finite(model, adamw, world):
+            _check_covered(reader.read_metadata().state_dict_metadata, wanted)
+            dcp.load(wanted, storage_reader=reader)
+        set_steps(optimizer, progress["step"])
+        if name := not_finite(model, tensors, runtime):
             raise ValueError(f"{name} contains NaN or Inf")
-        if world.first and read_manifest(folder) is None:
+        if runtime.first and read_manifest(folder) is None:
             print(f"{folder} has no {MANIFEST}: its files were not checked against checksums", file=sys.stderr)
     return progress
 
 
-def _check_whole(folder: Path, world: World) -> None:
+def _check_whole(folder: Path, runtime: Runtime) -> None:
     """Refuse a checkpoint with a file missing, changed, or added: all tensor files that are there would be read."""
     if read_manifest(folder) is None:
         for name in sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.safetensors")):
@@ -135,11 +134,11 @@ def _check_whole(folder: Path, world: World) -> None:
 
     def change() -> ManifestError | None:
         try:
-            check_manifest(folder, share=slice(world.rank, None, world.size))
+            check_manifest(folder, share=slice(runtime.rank, None, runtime.size))
         except ManifestError as error:
             return error
 
-    for error in filter(None, world.gather(change)):
+    for error in filter(None, runtime.gather(change)):
         raise error
 
 
@@ -164,12 +163,10 @@ def prune(run: Path, *, keep: int, best: int) -> None:
         check_size(newest, manifest, name)
     for folder in checkpoint.steps(run)[:-keep]:
         if folder.name != f"step-{best:08}":
-            aside = temporary_path(folder)  # half a folder must not look like a checkpoint
-            folder.rename(aside)
-            remove_temporary(aside)
+            checkpoint.remove(folder)
 
 
-def full_weights(model: LanguageModel, *, keep: bool) -> dict[str, Tensor]:
+def full_weights(model: nn.Module, *, keep: bool) -> dict[str, Tensor]:
     """All weights on the CPU, also of a model that is dealt out. All processes take part, for those that `keep`."""
     full = {}
     for name, weight in model.state_dict().items():  # one at a time: together they may not fit a device

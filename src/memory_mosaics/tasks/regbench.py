@@ -22,23 +22,29 @@ then a split depends on those before it too, the test on none.
 """
 
 import io
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 from hashlib import sha256
 from itertools import chain, count
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from memory_mosaics.data.batches import Batch
-from memory_mosaics.data.regbench_automata import LETTERS, Automata, sample
+from memory_mosaics.cuda_graphs import CapturedFunction
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import read_bytes, written_whole
+from memory_mosaics.language_model import LanguageModel, without_state
+from memory_mosaics.runtime import Runtime
 from memory_mosaics.shapes import Bool, Float, Int
+from memory_mosaics.tasks.regbench_automata import LETTERS, Automata, sample
+from memory_mosaics.tasks.task import EAGER, Batch, CountedBatch, TokenTask
+from memory_mosaics.text.tokenizer import Tokenizer, character_tokenizer
 
 VOCABULARY = "." + LETTERS + "|"  # a token is a place in here: padding, letters, the separator
 PADDING, SEPARATOR = 0, len(VOCABULARY) - 1
@@ -48,10 +54,16 @@ LENGTHS = (1, 49)  # letters in a string
 BLOCK = 256  # sequences drawn at a time: part of what a seed means
 MAX_SEQUENCE_BYTES = 1 << 14  # of a stored sequence and its language, with room to spare
 MOST = 10_000_000  # sequences of a split: about a kilobyte each
+BATCH = 32  # sequences in a step
+LENGTH, MULTIPLE = 704, 64  # what captured sequences are padded to, so that all sizes share one compilation; or more
+AT_ONCE = 128  # sequences measured at a time
+TEMPERATURES = torch.logspace(-3, 3, 181, base=2).tolist()  # from 1/8 to 8, 2.3 % apart
 FORMAT = 1  # of stored sequences: raise it whenever the same settings come to mean others
 
-Split = Literal["test", "validation", "train"]
-SPLITS: tuple[Split, ...] = get_args(Split)  # in the order languages are given out, so that no test depends on training
+SplitName = Literal["test", "validation", "train"]
+SPLITS: tuple[SplitName, ...] = get_args(
+    SplitName
+)  # in the order languages are given out, so that no test depends on training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +93,7 @@ class RegBenchTask:
             if getattr(self, name) > MOST:
                 raise UserError(f"{name} must be at most {MOST:,}, not {getattr(self, name):,}")
 
-    def sequences(self, split: Split, *, folder: Path | None = None) -> "Sequences":
+    def sequences(self, split: SplitName, *, folder: Path | None = None) -> "Sequences":
         """All sequences of a split, kept in a file in `folder` where one is given. A damaged file is made again."""
         if folder is None:
             return self._draw(split)
@@ -93,13 +105,13 @@ class RegBenchTask:
             _save(found := self._draw(split), file)
         return found
 
-    def _size(self, split: Split) -> int:
+    def _size(self, split: SplitName) -> int:
         return self.environments if split == "train" else self.held_out
 
-    def _rng(self, split: Split, what: int, block: int) -> np.random.Generator:
+    def _rng(self, split: SplitName, what: int, block: int) -> np.random.Generator:
         return np.random.default_rng((self.seed, SPLITS.index(split), what, block))
 
-    def _draw(self, split: Split) -> "Sequences":
+    def _draw(self, split: SplitName) -> "Sequences":
         languages = self._languages(split)
         automata = Automata(languages[np.arange(self._size(split)) % len(languages)])
         blocks = range(0, len(automata), BLOCK)
@@ -108,7 +120,7 @@ class RegBenchTask:
         padded = [np.pad(part, ((0, 0), (0, longest - part.shape[1]))) for part in parts]
         return Sequences(np.concatenate(padded), automata)
 
-    def _languages(self, split: Split) -> np.ndarray:
+    def _languages(self, split: SplitName) -> np.ndarray:
         """The edges of the automata of a split: (languages, states, letters)."""
         if self.in_distribution:
             return self._drawn("train", set())
@@ -118,7 +130,7 @@ class RegBenchTask:
             self._drawn(other, known)
         return self._drawn(split, known)
 
-    def _drawn(self, split: Split, known: set[bytes]) -> np.ndarray:
+    def _drawn(self, split: SplitName, known: set[bytes]) -> np.ndarray:
         """As many automata as the split has, without those `known` if they are to be distinct."""
         blocks = (sample(self._rng(split, 0, block), BLOCK).edges for block in count())
         drawn, chosen = chain.from_iterable(blocks), []
@@ -155,7 +167,7 @@ class Sequences:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def batch(self, size: int, *, seed: int, step: int, rows: slice = slice(None)) -> Batch:
+    def batch(self, size: int, *, seed: int, step: int, rows: slice = slice(None)) -> CountedBatch:
         """Some `rows` of the batch of a training step, a pure function of (seed, step).
 
         An epoch has every sequence once, in an order of its own; its last batch has what is left.
@@ -167,13 +179,13 @@ class Sequences:
         """The numbers of all sequences, in order, `size` at a time."""
         return [range(start, min(start + size, len(self))) for start in range(0, len(self), size)]
 
-    def at(self, numbers: Sequence[int]) -> Batch:
+    def at(self, numbers: Sequence[int]) -> CountedBatch:
         """Sequences by number. Counted are all positions that are no padding, also those with no target."""
         text = torch.from_numpy(self.tokens[list(numbers)].astype(np.int64))
         targets = text[:, 1:]
         counted = targets != PADDING
         inputs = text[:, :-1].where(counted, PADDING)
-        return Batch(inputs, targets.where(counted & (targets != SEPARATOR), IGNORED), counted)
+        return CountedBatch(inputs, targets.where(counted & (targets != SEPARATOR), IGNORED), counted)
 
     def legal(self, numbers: Sequence[int]) -> Bool[Tensor, "B T vocabulary"]:
         """The tokens that may come next, at every counted position; none elsewhere.
@@ -243,6 +255,128 @@ def measure(
         logits = model(sequences.at(numbers).inputs)
         total += score(logits, sequences.legal(numbers).to(logits.device))
     return total
+
+
+class Split:
+    """The sequences of a split on a device, all of one length, with one row of padding behind them.
+
+    On CUDA, where steps are captured, their shapes never change: all benchmarks share one length, and the last batch of
+    an epoch is filled up with rows of padding, which have no targets and so no part in the mean loss.
+    """
+
+    def __init__(self, sequences: Sequences, device: torch.device):
+        self.sequences, self.size = sequences, len(sequences)
+        batch = sequences.at(range(self.size))
+        longest = batch.inputs.shape[1]
+        length = max(LENGTH, -(-longest // MULTIPLE) * MULTIPLE) if device.type == "cuda" else longest
+        more = (0, length - longest, 0, 1)
+        self.inputs: Int[Tensor, "N T"] = F.pad(batch.inputs, more, value=PADDING).to(device)
+        self.targets: Int[Tensor, "N T"] = F.pad(batch.targets, more, value=IGNORED).to(device)
+        self.tokens = int(batch.counted.sum())
+
+    @cached_property
+    def portions(self) -> list[tuple[Int[Tensor, "B T"], Int[Tensor, "B T"], Bool[Tensor, "B T V"]]]:
+        """For measuring: inputs, targets and what may come next, short sequences first, no longer than they are."""
+        legal = self.sequences.legal(range(self.size))
+        lengths = legal.any(dim=-1).sum(dim=-1)
+        portions = []
+        for rows in lengths.argsort(stable=True).split(AT_ONCE):
+            time = min(-(-int(lengths[rows].max()) // MULTIPLE) * MULTIPLE, legal.shape[1])
+            there = rows.to(self.inputs.device)
+            allowed = legal[rows, :time].to(self.inputs.device)
+            portions.append((self.inputs[there, :time], self.targets[there, :time], allowed))
+        return portions
+
+    def steps_of(self, seed: int, epoch: int) -> tuple[Int[Tensor, " B"], ...]:
+        """Which rows each step of an epoch has."""
+        rows = torch.tensor(order(self.size, seed, epoch), device=self.inputs.device)
+        missing = -self.size % BATCH if rows.is_cuda else 0
+        return F.pad(rows, (0, missing), value=self.size).split(BATCH)
+
+
+class RegBench(TokenTask):
+    """The whole training set on the device; a model is measured on the validation sequences after each epoch."""
+
+    selects: ClassVar = {"valid_loss": operator.lt, "accuracy": operator.gt, "tvd": operator.lt}
+    batch_size = BATCH
+
+    def __init__(
+        self,
+        languages: RegBenchTask,
+        *,
+        seed: int = 0,
+        device: torch.device = EAGER.device,
+        folder: Path | None = None,
+    ):
+        names: tuple[SplitName, ...] = ("train", "validation", "test")
+        self.splits = {name: Split(languages.sequences(name, folder=folder), device) for name in names}
+        self.steps_per_epoch = -(-languages.environments // BATCH)
+        self.tokens_per_step = self.splits["train"].tokens / self.steps_per_epoch
+        self._steps = lru_cache(maxsize=1)(partial(self.splits["train"].steps_of, seed))
+        self._validation: tuple[Any, Callable[[], Tensor]] | None = None
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:  # type: ignore[override]
+        """One token per character, the separator at the end of a text."""
+        return character_tokenizer(VOCABULARY, name="regbench", end_of_text=SEPARATOR)
+
+    def batch(self, step: int, rows: slice = slice(None)) -> Batch:
+        epoch, place = divmod(step, self.steps_per_epoch)
+        chosen, train = self._steps(epoch)[place][rows], self.splits["train"]
+        return Batch(train.inputs[chosen], train.targets[chosen])
+
+    def evaluate(self, model: LanguageModel, runtime: Runtime = EAGER) -> dict[str, float]:
+        """The loss, accuracy and distance on the validation sequences; captured as a CUDA graph by the second call."""
+        if self._validation is None or self._validation[0] is not model:
+            sums = partial(self.sums, model, "validation", runtime)
+            captured = runtime.device.type == "cuda"
+            self._validation = model, CapturedFunction(sums, warm_up=1) if captured else sums
+        found = metrics(self._validation[1]())
+        return {"valid_loss": found["loss"], "accuracy": found["accuracy"], "tvd": found["tvd"]}
+
+    def test(self, model: LanguageModel, runtime: Runtime = EAGER) -> dict[str, float]:
+        """The scores on the test, and those with logits divided by the temperature that is best on the validation."""
+        temperature = self.best_temperature(model, runtime)
+        scores = metrics(self.sums(model, "test", runtime))
+        divided = metrics(self.sums(model, "test", runtime, temperature))
+        scores |= {"temperature": temperature}
+        return scores | {f"{name}_at_temperature": divided[name] for name in ("loss", "tvd")}
+
+    @torch.no_grad()
+    def sums(
+        self, model: LanguageModel, split: str, runtime: Runtime = EAGER, temperature: float = 1.0
+    ) -> Float[Tensor, " 5"]:
+        """Loss, targets, positions, right answers and distances of a split, added up on the device."""
+        total = torch.zeros(5, dtype=torch.float64, device=self.splits[split].inputs.device)
+        for inputs, targets, legal in self.splits[split].portions:
+            logits = _logits(model, inputs, runtime) / temperature
+            loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+            total += torch.cat([torch.stack([loss, (targets != IGNORED).sum()]), sums(logits.softmax(dim=-1), legal)])
+        return total
+
+    @torch.no_grad()
+    def best_temperature(self, model: LanguageModel, runtime: Runtime = EAGER) -> float:
+        """By what to divide the logits for the lowest loss on the validation sequences."""
+        split = self.splits["validation"]
+        losses = torch.zeros(len(TEMPERATURES), device=split.inputs.device, dtype=torch.float64)
+        for inputs, targets, _ in split.portions:
+            answered = targets != IGNORED
+            logits, answers = _logits(model, inputs, runtime)[answered], targets[answered]
+            losses += torch.stack([F.cross_entropy(logits / t, answers, reduction="sum") for t in TEMPERATURES])
+        return TEMPERATURES[int(losses.argmin())]
+
+
+def _logits(model: LanguageModel, inputs: Int[Tensor, "B T"], runtime: Runtime) -> Float[Tensor, "B T V"]:
+    """In single precision, whatever the model computes in."""
+    with runtime.autocast():
+        features, _ = model.features(model.embedding(inputs), through=without_state)
+    return F.linear(features.float(), model.output.float())
+
+
+def metrics(total: Float[Tensor, " 5"]) -> dict[str, float]:
+    """The mean loss of all targets, and accuracy and distance at all positions. Waits for the device."""
+    loss, targets, positions, right, distance = total.tolist()
+    return {"loss": loss / targets, "accuracy": right / positions, "tvd": distance / positions}
 
 
 def describe(sequences: Sequences, number: int = 0) -> str:

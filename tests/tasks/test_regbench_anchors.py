@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from memory_mosaics.data.regbench import VOCABULARY, RegBenchTask, Scores
-from memory_mosaics.data.regbench_anchors import anchors, ngrams, oracle_loss, uniform
 from memory_mosaics.errors import UserError
+from memory_mosaics.tasks.regbench import VOCABULARY, RegBenchTask, Scores
+from memory_mosaics.tasks.regbench_anchors import anchors, ngrams, oracle_loss, uniform
 
 PUBLISHED = {"1-gram": (0.480, 0.623), "2-gram": (0.827, 0.326), "3-gram": (0.934, 0.258)}  # accuracy, distance
 

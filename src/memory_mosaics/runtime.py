@@ -1,31 +1,79 @@
-"""The processes of a run: one by itself, or those that torchrun started, on one machine or many.
+"""Where and how a run is computed: the device, the precision, and the processes, one or those that torchrun started.
 
 Every process holds the whole model and takes its share of each batch (DDP), or its share of the parameters too (FSDP2).
-All code outside this file sees a `World` and does not ask which.
+Code outside this file sees a `Runtime` and does not ask which.
 """
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
+from memory_mosaics.config import at_least
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.training.recipe import Machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """How a run is computed, saved and watched: what is learned differs by rounding, and by which units drop out.
+
+    Args:
+        device: cuda, mps or cpu; auto takes the first that is there
+        precision: of the products; auto is bfloat16 on CUDA and float32 elsewhere
+        compile: with torch.compile; null compiles on CUDA
+        sharding: ddp copies the model to every process of torchrun, fsdp deals its parameters out
+        micro_batch: sequences at once on a device; null takes the process's whole share, less accumulates gradients
+        save_every: steps between checkpoints; null saves at every measurement
+        save_seconds: leave out checkpoints that would follow the last one sooner; null leaves out none
+        keep: checkpoints to keep beside the best that was saved
+        log_every: steps between lines of log.jsonl
+        samples: texts written into samples.md at every measurement
+        loggers: any of tensorboard, wandb, trackio, beside the log.jsonl that is always written
+    """
+
+    device: str = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    compile: bool | None = None
+    sharding: Literal["ddp", "fsdp"] = "ddp"
+    micro_batch: int | None = None
+    save_every: int | None = None
+    save_seconds: float | None = None
+    keep: int = 1
+    log_every: int = 10
+    samples: int = 1
+    loggers: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        at_least(self, keep=1, log_every=1, samples=0)
+        for name in ("micro_batch", "save_every"):
+            if getattr(self, name) is not None:
+                at_least(self, **{name: 1})
+        for name in self.loggers:
+            if name not in ("tensorboard", "wandb", "trackio"):
+                raise UserError(f"no logger {name!r}; there are tensorboard, wandb and trackio")
 
 
 @dataclass(frozen=True)
-class World:
-    """Who this process is."""
+class Runtime:
+    """The device, the precision of products, and which of how many processes this is."""
 
-    rank: int
-    size: int
-    device: torch.device
+    device: torch.device = torch.device("cpu")
+    rank: int = 0
+    size: int = 1
     distributed: bool = False
+    precision: str = "float32"
+    micro_batch: int | None = None  # sequences at once; None for all
+    block_fn: Callable[..., tuple[Tensor, Any]] | None = None  # a compiled way through a block
+
+    def autocast(self) -> Any:
+        """The context in which losses are computed: bfloat16 products where that is asked for."""
+        halved = self.precision == "bfloat16"
+        return torch.autocast(self.device.type, dtype=torch.bfloat16) if halved else nullcontext()
 
     @property
     def first(self) -> bool:
@@ -83,13 +131,13 @@ class World:
 
 
 @contextmanager
-def world(machine: Machine) -> Iterator[World]:
+def start(machine: Machine) -> Iterator[Runtime]:
     """The processes that torchrun started, or this one alone. Within, another call gives the same."""
-    kind = find_device(machine.device)
+    kind, precision = find_device(machine.device), precision_of(machine, find_device(machine.device))
     if kind == "cuda" and machine.precision != "float32":
         torch.set_float32_matmul_precision("high")  # what stays in float32 may use TF32
     if "RANK" not in os.environ:
-        yield World(0, 1, torch.device(kind))
+        yield Runtime(torch.device(kind), precision=precision)
         return
     device = torch.device(kind, int(os.environ["LOCAL_RANK"])) if kind == "cuda" else torch.device(kind)
     if kind == "cuda":
@@ -98,7 +146,7 @@ def world(machine: Machine) -> Iterator[World]:
     if not inside:
         dist.init_process_group("cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo")
     try:
-        yield World(dist.get_rank(), dist.get_world_size(), device, distributed=True)
+        yield Runtime(device, dist.get_rank(), dist.get_world_size(), distributed=True, precision=precision)
     finally:
         if not inside:
             dist.destroy_process_group()
@@ -115,62 +163,6 @@ def find_device(name: str) -> str:
     return name
 
 
-def precision(machine: Machine, device: torch.device) -> Any:
-    """The context in which losses are computed: bfloat16 products where that is asked for."""
-    halved = precision_of(machine, device.type) == "bfloat16"
-    return torch.autocast(device.type, dtype=torch.bfloat16) if halved else nullcontext()
-
-
 def precision_of(machine: Machine, device: str) -> str:
     """What products are computed in; if nothing was asked for, bfloat16 on CUDA."""
     return machine.precision if machine.precision != "auto" else "bfloat16" if device == "cuda" else "float32"
-
-
-def compiles(machine: Machine, world: World) -> bool:
-    """Whether to compile the model."""
-    return machine.compile if machine.compile is not None else world.device.type == "cuda"
-
-
-def deals_out(machine: Machine, world: World) -> bool:
-    """Whether each process holds only its share of the parameters."""
-    return world.distributed and machine.sharding == "fsdp"
-
-
-def spread(objective: nn.Module, machine: Machine, world: World) -> nn.Module:
-    """The objective as this process holds it: its gradients summed over all, or its parameters dealt out to all."""
-    if not world.distributed:
-        return objective
-    if not deals_out(machine, world):
-        from torch.nn.parallel import DistributedDataParallel
-
-        ids = [world.device.index] if world.device.type == "cuda" else None
-        return DistributedDataParallel(objective, device_ids=ids, gradient_as_bucket_view=True)
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = dist.init_device_mesh(world.device.type, (world.size,))
-    options: Any = {"mesh": mesh, "shard_placement_fn": lambda weight: _placement(weight, world.size)}
-    for block in objective.model.blocks:  # type: ignore[union-attr]
-        if compiles(machine, world):
-            block.compile(dynamic=False)  # each by itself: what gathers its parameters stays outside
-        fully_shard(block, **options)
-    fully_shard(objective, **options)
-    return objective
-
-
-def _placement(weight: nn.Parameter, size: int) -> Any:
-    """Slots are (memories, slots, heads, width) with few memories: deal out the slots."""
-    from torch.distributed.tensor import Shard
-
-    return Shard(1) if weight.dim() == 4 and weight.shape[1] % size == 0 else None
-
-
-@contextmanager
-def gradients_stay(model: nn.Module, stay: bool) -> Iterator[None]:
-    """Within, gradients add up in this process only: all micro-batches but the last of a step."""
-    if hasattr(model, "no_sync"):
-        with model.no_sync() if stay else nullcontext():  # type: ignore[operator]
-            yield
-    else:
-        if hasattr(model, "set_requires_gradient_sync"):
-            model.set_requires_gradient_sync(not stay)  # type: ignore[operator]
-        yield

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from memory_mosaics.data.windows import Windows, openings
 from memory_mosaics.errors import UserError
+from memory_mosaics.tasks.language_modeling import Windows, openings
 
 TOKENS = np.arange(1003, dtype=np.uint16)
 

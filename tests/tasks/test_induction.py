@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from counting import calls
-from memory_mosaics.data.induction import InductionTask, MarkovChain
 from memory_mosaics.errors import UserError
+from memory_mosaics.tasks.induction import InductionTask, MarkovChain
 
 TASK = InductionTask()
 SMALL = InductionTask(vocabulary=12, length=40, triggers=3, entropy=1.3)

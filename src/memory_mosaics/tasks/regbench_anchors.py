@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from memory_mosaics.data.regbench import IGNORED, PADDING, SEPARATOR, VOCABULARY, Scores, Sequences, compare
 from memory_mosaics.errors import UserError
 from memory_mosaics.shapes import Bool, Float, Int
+from memory_mosaics.tasks.regbench import IGNORED, PADDING, SEPARATOR, VOCABULARY, Scores, Sequences, compare
 
 ORDERS = 4
 V = len(VOCABULARY)

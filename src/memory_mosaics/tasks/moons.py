@@ -17,11 +17,20 @@ from itertools import combinations
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from memory_mosaics.data.batches import Batch
+from memory_mosaics.config import part
 from memory_mosaics.errors import UserError
+from memory_mosaics.extractors import ComplexMap, Linear
+from memory_mosaics.memory import ContextualMemory
+from memory_mosaics.runtime import Runtime
 from memory_mosaics.shapes import Float
+from memory_mosaics.tasks.task import EAGER, Batch, Task
+
+SHARPNESS = 50.0
+BATCH_SIZE = 4  # sequences of a step, for each network
+CLIP = 1.0  # of the squared error, which is 2 for a guess at random
+MARGIN = 5  # observations between the return of all moons and what counts on it
 
 HALVES = range(1, 8)  # the periods 0.5 ... 3.5, counted in halves
 
@@ -82,7 +91,7 @@ class MoonsTask:
         chosen = rng.integers(len(self.training), size=size)
         periods = np.array([self.training[i].periods for i in chosen])
         x = self._observe(rng.permuted(periods, axis=1), rng)
-        return Batch(x[:, :-1], x[:, 1:], torch.ones(x.shape[0], x.shape[1] - 1, dtype=torch.bool))
+        return Batch(x[:, :-1], x[:, 1:])
 
     def _observe(self, periods: np.ndarray, rng: np.random.Generator) -> Float[Tensor, "B T W"]:
         t = np.arange(self.length)[None, :, None]
@@ -102,3 +111,73 @@ def _halves(moons: int) -> list[tuple[int, tuple[int, ...]]]:
 def shortest(moons: int) -> int:
     """Observations that hold three common periods of every system, if half a unit of time is one observation."""
     return 3 * _halves(moons)[-1][0]
+
+
+class CombineMoons(nn.Module):
+    """z_T = W_z [y_T]: the answers of all memories through one complex matrix."""
+
+    def __init__(self, width: int, *, copies: int):
+        super().__init__()
+        self.map = ComplexMap(width, width, copies=copies)
+
+    def forward(self, answers: Float[Tensor, "B T H D"]) -> Float[Tensor, "B T W"]:
+        return self.map(answers.flatten(2))
+
+
+@part("moons")
+@dataclass(frozen=True, kw_only=True)
+class MoonNetworkConfig:
+    """So many moons, and memories to share them; `copies` are networks trained side by side in the same tensors."""
+
+    moons: int = 3
+    heads: int = 3
+    copies: int = 1
+
+    def __post_init__(self) -> None:
+        if self.heads < 1 or self.moons % self.heads:
+            raise UserError(f"{self.moons} moons do not split over {self.heads} heads")
+
+    def build(self) -> "MoonNetwork":
+        return MoonNetwork(self)
+
+
+class MoonNetwork(ContextualMemory):
+    """Figure 3: k = W_phi x_T, v = W_psi x_{T+1}, z = W_z y in complex numbers, moons / heads of them per memory."""
+
+    def __init__(self, config: MoonNetworkConfig):
+        width, each = 2 * config.moons, 2 * config.moons // config.heads
+        new = lambda: ComplexMap(width, width, copies=config.copies)  # noqa: E731
+        super().__init__(
+            key=Linear(width, config.heads, head_width=each, map=new()),
+            value=Linear(width, config.heads, head_width=each, map=new(), peek=1),
+            sharpness=SHARPNESS,
+            combine=CombineMoons(width, copies=config.copies),
+        )
+        self.config = config
+
+
+class Moons(Task):
+    """Predict the next observation; networks side by side have sequences of their own, by consecutive seeds.
+
+    First the memories share out the moons: sequences end with the first common period, after which a single table would
+    do as well, and the squared error of a position is clipped (appendix A), since no prediction can be good while the
+    memories are nearly empty. Then, over the last third, they become exact: only positions after the first common
+    period count, where every moon has been seen to return.
+    """
+
+    def __init__(self, sequences: MoonsTask, *, steps: int, copies: int = 1, seed: int = 0):
+        self.sequences, self.steps, self.copies, self.seed = sequences, steps, copies, seed
+        self.batch_size = BATCH_SIZE * copies
+        self.repeated = math.ceil(max(system.lcm for system in sequences.training)) + MARGIN
+        self.tokens_per_step = self.batch_size * self.repeated
+
+    def batch(self, step: int, rows: slice = slice(None)) -> Batch:
+        end = self.repeated if step < 0.7 * self.steps else 3 * self.repeated // 2
+        seeds = range(self.seed, self.seed + self.copies)
+        x = torch.cat([self.sequences.batch(BATCH_SIZE, seed=one, step=step).inputs[:, : end + 1] for one in seeds])
+        return Batch(x[rows, :-1], x[rows, 1:])
+
+    def loss(self, model: MoonNetwork, batch: Batch, runtime: Runtime = EAGER) -> Float[Tensor, " copies"]:
+        start = 0 if batch.inputs.shape[1] <= self.repeated else self.repeated
+        error = (model(batch.inputs)[0] - batch.targets).square().sum(dim=-1)[:, start:] / self.sequences.moons
+        return error.clamp(max=CLIP).unflatten(0, (self.copies, -1)).mean(dim=(1, 2))

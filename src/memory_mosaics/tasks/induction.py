@@ -21,10 +21,17 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from memory_mosaics.data.batches import Batch
 from memory_mosaics.errors import UserError
+from memory_mosaics.language_model import LanguageModel, next_token_loss
+from memory_mosaics.runtime import Runtime
+from memory_mosaics.shapes import Float
+from memory_mosaics.tasks.task import EAGER, Batch, CountedBatch, TokenTask
+from memory_mosaics.text.tokenizer import Tokenizer, character_tokenizer
 
+HELD_OUT = 128  # sequences
+POINTS = 28  # at which a model is measured, ever further apart
 SHAKESPEARE_ENTROPY = 2.45  # nats per character given the one before, of tiny-Shakespeare
 
 
@@ -97,7 +104,7 @@ class InductionTask:
         """The language between the triggers: the same in all sequences, batches and seeds."""
         return MarkovChain(self.vocabulary, entropy=self.entropy)
 
-    def batch(self, size: int, *, seed: int, step: int) -> Batch:
+    def batch(self, size: int, *, seed: int, step: int) -> CountedBatch:
         """The batch of a training step: the same numbers whenever and wherever (seed, step) is asked for."""
         rng = np.random.default_rng([seed, step])
         outputs = self._outputs(rng, size)
@@ -115,7 +122,7 @@ class InductionTask:
             counted[:, t] = (output >= 0) & seen[rows, now]
             seen[rows, now] = True
         text = torch.from_numpy(tokens)
-        return Batch(text[:, :-1], text[:, 1:], torch.from_numpy(counted))
+        return CountedBatch(text[:, :-1], text[:, 1:], torch.from_numpy(counted))
 
     def _outputs(self, rng: np.random.Generator, size: int) -> np.ndarray:
         """What follows each token of the vocabulary in each sequence, -1 where the chain decides: (size, vocabulary).
@@ -129,6 +136,51 @@ class InductionTask:
         drawn = rng.integers(self.vocabulary, size=(size, self.triggers))
         np.put_along_axis(outputs, order[:, : self.triggers], drawn, axis=1)
         return outputs
+
+
+class Induction(TokenTask):
+    """Predict every next token of such sequences; measured where the trigger has been seen before."""
+
+    def __init__(self, sequences: InductionTask, *, batch_size: int, steps: int, seed: int = 0, held_out: int = 0):
+        """Batches are drawn with `seed`, the sequences that measure a model with the seed `held_out`."""
+        self.sequences, self.batch_size, self.seed = sequences, batch_size, seed
+        self.tokens_per_step = batch_size * sequences.length
+        self.held_out = sequences.batch(HELD_OUT, seed=held_out, step=2**40)  # of a step that no training reaches
+        self.points = sorted({round(steps ** (i / POINTS)) for i in range(POINTS + 1)})
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:  # type: ignore[override]
+        """One character per token: which one means nothing."""
+        characters = "".join(map(chr, range(0x4E00, 0x4E00 + self.sequences.vocabulary)))
+        return character_tokenizer(characters, name="induction", end_of_text=0)
+
+    def batch(self, step: int, rows: slice = slice(None)) -> Batch:
+        whole = self.sequences.batch(self.batch_size, seed=self.seed, step=step)
+        return Batch(whole.inputs[rows], whole.targets[rows])
+
+    @torch.no_grad()
+    def evaluate(self, model: LanguageModel, runtime: Runtime = EAGER) -> dict[str, float]:
+        with runtime.autocast():
+            logits = [model(inputs.to(runtime.device))[0].float().cpu() for inputs in self.held_out.inputs.split(32)]
+        found = measure(torch.cat(logits), self.held_out)
+        return {"valid_loss": found.pop("loss"), **found}
+
+    def next_evaluation(self, step: int, every: int) -> int:
+        """Ever further apart."""
+        return next((point for point in self.points if point > step), self.points[-1])
+
+
+def measure(logits: Float[Tensor, "B T vocabulary"], batch: CountedBatch) -> dict[str, float]:
+    """The loss at all positions, and the share of right answers at the counted ones and at the others.
+
+    A trigger whose output is the trigger itself repeats to the end of the sequence, and predicting that takes no
+    memory. `accuracy_changing` leaves these positions out of the counted ones.
+    """
+    right, counted = logits.argmax(dim=-1) == batch.targets, batch.counted
+    changing = counted & (batch.inputs != batch.targets)
+    where = {"accuracy": counted, "accuracy_changing": changing, "accuracy_others": ~counted}
+    shares = {name: round(right[positions].float().mean().item(), 4) for name, positions in where.items()}
+    return shares | {"loss": round(next_token_loss(logits, batch.targets).item(), 4)}
 
 
 def _draw(cumulative: np.ndarray, chance: np.ndarray) -> np.ndarray:

@@ -14,13 +14,14 @@ from safetensors.torch import load_file, save_file
 from memory_mosaics import checkpoint
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
+from memory_mosaics.runtime import Machine
+from memory_mosaics.tasks import language_modeling
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.tokenizer import Tokenizer
 from memory_mosaics.trained import Trained
-from memory_mosaics.training import loop
 from memory_mosaics.training.log import read
-from memory_mosaics.training.loop import Diverged, Trainer, train
-from memory_mosaics.training.recipe import Machine, ModelChoice, Run, Training
+from memory_mosaics.training.recipe import ModelChoice, Run, Training
+from memory_mosaics.training.trainer import Diverged, train
 from training.conftest import STEPS, TINY
 from training.processes import finish, fork, start
 from waiting import HANG, until
@@ -41,8 +42,10 @@ def losses(run, name="loss"):
 @pytest.fixture
 def short_samples(monkeypatch):
     """Samples of 10 tokens instead of 200."""
-    generate = loop.generate
-    monkeypatch.setattr(loop, "generate", lambda model, begun, _, **options: generate(model, begun, 10, **options))
+    generate = language_modeling.generate
+    monkeypatch.setattr(
+        language_modeling, "generate", lambda model, begun, _, **options: generate(model, begun, 10, **options)
+    )
 
 
 @pytest.mark.usefixtures("short_samples")
@@ -140,7 +143,9 @@ def test_accumulated_micro_batches_are_the_batch(run, micro):
 
 
 def test_old_checkpoints_go_and_the_best_stays(run, monkeypatch):
-    monkeypatch.setattr(Trainer, "evaluate", lambda self, split: {6: 1.0, 12: 2.0}[self.progress["step"]])
+    losses = iter([1.0, 2.0])
+    measured = lambda *_: {"train_loss": 0.5, "valid_loss": next(losses)}  # noqa: E731
+    monkeypatch.setattr(language_modeling.LanguageModeling, "evaluate", measured)
     plan = run(machine={"save_every": 3, "keep": 2})
     results = train(plan)
     assert [path.name for path in checkpoint.steps(plan.out)] == ["step-00000006", "step-00000009", "step-00000012"]
@@ -237,7 +242,7 @@ def test_a_run_that_diverges_says_so_and_keeps_the_last_good_checkpoint(run):
 
 def poison(monkeypatch, number, where):
     """The optimiser's step of that number leaves NaN in the weights, in a moment, or says that the norm is infinite."""
-    from memory_mosaics.training import objective
+    from memory_mosaics.training import optimizer
 
     taken, step = [], torch.optim.AdamW.step
     clip = torch.nn.utils.clip_grad_norm_
@@ -254,7 +259,7 @@ def poison(monkeypatch, number, where):
         return norm * float("inf") if len(taken) + 1 == number and where == "norm" else norm
 
     monkeypatch.setattr(torch.optim.AdamW, "step", poisoned)
-    monkeypatch.setattr(objective.torch.nn.utils, "clip_grad_norm_", clipped)
+    monkeypatch.setattr(optimizer.torch.nn.utils, "clip_grad_norm_", clipped)
 
 
 @pytest.mark.parametrize(

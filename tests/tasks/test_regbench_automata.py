@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from memory_mosaics.data.regbench_automata import Automata, draw, numbered, reduced, sample
+from memory_mosaics.tasks.regbench_automata import Automata, draw, numbered, reduced, sample
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ import torch
 from torch.testing import assert_close
 
 from counting import calls
-from memory_mosaics.data.regbench import (
+from memory_mosaics.errors import UserError
+from memory_mosaics.tasks.regbench import (
     IGNORED,
     PADDING,
     SEPARATOR,
@@ -21,8 +22,7 @@ from memory_mosaics.data.regbench import (
     measure,
     score,
 )
-from memory_mosaics.data.regbench_automata import Automata, numbered
-from memory_mosaics.errors import UserError
+from memory_mosaics.tasks.regbench_automata import Automata, numbered
 
 SMALL = RegBenchTask(environments=70, held_out=40)
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from memory_mosaics.data.moons import MoonsTask
 from memory_mosaics.errors import UserError
+from memory_mosaics.tasks.moons import MoonsTask
 
 
 @pytest.mark.parametrize("moons", [1, 2, 3, 4])

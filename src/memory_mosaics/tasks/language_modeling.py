@@ -1,0 +1,140 @@
+"""Language modeling: predict every next token of a corpus.
+
+An epoch tiles the tokens with windows of one length, from an offset and in an order drawn for that epoch: each token is
+trained on once an epoch, each time at another place of a window. Nothing has to be remembered to go on at any step, and
+the rows of a batch can be dealt to any number of processes.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import islice
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+
+from memory_mosaics.errors import UserError
+from memory_mosaics.generation import Draw, generate
+from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.runtime import Runtime
+from memory_mosaics.tasks.task import EAGER, Batch, TokenTask
+from memory_mosaics.text.corpus import Corpus
+
+
+@runtime_checkable
+class Tokens(Protocol):
+    """An array of ids, or a file of them."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, part: slice, /) -> np.ndarray: ...
+
+
+class Windows:
+    """`length` tokens and what follows each of them, out of a long row of tokens. T is that length."""
+
+    def __init__(self, tokens: Tokens, length: int, *, seed: int = 0, name: str = "the corpus"):
+        self.tokens, self.length, self.seed = tokens, length, seed
+        if len(tokens) <= length:
+            raise UserError(
+                f"{name} has {len(tokens):,} tokens, and a window of {length} wants at least {length + 1:,}; "
+                f"take more text or a shorter context"
+            )
+        self.in_epoch = max(1, (len(tokens) - length) // length)  # at any offset
+        self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
+
+    def batch(self, step: int, size: int, rows: slice = slice(None)) -> Batch:
+        """Some `rows` of the `size` windows of one step."""
+        numbers = range(step * size, (step + 1) * size)[rows]
+        return self._at([self._start(number) for number in numbers])
+
+    def in_order(self, numbers: Iterable[int]) -> Batch:
+        """Windows by number, one after the other from the beginning: `in_file` of them predict every token once."""
+        return self._at([number * self.length for number in numbers])
+
+    @property
+    def in_file(self) -> int:
+        return (len(self.tokens) - 1) // self.length
+
+    def _start(self, number: int) -> int:
+        epoch, place = divmod(number, self.in_epoch)
+        offset, order = self._epoch(epoch)
+        return offset + int(order[place]) * self.length
+
+    def _draw_epoch(self, epoch: int) -> tuple[int, np.ndarray]:
+        random = np.random.default_rng([self.seed, epoch])
+        offsets = min(self.length, len(self.tokens) - self.in_epoch * self.length)
+        return int(random.integers(offsets)), random.permutation(self.in_epoch)
+
+    def _at(self, starts: list[int]) -> Batch:
+        rows = np.stack([self.tokens[start : start + self.length + 1] for start in starts])
+        rows = torch.from_numpy(rows.astype(np.int64))
+        return Batch(rows[:, :-1], rows[:, 1:])
+
+
+def openings(tokens: Tokens, end: int, *, count: int, length: int = 12) -> list[torch.Tensor]:
+    """How the first documents begin: at the first token, and after each `end`."""
+    tokens = np.asarray(tokens[:1_000_000], dtype=np.int64)
+    starts = [0, *np.flatnonzero(tokens[: len(tokens) - length] == end) + 1]
+    rows = (tokens[start : start + length] for start in starts if tokens[start] != end)
+    found = (row[: np.argmax(row == end)] if (row == end).any() else row for row in rows)
+    return [torch.from_numpy(row.copy()) for row in islice(found, count)]
+
+
+class LanguageModeling(TokenTask):
+    """Windows of a prepared corpus; measured by the loss on its training and on its validation text."""
+
+    def __init__(
+        self, corpus: Corpus, *, context: int, batch_size: int = 1, seed: int = 0, evaluate_windows: int | None = None
+    ):
+        self.corpus, self.tokenizer = corpus, corpus.tokenizer()
+        if not len(corpus.tokens("valid")):
+            raise UserError(
+                f"{corpus.folder} has nothing to validate on; prepare it with --valid, or a --valid_share above 0"
+            )
+        self.windows = {
+            split: Windows(corpus.tokens(split), context, seed=seed, name=f"the {split} split of {corpus.folder}")
+            for split in ("train", "valid")
+        }
+        self.batch_size, self.evaluate_windows = batch_size, evaluate_windows
+        self.tokens_per_step = batch_size * context
+
+    def batch(self, step: int, rows: slice = slice(None)) -> Batch:
+        return self.windows["train"].batch(step, self.batch_size, rows)
+
+    @torch.no_grad()
+    def evaluate(self, model: LanguageModel, runtime: Runtime = EAGER) -> dict[str, float]:
+        return {f"{split}_loss": self.evaluate_split(model, split, runtime) for split in self.windows}
+
+    @torch.no_grad()
+    def evaluate_split(self, model: LanguageModel, split: str, runtime: Runtime = EAGER) -> float:
+        """The mean loss over windows from all of a split, divided among the processes.
+
+        Every process computes the same number of batches of one size, as compiled and sharded models want it; rows
+        beyond the last window are filled up and do not count.
+        """
+        windows, size = self.windows[split], runtime.micro_batch or self.batch_size
+        count = min(windows.in_file, self.evaluate_windows or self.windows["valid"].in_file)
+        together, total = size * runtime.size, 0.0
+        for first in range(runtime.rank * size, -(-count // together) * together, together):
+            real = max(0, min(size, count - first))
+            numbers = (min(number, count - 1) for number in range(first, first + size))
+            batch = windows.in_order([number * windows.in_file // count for number in numbers])
+            targets = batch.targets.clone()
+            targets[real:] = -100
+            with runtime.autocast():
+                inputs, targets = batch.inputs.to(runtime.device), targets.to(runtime.device)
+                loss = model.loss(inputs, targets, block_fn=runtime.block_fn)
+            total += loss.item() * real if real else 0.0
+        return runtime.sum(total)[0] / count
+
+    def samples(self, model: LanguageModel, count: int, *, seed: int) -> list[tuple[str, str]]:
+        """Continuations of how the first validation documents begin."""
+        end, decode = self.corpus.end_of_text, self.corpus.tokenizer().decode
+        generator = torch.Generator().manual_seed(seed)
+        begun = openings(self.windows["valid"].tokens, end, count=count)
+        texts = generate(model, begun, 200, draw=Draw(temperature=0.8), end=end, generator=generator)
+        return [(decode(opening.tolist()), decode(text.tolist())) for opening, text in zip(begun, texts, strict=True)]
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        return self.corpus.fingerprint

@@ -1,0 +1,76 @@
+"""A task: batches to train on, the loss of a model on one, and how the model is measured.
+
+Every task is one file beside this one, and one trainer trains them all. A batch is a pure function of the seed, the
+step and its rows: nothing has to be remembered to go on at any step, on any number of processes.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from memory_mosaics.runtime import Runtime
+from memory_mosaics.shapes import Bool, Float, Int
+from memory_mosaics.text.tokenizer import Tokenizer
+
+EAGER = Runtime()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs, and what follows each of them."""
+
+    inputs: Int[Tensor, "B T"] | Float[Tensor, "B T W"]  # tokens or observations
+    targets: Int[Tensor, "B T"] | Float[Tensor, "B T W"]
+
+
+@dataclass(frozen=True)
+class CountedBatch(Batch):
+    """Also where the measure of the task is taken. All positions are trained on; `counted` are those at which an answer
+    tells whether the task is solved, such as the last symbol of an example, or a word that the context has defined.
+    """
+
+    counted: Bool[Tensor, "B T"]
+
+
+class Task(ABC):
+    """What a trainer needs to know. `model` is a LanguageModel, or whatever module the task is about."""
+
+    batch_size: int  # sequences of a step, over all processes
+    tokens_per_step: float  # on average, for the speed
+    selects: ClassVar[Mapping[str, Callable[[float, float], bool]]] = {}  # metrics whose best weights are kept
+    tokenizer: Tokenizer | None = None  # to be saved with a model
+
+    @abstractmethod
+    def batch(self, step: int, rows: slice = slice(None)) -> Batch:
+        """Some rows of the batch of a step."""
+
+    @abstractmethod
+    def loss(self, model: Any, batch: Batch, runtime: Runtime = EAGER) -> Float[Tensor, "*copies"]:
+        """The mean loss of a batch; of models that are trained side by side, one each."""
+
+    def evaluate(self, model: Any, runtime: Runtime = EAGER) -> dict[str, float]:
+        """The metrics of a model, without dropout. Every process takes part. `valid_loss` is to be low."""
+        return {}
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """What tells its data from others, beside its configuration: a run goes on with the same only."""
+        return {}
+
+    def next_evaluation(self, step: int, every: int) -> int:
+        """The first step after `step` that is followed by an evaluation."""
+        return every * (step // every + 1)
+
+    def samples(self, model: Any, count: int, *, seed: int) -> list[tuple[str, str]]:
+        """Beginnings, and what the model writes after them, to look at."""
+        return []
+
+
+class TokenTask(Task):
+    """A task whose model is a LanguageModel that predicts every next token."""
+
+    def loss(self, model: Any, batch: Batch, runtime: Runtime = EAGER) -> Float[Tensor, ""]:
+        return model.loss(batch.inputs, batch.targets, block_fn=runtime.block_fn)

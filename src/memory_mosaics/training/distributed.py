@@ -1,0 +1,57 @@
+"""One model on several processes: copied to all of them (DDP), or its parameters divided among them (FSDP2)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+from memory_mosaics.runtime import Machine, Runtime
+
+
+def uses_fsdp(machine: Machine, runtime: Runtime) -> bool:
+    """Whether each process holds only its share of the parameters."""
+    return runtime.distributed and machine.sharding == "fsdp"
+
+
+def parallelize(objective: nn.Module, machine: Machine, runtime: Runtime, *, compiled: bool) -> nn.Module:
+    """The objective as this process trains it: its gradients are summed over all, or its model's parameters divided."""
+    if not runtime.distributed:
+        return objective
+    if not uses_fsdp(machine, runtime):
+        from torch.nn.parallel import DistributedDataParallel
+
+        ids = [runtime.device.index] if runtime.device.type == "cuda" else None
+        return DistributedDataParallel(objective, device_ids=ids, gradient_as_bucket_view=True)
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    model: Any = objective.model
+    mesh = dist.init_device_mesh(runtime.device.type, (runtime.size,))
+    options: Any = {"mesh": mesh, "shard_placement_fn": lambda weight: _placement(weight, runtime.size)}
+    for block in getattr(model, "blocks", ()):
+        if compiled:
+            block.compile(dynamic=False)  # each by itself: what gathers its parameters stays outside
+        fully_shard(block, **options)
+    fully_shard(model, **options)
+    register_fsdp_forward_method(model, "loss")
+    return objective
+
+
+def _placement(weight: nn.Parameter, size: int) -> Any:
+    """Slots are (memories, slots, heads, width) with few memories: divide the slots."""
+    from torch.distributed.tensor import Shard
+
+    return Shard(1) if weight.dim() == 4 and weight.shape[1] % size == 0 else None
+
+
+@contextmanager
+def no_grad_sync(objective: nn.Module, off: bool) -> Iterator[None]:
+    """Within, if `off`, gradients are summed in this process only: all micro-batches but the last of a step."""
+    if hasattr(objective, "no_sync"):
+        with objective.no_sync() if off else nullcontext():  # type: ignore[operator]
+            yield
+    else:
+        if hasattr(objective.model, "set_requires_gradient_sync"):
+            objective.model.set_requires_gradient_sync(not off)  # type: ignore[operator]
+        yield
