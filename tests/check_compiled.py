@@ -12,7 +12,7 @@ from torch._inductor import config as inductor
 from torch.testing import assert_close
 
 from memory_mosaics.language_model import LanguageModel, next_token_loss
-from memory_mosaics.presets import memory_mosaic, transformer
+from memory_mosaics.models import memory_mosaic, transformer
 from mixers_under_contract import MIXERS, WIDTH
 
 BACKEND, *NAMES = sys.argv[1:]

@@ -28,7 +28,7 @@ from memory_mosaics import LanguageModel, checkpoint
 from memory_mosaics.cli import main
 from memory_mosaics.config import to_plain
 from memory_mosaics.language_model import LanguageModelConfig, parameter_count, weight_count
-from memory_mosaics.presets import CODES, PRESETS, memory_mosaic, preset, transformer
+from memory_mosaics.models import CODES, PRESETS, memory_mosaic, preset, transformer
 from memory_mosaics.studies.regbench_models import ARCHITECTURES
 from mixers_under_contract import MIXERS, WIDTH
 
@@ -115,7 +115,10 @@ def logits(config: LanguageModelConfig) -> Any:
 
 def of_preset(name: str, folder: Path) -> Any:
     """Its size as it is, and logits at a small width."""
-    return {"weights": weight_count(preset(name)), **logits(preset(name, **SMALL | {"blocks": PRESETS[name]().blocks}))}
+    return {
+        "weights": weight_count(preset(name)),
+        **logits(preset(name, **SMALL | {"blocks": PRESETS[name].config().blocks})),
+    }
 
 
 def of_position(position: str, folder: Path) -> Any:

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from memory_mosaics.checkpoint import CheckpointError, load, save
 from memory_mosaics.cli import main
 from memory_mosaics.language_model import LanguageModel
-from memory_mosaics.presets import memory_mosaic, transformer
+from memory_mosaics.models import memory_mosaic, transformer
 
 SMALL = {"width": 16, "blocks": 2, "heads": 2, "vocabulary": 30, "context": 32}
 

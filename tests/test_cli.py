@@ -177,7 +177,7 @@ def test_the_command_runs_as_a_module():
         (["train", "c", "--preset", "transformer-18"], {"name": "transformer-18", "steps": "80000"}),
         (
             ["train", "c", "--preset=transformer-small", "--training.steps", "7"],
-            {"name": "transformer-12", "steps": "7"},
+            {"name": "transformer-small", "steps": "7"},
         ),
         (["train", "c", "--training.betas", "0.8", "0.9"], {"name": "null", "steps": "600"}),  # memory-mosaic-tiny
         (["sweep", "c", "--preset", "memory-mosaic-1"], {"name": "memory-mosaic-1", "steps": "80000"}),

@@ -7,7 +7,7 @@ from torch import nn
 
 from memory_mosaics.config import MixerConfig, from_plain, part, to_plain
 from memory_mosaics.language_model import LanguageModelConfig, config_from_plain
-from memory_mosaics.presets import PRESETS, preset
+from memory_mosaics.models import PRESETS, preset
 
 PLAIN = to_plain(preset("memory-mosaic-tiny"))
 ATTENTION = {"part": "attention", "heads": 4}

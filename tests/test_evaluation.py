@@ -13,7 +13,7 @@ from memory_mosaics import evaluation
 from memory_mosaics.errors import UserError
 from memory_mosaics.evaluation import evaluate, sample, smooth, token_losses
 from memory_mosaics.language_model import LanguageModel
-from memory_mosaics.presets import PRESETS, memory_mosaic, preset, transformer
+from memory_mosaics.models import PRESETS, architecture_name, memory_mosaic, preset, transformer
 from memory_mosaics.runtime import Machine
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.tokenizer import byte_tokenizer, train_bpe
@@ -158,10 +158,10 @@ def test_windows_that_cannot_be(corpus, options):
 
 
 def test_models_are_called_by_their_kind():
-    names = {name: evaluation.architecture(preset(name)) for name in PRESETS}
+    names = {name: architecture_name(preset(name)) for name in PRESETS}
     assert names["memory-mosaic-12"] == names["memory-mosaic-tiny"] == "memory-mosaic"
     assert names["transformer-12"] == "transformer"
     for code in ("rotary", "alibi", "none"):
         assert names[f"transformer-{code}-12"] == f"transformer-{code}"
     both = replace(transformer(position="rotary"), positions=transformer().positions)
-    assert evaluation.architecture(both) == "transformer-learned+rotary"
+    assert architecture_name(both) == "transformer-learned+rotary"

@@ -10,9 +10,9 @@ from torch.testing import assert_close
 from memory_mosaics.benchmarks.train import RandomTokens, Size
 from memory_mosaics.generation import GREEDY, beam_search, generate
 from memory_mosaics.language_model import LanguageModel, next_token_loss, without_state
+from memory_mosaics.models import memory_mosaic, transformer
 from memory_mosaics.ops import recall
 from memory_mosaics.ops.leaky_average import leaky_average, reference
-from memory_mosaics.presets import memory_mosaic, transformer
 from memory_mosaics.reader import Desk
 from memory_mosaics.runtime import Runtime
 from memory_mosaics.tasks.task import Batch

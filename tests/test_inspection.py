@@ -8,7 +8,7 @@ import torch
 from memory_mosaics.inspection import questions, retrieval_weights
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.mixers.attention import alibi_slopes
-from memory_mosaics.presets import memory_mosaic, transformer
+from memory_mosaics.models import memory_mosaic, transformer
 from memory_mosaics.storage import Pairs, Question
 
 SIZE = {"width": 16, "blocks": 2, "heads": 2, "vocabulary": 40, "context": 12}

@@ -16,7 +16,7 @@ from memory_mosaics.language_model import (
 )
 from memory_mosaics.memory import ContextualMemoryConfig, PersistentMemoryConfig
 from memory_mosaics.mixers.attention import AttentionConfig
-from memory_mosaics.presets import (
+from memory_mosaics.models import (
     DEPTHS,
     PRESETS,
     matching_slots,

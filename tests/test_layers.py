@@ -32,7 +32,7 @@ ORDER = [
     "memory",
     "mixers",
     "language_model",
-    "presets",
+    "models",
     "checkpoint",
     "huggingface",
     "convert",

@@ -10,7 +10,7 @@ import torch
 from memory_mosaics import checkpoint, sizes
 from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.language_model import LanguageModel, weight_count, weight_shapes
-from memory_mosaics.presets import PRESETS, memory_mosaic, preset
+from memory_mosaics.models import PRESETS, memory_mosaic, preset
 from memory_mosaics.training.optimizer import memory_needed
 from memory_mosaics.training.recipe import Training
 

@@ -52,10 +52,10 @@ from memory_mosaics.mixers.mlp import MLP, MLPConfig
 from memory_mosaics.mixers.own import DroppedInputsConfig, OwnConfig
 from memory_mosaics.mixers.rwkv import RWKV, RWKVConfig
 from memory_mosaics.mixers.state_space import H3, S4D, H3Config, S4DConfig
+from memory_mosaics.models import PRESETS, matching_slots, memory_mosaic, preset, transformer
 from memory_mosaics.ops.leaky_average import leaky_average
 from memory_mosaics.ops.recall import dot_product, gaussian, merge, recall, recall_with_lse
 from memory_mosaics.parameters import Rule
-from memory_mosaics.presets import PRESETS, matching_slots, memory_mosaic, preset, transformer
 from memory_mosaics.reader import Reader
 from memory_mosaics.scales import Decay, Scale
 from memory_mosaics.version import __version__

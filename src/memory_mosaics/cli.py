@@ -4,7 +4,6 @@ Flags come from the signatures and their help from the docstrings. A user's mist
 """
 
 import _thread
-import json
 import os
 import re
 import sys
@@ -13,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from inspect import signature
 from itertools import takewhile
+from json import dumps, loads
 from pathlib import Path
 from typing import Any
 
@@ -56,18 +56,19 @@ FLAG = re.compile(r"--?[A-Za-z]")  # among the values of a list
 PARSERS_OWN = ("help", "config", "print_config")  # flags
 
 
-def info(model: str) -> None:
+def info(model: str, *, json: bool = False) -> None:
     """Say what a model is made of, and how many parameters each part has.
 
     Args:
-        model: a checkpoint folder, or the name of a preset such as memory-mosaic-12
+        model: a checkpoint folder, or the name of a preset such as memory-mosaic-12 or mamba-tiny
+        json: print one JSON object and nothing else: `config`, which --model.name of train reads, and `parameters`
     """
     import torch
 
     from memory_mosaics.checkpoint import load
     from memory_mosaics.config import to_plain
     from memory_mosaics.language_model import LanguageModel, parameter_count
-    from memory_mosaics.presets import PRESETS, preset
+    from memory_mosaics.models import PRESETS, no_preset, preset
 
     if Path(model).exists():
         built = load(model)
@@ -75,9 +76,13 @@ def info(model: str) -> None:
         with torch.device("meta"):
             built = LanguageModel(preset(model))
     else:
-        raise UserError(f"{model} is neither a folder nor a preset; the presets are {', '.join(PRESETS)}")
-    print(json.dumps(to_plain(built.config), indent=2))
-    for part, count in parameter_count(built).items():
+        raise UserError(f"{model} is neither a folder nor a preset; {no_preset(model)}")
+    config, parameters = to_plain(built.config), parameter_count(built)
+    if json:
+        print(dumps({"config": config, "parameters": parameters}, indent=2))
+        return
+    print(dumps(config, indent=2))
+    for part, count in parameters.items():
         print(f"{part:16} {count:>12,}")
 
 
@@ -185,14 +190,14 @@ COMMANDS: dict[str, Any] = {
 def _is_list(value: str, kind: str) -> bool:
     """Whether it is a list as the parser has it, and not a text in brackets."""
     try:
-        found = json.loads(value)
+        found = loads(value)
     except (ValueError, RecursionError):
         return False
     return isinstance(found, list) and not ("str" in kind and any(not isinstance(each, str) for each in found))
 
 
 def _as_list(values: list[str], kind: str) -> str:
-    return json.dumps(values, ensure_ascii=False) if "str" in kind else f"[{','.join(values)}]"
+    return dumps(values, ensure_ascii=False) if "str" in kind else f"[{','.join(values)}]"
 
 
 def _in_full(word: str, names: Collection[str]) -> str:
@@ -261,7 +266,7 @@ def with_preset(arguments: list[str]) -> list[str]:
     _, given, name = arguments[at].partition("=")
     rest = arguments[1:at] + arguments[at + (1 if given else 2) :]
     model, training = recipe(name if given else " ".join(arguments[at + 1 : at + 2]))
-    return [arguments[0], "--config", json.dumps({"model": asdict(model), "training": asdict(training)}), *rest]
+    return [arguments[0], "--config", dumps({"model": asdict(model), "training": asdict(training)}), *rest]
 
 
 def _interrupt_again(ignored: Any) -> None:

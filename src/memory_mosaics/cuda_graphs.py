@@ -13,13 +13,13 @@ from torch import Tensor
 def capture(function: Callable[[], Any], *, stream: "torch.cuda.Stream | None" = None) -> Callable[[], Any]:
     """Capture what `function` launches, which has been called before, so that libraries and compilers are prepared.
 
-    The function that is returned replays it; its result is that of `function`, the same tensors every time.
+    The function that is returned replays it; its result is that of `function`, the same tensors every time. All that
+    torch.compile guards on, such as the state of autocast, must be as in the calls before: a graph cannot hold a
+    compilation.
     """
     graph = torch.cuda.CUDAGraph()
-    # What autocast caches is gone when the graph is replayed.
-    uncached = torch.autocast("cuda", enabled=torch.is_autocast_enabled("cuda"), cache_enabled=False)
     torch.cuda.synchronize()
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"), uncached:
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         result = function()
 
     def replay() -> Any:

@@ -15,11 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from memory_mosaics.errors import UserError, within_memory
-from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, without_state
-from memory_mosaics.memory import ContextualMemoryConfig
-from memory_mosaics.mixers.attention import AttentionConfig
+from memory_mosaics.language_model import LanguageModel, without_state
 from memory_mosaics.ops.common import at_least_fp32
-from memory_mosaics.presets import position_name
 from memory_mosaics.progress import progress
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.text.corpus import Corpus
@@ -182,14 +179,3 @@ def token_losses(model: LanguageModel, inputs: Int[Tensor, "B T"], targets: Int[
     parts = zip(features.flatten(0, 1).split(size), targets.flatten().split(size), strict=True)
     losses = [F.cross_entropy(at_least_fp32(model.logits(some)), wanted, reduction="none") for some, wanted in parts]
     return torch.cat(losses).unflatten(0, inputs.shape)
-
-
-def architecture(config: LanguageModelConfig) -> str:
-    """What to call a model: memory-mosaic, transformer (with learned positions), transformer-rotary, and so on."""
-    mixer = config.sequence_mixer
-    if isinstance(mixer, ContextualMemoryConfig):
-        return "memory-mosaic"
-    if not isinstance(mixer, AttentionConfig):
-        return type(mixer).__name__.removesuffix("Config").lower()
-    position = position_name(config)
-    return "transformer" if position == "learned" else f"transformer-{position}"

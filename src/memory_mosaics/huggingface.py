@@ -36,9 +36,9 @@ from memory_mosaics.language_model import (
     weight_shapes,
 )
 from memory_mosaics.memory import PersistentMemory
+from memory_mosaics.models import preset
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.parameters import exact_names
-from memory_mosaics.presets import preset
 from memory_mosaics.shapes import Bool, Float, Int
 
 GAP = "a row has padding between its tokens, and its memory would take it for a token; pad at the left"

@@ -218,4 +218,5 @@ def _recorded(step: Callable[[], None], state: Any) -> Callable[[], None]:
             step()
             _overwrite(state, before)
     torch.cuda.current_stream().wait_stream(aside)
-    return capture(step)
+    with uncached:
+        return capture(step)

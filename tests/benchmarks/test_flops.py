@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from memory_mosaics.benchmarks.flops import matrices, pairs_seen, training_flops
 from memory_mosaics.language_model import LanguageModel, next_token_loss
-from memory_mosaics.presets import memory_mosaic, transformer
+from memory_mosaics.models import memory_mosaic, transformer
 
 B, T, WIDTH, BLOCKS = 3, 40, 32, 2
 SIZES = {"width": WIDTH, "blocks": BLOCKS, "heads": 2, "vocabulary": 50, "context": T}

@@ -15,6 +15,7 @@ from memory_mosaics.benchmarks.kinds import COPIES, KEYS, LOSS, OPTIMISER, POINT
 from memory_mosaics.benchmarks.profile import Slice
 from memory_mosaics.errors import UserError
 from memory_mosaics.figures import speed
+from memory_mosaics.figures.language import LABELS
 from memory_mosaics.ops import common
 
 C, P = kinds.CONTEXT, kinds.PERSISTENT
@@ -224,7 +225,7 @@ def _recalls(row, model):
 def section():
     about = {"size": "tiny", "batch": 2, "time": 12, "share": 0.1, "launches": 3}
     rows = [
-        about | {"step": step, "model": name, "label": train.LABELS[name], "kind": kind, "ms": scale * (place + 1)}
+        about | {"step": step, "model": name, "label": LABELS[name], "kind": kind, "ms": scale * (place + 1)}
         for step, scale in (("training", 2.0), ("decoding", 0.01))
         for name in train.PAIR
         for place, kind in enumerate(kinds.KINDS)

@@ -11,7 +11,7 @@ from memory_mosaics import checkpoint
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
 from memory_mosaics.language_model import LanguageModel
-from memory_mosaics.presets import memory_mosaic
+from memory_mosaics.models import memory_mosaic
 from memory_mosaics.studies import anchors, evaluate
 from memory_mosaics.text.tokenizer import Tokenizer, train_bpe
 

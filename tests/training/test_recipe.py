@@ -5,9 +5,9 @@ import pytest
 
 from memory_mosaics import LanguageModel, parameter_count, to_plain
 from memory_mosaics.errors import UserError
-from memory_mosaics.presets import memory_mosaic
+from memory_mosaics.models import PRESETS, memory_mosaic
 from memory_mosaics.runtime import Machine
-from memory_mosaics.training.recipe import RECIPES, ModelChoice, Training, recipe
+from memory_mosaics.training.recipe import ModelChoice, Training, recipe
 
 
 def test_the_papers_table():
@@ -17,7 +17,7 @@ def test_the_papers_table():
     assert (training.batch, training.steps, training.warm_up) == (512, 80_000, 2000)
     assert (training.learning_rate, training.final_learning_rate, training.weight_decay) == (5e-3, 1e-4, 0.1)
     assert (training.betas, training.clip) == ((0.9, 0.95), 1.0)
-    assert all(f"{kind}-{depth}" in RECIPES for kind in ("memory-mosaic", "transformer") for depth in (1, 4, 8, 12, 18))
+    assert all(f"{kind}-{depth}" in PRESETS for kind in ("memory-mosaic", "transformer") for depth in (1, 4, 8, 12, 18))
 
 
 @pytest.mark.parametrize("size", ["1", "12", "small", "tiny"])
@@ -63,7 +63,7 @@ def test_wrong_numbers_are_named(change, said):
 @pytest.mark.parametrize(
     ("choice", "said"),
     [
-        ({"name": "nobody"}, "neither a preset nor a file; the presets are memory-mosaic-1"),
+        ({"name": "nobody"}, "neither a preset nor a file; a preset is an architecture and a size"),
         ({"name": "transformer-1", "slots": 3}, "slots"),
         ({"name": "transformer-1", "position": "square"}, "no position code 'square'"),
         ({"heads": 5}, "width|heads"),

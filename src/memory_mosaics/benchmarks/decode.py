@@ -12,8 +12,9 @@ from torch import Tensor
 
 from memory_mosaics import generation
 from memory_mosaics.benchmarks.clock import Clock, progress, short
-from memory_mosaics.benchmarks.train import GPT2_SMALL, LABELS, LAPTOP, PAIR, Size
+from memory_mosaics.benchmarks.train import GPT2_SMALL, LAPTOP, PAIR, Size
 from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.models import ARCHITECTURES
 from memory_mosaics.parameters import rules_of
 from memory_mosaics.shapes import Int
 
@@ -84,8 +85,8 @@ def contenders() -> Iterator[str]:
 
 
 def _label(name: str) -> str:
-    if name in LABELS:
-        return LABELS[name]
+    if name in ARCHITECTURES:
+        return ARCHITECTURES[name].label
     return f"transformers {importlib.metadata.version('transformers')} GPT-2, {CACHES[name]} cache"
 
 

@@ -22,6 +22,7 @@ from memory_mosaics.extractors import LeakyAverage, Taps
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.memory import ContextualMemory, PersistentMemory
 from memory_mosaics.mixers.attention import Attention
+from memory_mosaics.models import ARCHITECTURES
 from memory_mosaics.reader import Reader
 from memory_mosaics.training.step import WARM_UP
 
@@ -38,7 +39,7 @@ REGIONS: dict[type[nn.Module], str] = {
 COLUMNS = {
     "step": ("step", "{}"),
     "milliseconds": ("kind", "{}"),
-    **{train.LABELS[name]: (name, "{:.4g}") for name in train.PAIR},
+    **{ARCHITECTURES[name].label: (name, "{:.4g}") for name in train.PAIR},
 }
 
 
@@ -77,7 +78,7 @@ def measure(
             slices, seconds = _profiled(*_training(name, size, clock), clock, repeats, warm_up=WARM_UP + 2)
         else:
             slices, seconds = _profiled(*_decoding(name, task, batch, clock), clock, reads, warm_up=2)
-        each = {"step": step, "model": name, "label": train.LABELS[name]}
+        each = {"step": step, "model": name, "label": ARCHITECTURES[name].label}
         rows += [each | about[step] | row for row in shares(slices, seconds)]
         longest += [each | row for row in longest_of(slices)]
     return {"rows": rows, "kernels": longest}

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -11,18 +10,9 @@ from torch import Tensor
 
 from memory_mosaics.benchmarks.clock import Clock, progress, short
 from memory_mosaics.benchmarks.flops import training_flops
-from memory_mosaics.config import MixerConfig
 from memory_mosaics.errors import one_line
-from memory_mosaics.figures import language
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, parameter_count, without_state
-from memory_mosaics.mixers.hyena import HyenaConfig
-from memory_mosaics.mixers.linear_attention import GLAConfig, LinearTransformerConfig, RetNetConfig
-from memory_mosaics.mixers.lstm import LSTMConfig
-from memory_mosaics.mixers.mamba import MambaConfig
-from memory_mosaics.mixers.mlp import MLPConfig
-from memory_mosaics.mixers.rwkv import RWKVConfig
-from memory_mosaics.mixers.state_space import H3Config, S4DConfig
-from memory_mosaics.presets import memory_mosaic, transformer
+from memory_mosaics.models import ARCHITECTURES
 from memory_mosaics.runtime import Machine, Runtime, precision_of
 from memory_mosaics.tasks.task import Batch, TokenTask
 from memory_mosaics.training.optimizer import adamw
@@ -30,35 +20,7 @@ from memory_mosaics.training.recipe import Training
 from memory_mosaics.training.step import WARM_UP, Objective, Step
 
 TRAINING = Training()
-OTHERS: dict[str, tuple[str, Callable[[int], MixerConfig]]] = {  # by their heads, which not all have
-    "linear-transformer": ("linear transformer", lambda heads: LinearTransformerConfig(heads=heads)),
-    "retnet": ("RetNet", lambda heads: RetNetConfig(heads=heads)),
-    "gla": ("GLA", lambda heads: GLAConfig(heads=heads)),
-    "rwkv": ("RWKV", lambda heads: RWKVConfig()),
-    "mamba": ("Mamba", lambda heads: MambaConfig()),
-    "s4d": ("S4D", lambda heads: S4DConfig()),
-    "h3": ("H3", lambda heads: H3Config()),
-    "hyena": ("Hyena", lambda heads: HyenaConfig()),
-    "lstm": ("LSTM", lambda heads: LSTMConfig()),
-}
-LABELS = {
-    **language.LABELS,
-    **{name: label for name, (label, _) in OTHERS.items()},
-}
-
-
-def with_mixer(mixer: Callable[[int], MixerConfig], *, heads: int, **sizes: Any) -> LanguageModelConfig:
-    """A sequence mixer where the transformer has its attention; it needs no positions."""
-    return LanguageModelConfig(sequence_mixer=mixer(heads), channel_mixer=MLPConfig(), **sizes)
-
-
-MODELS: dict[str, Callable[..., LanguageModelConfig]] = {
-    "memory-mosaic": memory_mosaic,
-    "transformer": transformer,
-    "transformer-rotary": partial(transformer, position="rotary"),
-    "transformer-alibi": partial(transformer, position="alibi"),
-    **{name: partial(with_mixer, mixer) for name, (_, mixer) in OTHERS.items()},
-}
+MODELS = tuple(name for name in ARCHITECTURES if name != "transformer-none")
 PAIR = ("memory-mosaic", "transformer")
 TRANSFORMERS = (*PAIR, "transformer-rotary", "transformer-alibi")
 
@@ -78,7 +40,7 @@ class Size:
 
     def build(self, model: str) -> LanguageModelConfig:
         sizes = {"width": self.width, "blocks": self.blocks, "heads": self.heads, "vocabulary": self.vocabulary}
-        return MODELS[model](context=self.time, dropout=self.dropout, **sizes)
+        return ARCHITECTURES[model].config(context=self.time, dropout=self.dropout, **sizes)
 
 
 GPT2_SMALL = Size(name="GPT-2 small", width=768, blocks=12, heads=12, vocabulary=50304, batch=64, time=512)
@@ -87,7 +49,7 @@ _STORIES = {"width": 384, "heads": 6, "vocabulary": 50257, "batch": 64, "time": 
 _REGBENCH = {"width": 128, "heads": 4, "vocabulary": 20, "batch": 32, "time": 300}
 SIZES: dict[str, list[tuple[Size, Iterable[str]]]] = {
     "cuda": [
-        (GPT2_SMALL, tuple(MODELS)),
+        (GPT2_SMALL, MODELS),
         (replace(GPT2_SMALL, name="GPT-2 small, dropout 0.1", dropout=0.1), TRANSFORMERS),
         (Size(name="stories, 1 block, dropout 0.1", blocks=1, **_STORIES), TRANSFORMERS),
         (Size(name="stories, 6 blocks, dropout 0.1", blocks=6, **_STORIES), TRANSFORMERS),
@@ -216,7 +178,11 @@ def _row(size: Size, name: str, seconds: float | None = None) -> dict[str, Any]:
         speeds = {"step_seconds": seconds, "steps_per_second": 1 / seconds}
         speeds["tokens_per_second"] = size.batch * size.time / seconds
     sizes = {"size": size.name} | {key: value for key, value in asdict(size).items() if key != "name"}
-    return {"model": name, "label": LABELS[name]} | sizes | {key: short(value) for key, value in speeds.items()}
+    return (
+        {"model": name, "label": ARCHITECTURES[name].label}
+        | sizes
+        | {key: short(value) for key, value in speeds.items()}
+    )
 
 
 def _use(flops: float, ceilings: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from memory_mosaics.figures.style import BLUE, GREEN, GREY, INK, ORANGE, canvas
+from memory_mosaics.models import ARCHITECTURES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,13 +16,7 @@ COLOURS = {
     "transformer-alibi": GREEN,
     "transformer-none": "#56B4E9",
 }
-LABELS = {
-    "memory-mosaic": "Memory Mosaic",
-    "transformer": "transformer, learned positions",
-    "transformer-rotary": "transformer, RoPE",
-    "transformer-alibi": "transformer, ALiBi",
-    "transformer-none": "transformer, no positions",
-}
+LABELS = {name: kind.label for name, kind in ARCHITECTURES.items()}
 
 
 def training_curves(results: dict[str, Any]) -> "Figure":

@@ -20,7 +20,7 @@ from memory_mosaics import results as files
 from memory_mosaics.config import MAX_JOBS
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.figures.language import LABELS, best_runs
-from memory_mosaics.presets import matching_slots
+from memory_mosaics.models import ARCHITECTURES, did_you_mean, matching_slots
 from memory_mosaics.runtime import Machine
 from memory_mosaics.studies import trials
 from memory_mosaics.text.corpus import Corpus
@@ -54,8 +54,8 @@ def run(
     Args:
         data: a folder that `mosaics prepare` wrote
         out: folder for the runs, results.json and the figures
-        architectures: any of memory-mosaic, transformer (learned positions), transformer-rotary, transformer-alibi and
-            transformer-none; the first two if none are named
+        architectures: any of memory-mosaic, transformer (learned positions), transformer-rotary, transformer-alibi,
+            transformer-none, and the other mixers: mamba, rwkv, gla, ...; the first two if none are named
         blocks: the depths; 1 and 6 if none are named
         rates: the largest learning rates; 1e-3, 3e-3 and 6e-3 if none are named. All end at the same share of it.
         seeds: how many; more than one first extends the rates until none of the best lies at their edge, and trains
@@ -143,8 +143,8 @@ class Study:
 
     def model(self, kind: str, depth: int) -> ModelChoice:
         """The model of an architecture."""
-        if kind not in LABELS:
-            raise UserError(f"no architecture {kind!r}; there are {', '.join(LABELS)}")
+        if kind not in ARCHITECTURES:
+            raise UserError(f"no architecture {kind!r}; {did_you_mean(kind, ARCHITECTURES)}")
         given = self.base.model
         model = replace(given, name=f"{kind}-12", blocks=depth, slots=None, position=None)
         if kind == "transformer":

@@ -17,6 +17,7 @@ from memory_mosaics import evaluation, figures
 from memory_mosaics import results as files
 from memory_mosaics.errors import UserError
 from memory_mosaics.files import read_json
+from memory_mosaics.models import architecture_name
 from memory_mosaics.report import Page
 from memory_mosaics.studies import attention, evaluate, prompts
 from memory_mosaics.studies.prompts_page import BY_RULE, score
@@ -170,7 +171,7 @@ def _curve(trained: Trained) -> list[dict[str, Any]]:
     lines = read(trained.folder.parent / "log.jsonl")
     curve = [[line["step"], round(line["loss"], 4)] for line in lines if "loss" in line]
     measured = [[line["step"], round(line["valid_loss"], 4)] for line in lines if "valid_loss" in line]
-    about = {"name": trained.name, "architecture": evaluation.architecture(trained.model.config)}
+    about = {"name": trained.name, "architecture": architecture_name(trained.model.config)}
     return [about | {"curve": curve, "measured": measured}] if curve and measured else []
 
 

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from memory_mosaics import evaluation, figures
+from memory_mosaics import figures
 from memory_mosaics import results as files
 from memory_mosaics.errors import UserError
 from memory_mosaics.language_model import parameter_count
+from memory_mosaics.models import architecture_name
 from memory_mosaics.trained import Trained
 
 
@@ -64,6 +65,6 @@ def about(trained: Trained) -> dict[str, Any]:
         "name": trained.name,
         "checkpoint": trained.folder.name,
         "context": config.context,
-        "architecture": evaluation.architecture(config),
+        "architecture": architecture_name(config),
         "parameters": parameter_count(trained.model)["total"],
     }

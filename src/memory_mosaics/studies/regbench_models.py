@@ -12,22 +12,19 @@ A name with a dot is a mixer of your own: `my_package.MyMixerConfig`, put into t
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from difflib import get_close_matches
 from functools import partial
+from typing import Any
 
+from memory_mosaics import models
 from memory_mosaics.config import MixerConfig
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.language_model import LanguageModelConfig, weight_shapes
-from memory_mosaics.mixers.attention import AttentionConfig, LearnedPositionsConfig
-from memory_mosaics.mixers.hyena import HyenaConfig
-from memory_mosaics.mixers.linear_attention import GLAConfig, LinearTransformerConfig, RetNetConfig
+from memory_mosaics.mixers.attention import LearnedPositionsConfig
 from memory_mosaics.mixers.lstm import LSTMConfig
 from memory_mosaics.mixers.mamba import MambaConfig
 from memory_mosaics.mixers.mlp import MLPConfig
 from memory_mosaics.mixers.own import DroppedInputsConfig, OwnConfig
 from memory_mosaics.mixers.rwkv import RWKVConfig
-from memory_mosaics.mixers.state_space import H3Config, S4DConfig
-from memory_mosaics.presets import memory_mosaic
 from memory_mosaics.studies.regbench_own import imported, tried
 from memory_mosaics.tasks.regbench import VOCABULARY
 
@@ -71,7 +68,7 @@ def mosaic(size: Size) -> LanguageModelConfig:
     Dropout on weights and on what is added is 0.2, where they have 0.05; docs/LOG.md has what either is worth.
     """
     sizes = {"blocks": size.blocks, "heads": size.heads, "width": size.width, "slots": 7 * size.width // 2}
-    config = memory_mosaic(**sizes, vocabulary=len(VOCABULARY), context=CONTEXT, dropout=0.2)
+    config = models.memory_mosaic(**sizes, vocabulary=len(VOCABULARY), context=CONTEXT, dropout=0.2)
     return replace(config, init="authors", output_norm="scaled")
 
 
@@ -106,69 +103,39 @@ def alone(size: Size, *, mixer: MixerConfig) -> LanguageModelConfig:
     )
 
 
-def _headed(config: Callable[..., MixerConfig]) -> Mixer:
-    return lambda size: config(heads=size.heads)
+def _published(name: str, *, label: str = "{}", **defaults: Any) -> Architecture:
+    """An architecture of the table of models in the published backbone."""
+    kind = models.ARCHITECTURES[name]
+    part = defaults.pop("mixer", None) or (lambda size: kind.mixer(**({"heads": size.heads} if kind.has_heads else {})))
+    options = {option: defaults.pop(option) for option in ("positions", "bias", "smaller") if option in defaults}
+    config = defaults.pop("config", partial(backbone, mixer=part, **options))
+    heads: dict[str, Any] = {"heads": 2} if kind.has_heads else {}
+    return Architecture(label=label.format(kind.label), config=config, compiles=kind.compiles, **heads | defaults)
 
 
+_AS_PUBLISHED = "{}, as published"
 _table = LearnedPositionsConfig(context=POSITIONS)
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "memory-mosaic": Architecture(label="Memory Mosaic", config=mosaic, heads=8, learning_rate=5e-4, clip=1.0),
-    "transformer": Architecture(
-        label="transformer, learned positions",
-        config=partial(backbone, mixer=_headed(AttentionConfig), positions=_table),
-        blocks=8,
-        heads=2,
-        learning_rate=1e-4,
-    ),
-    "mamba": Architecture(label="Mamba", config=partial(backbone, mixer=lambda size: MambaConfig(), bias=False)),
-    # Complex numbers and Fourier transforms are nothing for the compiler.
-    "s4d": Architecture(
-        label="S4D",
-        config=partial(backbone, mixer=lambda size: S4DConfig(), smaller=False),
-        blocks=2,
-        learning_rate=1e-4,
-        compiles=False,
-    ),
-    "rwkv": Architecture(label="RWKV", config=partial(backbone, mixer=lambda size: RWKVConfig(), smaller=False)),
-    "linear-transformer": Architecture(
-        label="linear transformer",
-        config=partial(backbone, mixer=_headed(LinearTransformerConfig), positions=_table),
-        heads=2,
-    ),
-    "h3": Architecture(
-        label="H3",
-        config=partial(backbone, mixer=lambda size: H3Config(), smaller=False),
-        blocks=2,
-        compiles=False,
-    ),
-    "gla": Architecture(label="GLA", config=partial(backbone, mixer=_headed(GLAConfig)), heads=2),
-    "hyena": Architecture(
-        label="Hyena",
-        config=partial(backbone, mixer=lambda size: HyenaConfig()),
-        weight_decay=0.01,
-        learning_rate=1e-4,
-        compiles=False,
-    ),
-    # The compiler sees an LSTM as one op, and computes it again to go back.
-    "lstm": Architecture(
-        label="LSTM", config=partial(backbone, mixer=lambda size: LSTMConfig()), blocks=2, compiles=False
-    ),
-    "retnet": Architecture(label="RetNet", config=partial(backbone, mixer=_headed(RetNetConfig)), heads=2),
-    "mamba-as-published": Architecture(
-        label="Mamba, as published", config=partial(alone, mixer=MambaConfig()), blocks=1, width=512, stacks=False
-    ),
-    "lstm-as-published": Architecture(
-        label="LSTM, as published",
-        config=partial(alone, mixer=LSTMConfig()),
-        blocks=1,
-        width=256,
-        stacks=False,
-        compiles=False,
-    ),
-    "rwkv-as-published": Architecture(
-        label="RWKV, as published",
-        config=partial(backbone, mixer=lambda size: RWKVConfig(as_published=True), smaller=False),
+    "memory-mosaic": _published("memory-mosaic", config=mosaic, heads=8, learning_rate=5e-4, clip=1.0),
+    "transformer": _published("transformer", positions=_table, blocks=8, learning_rate=1e-4),
+    "mamba": _published("mamba", bias=False),
+    "s4d": _published("s4d", smaller=False, blocks=2, learning_rate=1e-4),
+    "rwkv": _published("rwkv", smaller=False),
+    "linear-transformer": _published("linear-transformer", positions=_table),
+    "h3": _published("h3", smaller=False, blocks=2),
+    "gla": _published("gla"),
+    "hyena": _published("hyena", weight_decay=0.01, learning_rate=1e-4),
+    "lstm": _published("lstm", blocks=2),
+    "retnet": _published("retnet"),
+    **{
+        f"{name}-as-published": _published(
+            name, label=_AS_PUBLISHED, config=partial(alone, mixer=mixer), blocks=1, width=width, stacks=False
+        )
+        for name, mixer, width in (("mamba", MambaConfig(), 512), ("lstm", LSTMConfig(), 256))
+    },
+    "rwkv-as-published": _published(
+        "rwkv", label=_AS_PUBLISHED, mixer=lambda size: RWKVConfig(as_published=True), smaller=False
     ),
 }
 ELEVEN = tuple(name for name in ARCHITECTURES if not name.endswith("-as-published"))
@@ -180,8 +147,7 @@ def architecture(name: str) -> Architecture:
         return ARCHITECTURES[name]
     if "." in name:
         return _own(name)
-    near = get_close_matches(name, ARCHITECTURES, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(ARCHITECTURES)}"
+    hint = models.did_you_mean(name, ARCHITECTURES)
     raise UserError(f"no architecture {name!r}; {hint} (your own has a dotted path: my_package.MyMixerConfig)")
 
 

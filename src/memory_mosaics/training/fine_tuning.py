@@ -15,7 +15,7 @@ from memory_mosaics.config import to_plain
 from memory_mosaics.errors import UserError
 from memory_mosaics.files import describe_files
 from memory_mosaics.language_model import LanguageModelConfig, weight_shapes
-from memory_mosaics.presets import position_name
+from memory_mosaics.models import position_name
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.trained import Trained
 from memory_mosaics.training import state

@@ -1,7 +1,7 @@
 """Recipes: everything that one training run is, as dataclasses that YAML files and flags fill.
 
 `Training` decides the numbers of a run and `Machine` how they are computed: a run may go on under another `Machine`, on
-more processes or another device, but not under another `Training`. RECIPES names the paper's table and smaller ones.
+more processes or another device, but not under another `Training`. The presets of models.py have theirs.
 """
 
 import json
@@ -16,7 +16,7 @@ from memory_mosaics.config import MAX_SEED, MAX_SIZE, at_least, at_most, to_plai
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import read_json
 from memory_mosaics.language_model import LanguageModelConfig, config_from_plain, weight_shapes
-from memory_mosaics.presets import DEPTHS, PRESETS, preset
+from memory_mosaics.models import PRESETS, no_preset, preset
 from memory_mosaics.runtime import Machine
 
 DEFAULT_MODEL = "memory-mosaic-tiny"
@@ -73,7 +73,7 @@ class ModelChoice:
         try:
             plain = read_json(file)
         except FileNotFoundError:
-            raise UserError(f"neither a preset nor a file; the presets are {', '.join(PRESETS)}") from None
+            raise UserError(f"neither a preset nor a file; {no_preset(file.name)}") from None
         if not isinstance(plain, dict):
             raise UserError(f"{file} holds no description of a model")
         return config_from_plain(plain.get("language_model", plain))
@@ -193,28 +193,13 @@ class TaskRun:
 
 AnyRun = Run | TaskRun
 
-# The paper's best row: 512 windows of 512 tokens, 80 thousand steps. A corpus of a few million tokens wants fewer.
-_SMALL = Training(steps=800, batch=64, learning_rate=1e-3, final_learning_rate=1e-4, warm_up=100, evaluate_every=100)
-_TINY = replace(_SMALL, steps=600, batch=16, learning_rate=3e-3, final_learning_rate=3e-4, warm_up=50)
-
-RECIPES: dict[str, tuple[ModelChoice, Training]] = {
-    **{
-        name: (ModelChoice(name=name, dropout=0.05), Training())
-        for name in (f"{kind}-{depth}" for kind in ("memory-mosaic", "transformer") for depth in DEPTHS)
-    },
-    **{
-        f"{kind}-small": (ModelChoice(name=f"{kind}-12", width=384, blocks=6, heads=6, dropout=0.1), _SMALL)
-        for kind in ("memory-mosaic", "transformer")
-    },
-    **{f"{kind}-tiny": (ModelChoice(name=f"{kind}-tiny"), _TINY) for kind in ("memory-mosaic", "transformer")},
-}
-
 
 def recipe(name: str) -> tuple[ModelChoice, Training]:
-    """A model and its training by name."""
-    if name not in RECIPES:
-        raise UserError(f"no preset {name!r} to train; there are {', '.join(RECIPES)}")
-    return RECIPES[name]
+    """A model and its training by the name of a preset."""
+    if name not in PRESETS:
+        raise UserError(f"no preset {name!r}; {no_preset(name)}")
+    found = PRESETS[name]
+    return ModelChoice(name=name, dropout=found.dropout), Training(**found.training)
 
 
 def as_flag_only(preset: str | None) -> None:

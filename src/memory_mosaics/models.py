@@ -1,0 +1,231 @@
+"""The table of models: architectures by name, presets of them, and the recipes that train the presets.
+
+`train`, `info`, `bench`, `curves`, RegBench, the figures and the tests read it. A new architecture is one line of
+ARCHITECTURES, and then has presets like all others: NAME-tiny for a laptop, NAME-small, and NAME-12 at GPT-2's size.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+from memory_mosaics.config import MixerConfig
+from memory_mosaics.language_model import LanguageModelConfig, weight_count
+from memory_mosaics.memory import ContextualMemoryConfig, PersistentMemoryConfig
+from memory_mosaics.mixers.attention import Alibi, AttentionConfig, LearnedPositionsConfig, Rotary
+from memory_mosaics.mixers.hyena import HyenaConfig
+from memory_mosaics.mixers.linear_attention import GLAConfig, LinearTransformerConfig, RetNetConfig
+from memory_mosaics.mixers.lstm import LSTMConfig
+from memory_mosaics.mixers.mamba import MambaConfig
+from memory_mosaics.mixers.mlp import MLPConfig
+from memory_mosaics.mixers.own import OwnConfig
+from memory_mosaics.mixers.rwkv import RWKVConfig
+from memory_mosaics.mixers.state_space import H3Config, S4DConfig
+
+GPT2_VOCABULARY = 50257
+CODES: dict[str, Rotary | Alibi | None] = {"learned": None, "rotary": Rotary(), "alibi": Alibi(), "none": None}
+DEPTHS = (1, 4, 8, 12, 18)  # of the paper's figure 7 and its appendix
+
+
+def memory_mosaic(
+    *,
+    width: int = 768,
+    blocks: int = 12,
+    heads: int = 12,
+    slots: int | None = None,
+    vocabulary: int = GPT2_VOCABULARY,
+    context: int = 512,
+    dropout: float = 0.0,
+) -> LanguageModelConfig:
+    """The right of figure 6. By default it has the `matching_slots` of the `transformer` of the same sizes."""
+    sizes = {"vocabulary": vocabulary, "width": width, "blocks": blocks, "context": context, "dropout": dropout}
+    if slots is None:
+        slots = matching_slots(transformer(heads=heads, **sizes))
+    return LanguageModelConfig(
+        **sizes,
+        sequence_mixer=ContextualMemoryConfig(heads=heads),
+        channel_mixer=PersistentMemoryConfig(heads=heads, slots=slots),
+    )
+
+
+def transformer(
+    *,
+    width: int = 768,
+    blocks: int = 12,
+    heads: int = 12,
+    position: str = "learned",
+    vocabulary: int = GPT2_VOCABULARY,
+    context: int = 512,
+    dropout: float = 0.0,
+) -> LanguageModelConfig:
+    """The left of figure 6: GPT-2 without bias. `position` is learned, rotary, alibi or none.
+
+    Only learned positions have weights, and the default `memory_mosaic` has as many parameters as the transformer with
+    them. `matching_slots(transformer(position="rotary", ...))` gives the slots that match one of the others.
+    """
+    if position not in CODES:
+        raise ValueError(f"no position code {position!r}; there are {', '.join(CODES)}")
+    table: MixerConfig | None = LearnedPositionsConfig(context=context) if position == "learned" else None
+    return LanguageModelConfig(
+        vocabulary=vocabulary,
+        width=width,
+        blocks=blocks,
+        context=context,
+        dropout=dropout,
+        positions=table,
+        sequence_mixer=AttentionConfig(heads=heads, position=CODES[position]),
+        channel_mixer=MLPConfig(),
+    )
+
+
+def position_name(config: LanguageModelConfig) -> str:
+    """How a model encodes positions: the `position` that `transformer` takes, or `learned+rotary` where it has two."""
+    code = getattr(config.sequence_mixer, "position", None)
+    names = [name for name, one in CODES.items() if one is not None and isinstance(code, type(one))]
+    return "+".join(([] if config.positions is None else ["learned"]) + names) or "none"
+
+
+def matching_slots(twin: LanguageModelConfig, *, heads: int | None = None) -> int:
+    """Slots per head that make a `memory_mosaic` of the same sizes as large as `twin`, a transformer of any kind.
+    It has as many heads as the twin, or `heads`.
+
+    These are the paper's 3.5 slots per unit of width where the parameter counts then differ by less than 1 %. Elsewhere
+    it is the number that makes the counts most nearly equal: a table of positions weighs more in a small model. The
+    counts then differ by half a slot of every block at most, a share of 1 / (12 width) of a transformer.
+    """
+    sizes = {"vocabulary": twin.vocabulary, "width": twin.width, "blocks": twin.blocks, "context": twin.context}
+    paper = max(1, 7 * twin.width // 2)
+    sizes["heads"] = getattr(twin.sequence_mixer, "heads", 1) if heads is None else heads
+    missing = weight_count(twin) - weight_count(memory_mosaic(slots=paper, **sizes))
+    if abs(missing) < 0.01 * weight_count(twin):
+        return paper
+    return max(1, paper + round(missing / (2 * twin.width * twin.blocks)))
+
+
+def baseline(
+    mixer: Callable[..., MixerConfig],
+    *,
+    width: int = 768,
+    blocks: int = 12,
+    heads: int = 12,
+    vocabulary: int = GPT2_VOCABULARY,
+    context: int = 512,
+    dropout: float = 0.0,
+) -> LanguageModelConfig:
+    """A sequence mixer where the transformer has its attention; it needs no positions. Some mixers have no heads."""
+    return LanguageModelConfig(
+        vocabulary=vocabulary,
+        width=width,
+        blocks=blocks,
+        context=context,
+        dropout=dropout,
+        sequence_mixer=mixer(heads=heads) if mixer in WITH_HEADS else mixer(),
+        channel_mixer=MLPConfig(),
+    )
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A kind of model: what people call it, and its configuration at any size."""
+
+    label: str
+    config: Callable[..., LanguageModelConfig]  # of width, blocks, heads, vocabulary, context, dropout
+    mixer: Callable[..., MixerConfig]
+    compiles: bool = True  # torch.compile makes it faster
+
+    @property
+    def has_heads(self) -> bool:
+        return self.mixer in WITH_HEADS
+
+
+def _baseline(label: str, mixer: Callable[..., MixerConfig], *, compiles: bool = True) -> Architecture:
+    return Architecture(label, partial(baseline, mixer), mixer, compiles)
+
+
+WITH_HEADS = (ContextualMemoryConfig, AttentionConfig, LinearTransformerConfig, RetNetConfig, GLAConfig)
+_LABELS = {"learned": "learned positions", "rotary": "RoPE", "alibi": "ALiBi", "none": "no positions"}
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "memory-mosaic": Architecture("Memory Mosaic", memory_mosaic, ContextualMemoryConfig),
+    **{
+        "transformer" if code == "learned" else f"transformer-{code}": Architecture(
+            f"transformer, {label}", partial(transformer, position=code), AttentionConfig
+        )
+        for code, label in _LABELS.items()
+    },
+    "linear-transformer": _baseline("linear transformer", LinearTransformerConfig),
+    "retnet": _baseline("RetNet", RetNetConfig),
+    "gla": _baseline("GLA", GLAConfig),
+    "rwkv": _baseline("RWKV", RWKVConfig),
+    "mamba": _baseline("Mamba", MambaConfig),
+    # Complex numbers and Fourier transforms are nothing for the compiler.
+    "s4d": _baseline("S4D", S4DConfig, compiles=False),
+    "h3": _baseline("H3", H3Config, compiles=False),
+    "hyena": _baseline("Hyena", HyenaConfig, compiles=False),
+    # The compiler sees an LSTM as one op, and computes it again in the backward pass.
+    "lstm": _baseline("LSTM", LSTMConfig, compiles=False),
+}
+
+
+def architecture_name(config: LanguageModelConfig) -> str:
+    """What the table calls a model: memory-mosaic, transformer (with learned positions), transformer-rotary, ..."""
+    mixer = config.sequence_mixer
+    mixer = mixer.mixer if isinstance(mixer, OwnConfig) else mixer
+    if isinstance(mixer, AttentionConfig):
+        position = position_name(config)
+        return "transformer" if position == "learned" else f"transformer-{position}"
+    known = (name for name, kind in ARCHITECTURES.items() if kind.mixer is type(mixer))
+    return next(known, type(mixer).__name__.removesuffix("Config").lower())
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A model of one size, and what it is trained with beyond the defaults of `mosaics train`."""
+
+    config: Callable[..., LanguageModelConfig]
+    dropout: float | None
+    training: dict[str, Any]
+
+
+TINY = {"width": 128, "blocks": 4, "heads": 4, "vocabulary": 2048, "context": 256}
+SMALL = {"width": 384, "blocks": 6, "heads": 6}
+# The paper's best row has 80 thousand steps of 512 windows. A corpus of a few million tokens wants fewer.
+_SMALL = {"steps": 800, "batch": 64, "warm_up": 100, "evaluate_every": 100}
+_SMALL |= {"learning_rate": 1e-3, "final_learning_rate": 1e-4}
+_TINY = _SMALL | {"steps": 600, "batch": 16, "warm_up": 50, "learning_rate": 3e-3, "final_learning_rate": 3e-4}
+
+PRESETS: dict[str, Preset] = {
+    **{
+        f"{name}-{depth}": Preset(partial(ARCHITECTURES[name].config, blocks=depth), 0.05, {})
+        for name in ("memory-mosaic", "transformer")
+        for depth in DEPTHS
+    },
+    **{f"{name}-12": Preset(kind.config, 0.05, {}) for name, kind in ARCHITECTURES.items()},
+    **{f"{name}-small": Preset(partial(kind.config, **SMALL), 0.1, _SMALL) for name, kind in ARCHITECTURES.items()},
+    **{f"{name}-tiny": Preset(partial(kind.config, **TINY), None, _TINY) for name, kind in ARCHITECTURES.items()},
+}
+
+
+def preset(name: str, **changes: object) -> LanguageModelConfig:
+    """The named configuration, with some of its arguments changed: `preset("memory-mosaic-12", vocabulary=50304)`."""
+    if name not in PRESETS:
+        raise ValueError(f"no preset {name!r}; {no_preset(name)}")
+    try:
+        return PRESETS[name].config(**changes)
+    except TypeError as error:
+        raise ValueError(f"preset {name!r}: {error}") from None
+
+
+def no_preset(name: str) -> str:
+    """What to say of a name that is none of a preset."""
+    near = get_close_matches(name, PRESETS, n=1)
+    names = f"a preset is an architecture and a size, such as mamba-tiny, -small or -12: {', '.join(ARCHITECTURES)}"
+    return f"did you mean {near[0]}?" if near else names
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The nearest of the known names, or all of them."""
+    known = list(known)
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
