@@ -138,7 +138,7 @@ def make(folder: Path, names: Iterable[str] = WORKLOADS) -> Given:
 
     from .crashes import CrashPoints
 
-    regbench_training.SAVED_EVERY = 0  # seconds: after each epoch
+    regbench_training.SAVE_SECONDS = 0  # after each epoch
     results.commit()
     given = Given(folder, address=_serve())
     checked([["stories", "--count", "40", "--out", str(folder / "stories.jsonl")]], folder)
