@@ -199,7 +199,7 @@ def train(
     machine = Machine(device="cpu", samples=0, log_every=max(steps // 60, 1), save_every=max(1, steps // 5))
     run = TaskRun(
         out=out,
-        name=f"{heads} memor{'ies' if heads > 1 else 'y'}, {seeds} networks",
+        name=f"{heads} memor{'ies' if heads > 1 else 'y'}, {seeds} network{'s' if seeds > 1 else ''}",
         task=task,
         model=config,
         training=training,

@@ -185,7 +185,8 @@ def closing(results: dict[str, Any]) -> str:
     ]
     name = results.get("name") or results["model"]["name"] or f"fine-tuned from {results['init_from']}"
     said = [f"{name}, {results['parameters']:,} parameters: step {step:,} of {steps:,}", *losses]
-    where = f"Checkpoint: {out}/step-{step:08}. Beside it: log.jsonl, samples.md, results.json, run.yaml."
+    samples = "samples.md, " if Path(out, "samples.md").exists() else ""
+    where = f"Checkpoint: {out}/step-{step:08}. Beside it: log.jsonl, {samples}results.json, run.yaml."
     if results["kept_step"] not in (0, step):
         where = f"Best: {out}/step-{results['kept_step']:08}, valid loss {results['kept']:.4f}. {where}"
     go_on = " Stopped; the same command goes on from there." if results["interrupted"] else ""
