@@ -137,16 +137,16 @@ def _look(
     )
 
 
-def residual_norms(model: LanguageModel) -> list[nn.Module]:
+def residual_norms(model: LanguageModel) -> list[nn.LayerNorm]:
     """The norms that the sum of all mixers goes through, in order: the last one, and with post-norm those of blocks."""
     blocks = model.blocks if model.config.norm_placement == "post" else []
     norms = [norm for block in blocks for norm in (block.sequence_norm, block.channel_norm)]
-    return [norm for norm in (*norms, model.norm) if isinstance(norm, nn.Module)]
+    return [norm for norm in (*norms, model.norm) if isinstance(norm, nn.LayerNorm)]
 
 
-def spread(norm: nn.Module, x: Float[Tensor, "*B W"]) -> Float[Tensor, "*B"]:
+def spread(norm: Any, x: Float[Tensor, "*B W"]) -> Float[Tensor, "*B"]:
     """What a layer norm divides x by."""
-    return (at_least_fp32(x).var(dim=-1, correction=0) + norm.eps).sqrt()  # type: ignore[operator]
+    return (at_least_fp32(x).var(dim=-1, correction=0) + norm.eps).sqrt()
 
 
 def added(
@@ -168,7 +168,7 @@ def added(
     ]
     first = next(i for i, part in enumerate(mixers) if part is mixer) + 1 if len(norms) > 1 else 0
     for norm, divided in zip(norms[first:], spreads.unbind(dim=-1)[first:], strict=True):
-        gain: Any = norm.weight
+        gain: Any = getattr(norm, "gain", norm.weight)
         alone = (alone - alone.mean(dim=-1, keepdim=True)) / divided[:, None, None] * at_least_fp32(gain)
     return alone
 

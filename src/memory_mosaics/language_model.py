@@ -119,6 +119,7 @@ class BareBlock(nn.Module):
     def __init__(self, config: LanguageModelConfig):
         super().__init__()
         self.sequence_mixer = config.sequence_mixer.build(config.width, dropout=config.dropout, bias=config.bias)
+        self.channel_mixer = None
 
     def forward(
         self, x: Tensor, state: tuple[State, State] | None = None, mask: Tensor | None = None
@@ -127,15 +128,19 @@ class BareBlock(nn.Module):
         return y, (own, ())
 
 
-class ScaledNorm(nn.Module):
+class ScaledNorm(nn.LayerNorm):
     """The last norm of a model whose logits are small at first: features divided by sqrt(width)."""
 
-    def __init__(self, norm: nn.Module):
-        super().__init__()
-        self.norm = norm
+    def forward(self, input: Float[Tensor, "*B W"]) -> Float[Tensor, "*B W"]:
+        return super().forward(input) / input.shape[-1] ** 0.5
 
-    def forward(self, x: Float[Tensor, "*B W"]) -> Float[Tensor, "*B W"]:
-        return self.norm(x) / x.shape[-1] ** 0.5
+    @property
+    def gain(self) -> Float[Tensor, " W"]:
+        """What each feature is multiplied by in all."""
+        return self.weight / self.weight.shape[0] ** 0.5
+
+
+OUTPUT_NORMS = {"layer": nn.LayerNorm, "scaled": ScaledNorm, "none": lambda width, bias: nn.Identity()}
 
 
 class LanguageModel(nn.Module):
@@ -150,8 +155,7 @@ class LanguageModel(nn.Module):
         self.positions = config.positions.build(config.width) if config.positions else None
         block = Block if config.block == "residual" else BareBlock
         self.blocks = nn.ModuleList(block(config) for _ in range(config.blocks))
-        norm = nn.LayerNorm(config.width, bias=config.bias) if config.output_norm != "none" else nn.Identity()
-        self.norm = ScaledNorm(norm) if config.output_norm == "scaled" else norm
+        self.norm: nn.Module = OUTPUT_NORMS[config.output_norm](config.width, bias=config.bias)
         self.head = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
         self.gradient_checkpointing = False  # trade time for memory: recompute each block in the backward pass
         self._gradient_checkpointing_func: Callable[..., Any] = _checkpoint

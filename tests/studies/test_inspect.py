@@ -24,13 +24,14 @@ def scattered(each, size):
     return np.stack([logits[np.argsort(tokens)] for tokens, logits in zip(each.tokens, each.logits, strict=True)])
 
 
-@pytest.mark.parametrize("placement", ["pre", "post"])
+@pytest.mark.parametrize("placement", ["pre", "post", "scaled"])
 @torch.no_grad()
 def test_what_the_heads_add_makes_up_the_logits(model, placement):
     """Embedding and heads are all there is: their parts under the norms after them add up to what the model says."""
-    if placement == "post":
+    if placement != "pre":
         weights = model.state_dict()
-        model = LanguageModel(replace(model.config, norm_placement="post")).eval()
+        other = {"norm_placement": "post"} if placement == "post" else {"output_norm": "scaled"}
+        model = LanguageModel(replace(model.config, **other)).eval()
         model.load_state_dict({name: x * 1.3 + 0.1 if "norm" in name else x for name, x in weights.items()})
     looks = look(model, TOKENS, top=SIZES["vocabulary"])
     norms = [norm for block in model.blocks for norm in (block.sequence_norm, block.channel_norm)]
@@ -42,7 +43,7 @@ def test_what_the_heads_add_makes_up_the_logits(model, placement):
         hook.remove()
     share = model.embedding(TOKENS[-1])
     for norm, x in seen:
-        share = (share - share.mean()) / (x.var(correction=0) + norm.eps).sqrt() * norm.weight
+        share = (share - share.mean()) / (x.var(correction=0) + norm.eps).sqrt() * getattr(norm, "gain", norm.weight)
     total = (share @ model.output.T).numpy() + sum(scattered(each, 257).sum(axis=0) for each in looks)
     np.testing.assert_allclose(total, logits.numpy(), rtol=1e-4, atol=1e-4)
     assert [(each.block, each.mixer) for each in looks[:2]] == [(0, "contextual memory"), (0, "persistent memory")]
