@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from memory_mosaics.training.objective import Objective
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton_forms import DEVICE, key_problem, run_alone, tensor
@@ -77,7 +76,7 @@ def test_cuda_trains_with_triton_and_without(triton, monkeypatch):
     config = LanguageModelConfig(width=32, blocks=1, context=16, vocabulary=20, **memories)
     model, tokens = LanguageModel(config).to("cuda", torch.bfloat16), torch.randint(20, (2, 17), device="cuda")
     with Calls() as calls:
-        Objective(model)(tokens[:, :-1], tokens[:, 1:]).backward()
+        model.loss(tokens[:, :-1], tokens[:, 1:]).backward()
     assert all(weight.grad is not None for weight in model.parameters())
     forward = {"leaky_key", "tapped_value", "contextual_recall", "linear_cross_entropy"} if triton else set()
     assert calls.names == forward | {f"{name}_backward" for name in forward - {"linear_cross_entropy"}}
