@@ -117,7 +117,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(run, kind, monkeypat
     assert len(taken) == 12, "no step is taken twice"
 
 
-def test_a_finished_run_is_not_repeated(run):
+def test_a_finished_run_is_not_repeated(run, capsys):
     plan = run()
     first = train(plan)
     stamp = (plan.out / "step-00000012" / "model.safetensors").stat().st_mtime_ns
@@ -132,6 +132,13 @@ def test_a_finished_run_is_not_repeated(run):
             == first["valid_loss"]
         )
     assert (plan.out / "step-00000012" / "model.safetensors").stat().st_mtime_ns == stamp
+    (plan.out / "results.json").unlink()
+    os.mkfifo(plan.out / "results.json")
+    capsys.readouterr()
+    assert main(["train", str(plan.data), "--config", str(plan.out / "run.yaml")]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"mosaics: {plan.out}/results.json is there, and no file; remove it"
+    ]
 
 
 @pytest.mark.parametrize("micro", [1, 2])

@@ -195,8 +195,11 @@ def closing(results: dict[str, Any]) -> str:
 
 def read_results(out: Path, step: int) -> dict[str, Any] | None:
     """What results.json says of a run that ended at a step; None where it says something else or is damaged."""
+    file = out / "results.json"
+    if file.exists() and not file.is_file():  # nor can it be written again
+        raise UserError(f"{file} is there, and no file; remove it")
     try:
-        results = read_json(out / "results.json")
+        results = read_json(file)
         closing(results)
         return results if results["step"] == step else None
     except FileNotFoundError:
