@@ -5,7 +5,7 @@ ARCHITECTURES, and then has presets like all others: NAME-tiny for a laptop, NAM
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -66,16 +66,12 @@ def transformer(
     """
     if position not in CODES:
         raise ValueError(f"no position code {position!r}; there are {', '.join(CODES)}")
+    sizes = {"vocabulary": vocabulary, "width": width, "blocks": blocks, "context": context, "dropout": dropout}
     table: MixerConfig | None = LearnedPositionsConfig(context=context) if position == "learned" else None
-    return LanguageModelConfig(
-        vocabulary=vocabulary,
-        width=width,
-        blocks=blocks,
-        context=context,
-        dropout=dropout,
+    return replace(
+        baseline(AttentionConfig, heads=heads, **sizes),
         positions=table,
         sequence_mixer=AttentionConfig(heads=heads, position=CODES[position]),
-        channel_mixer=MLPConfig(),
     )
 
 
@@ -120,9 +116,14 @@ def baseline(
         blocks=blocks,
         context=context,
         dropout=dropout,
-        sequence_mixer=mixer(heads=heads) if mixer in WITH_HEADS else mixer(),
+        sequence_mixer=mixer_config(mixer, heads),
         channel_mixer=MLPConfig(),
     )
+
+
+def mixer_config(mixer: Callable[..., MixerConfig], heads: int) -> MixerConfig:
+    """Of so many heads, if it has any."""
+    return mixer(heads=heads) if mixer in WITH_HEADS else mixer()
 
 
 @dataclass(frozen=True)
@@ -219,13 +220,12 @@ def preset(name: str, **changes: object) -> LanguageModelConfig:
 
 def no_preset(name: str) -> str:
     """What to say of a name that is none of a preset."""
-    near = get_close_matches(name, PRESETS, n=1)
     names = f"a preset is an architecture and a size, such as mamba-tiny, -small or -12: {', '.join(ARCHITECTURES)}"
-    return f"did you mean {near[0]}?" if near else names
+    return did_you_mean(name, PRESETS, otherwise=names)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The nearest of the known names, or all of them."""
+def did_you_mean(name: str, known: Iterable[str], *, otherwise: str | None = None) -> str:
+    """The nearest of the known names; where none is near, all of them, or what to say instead."""
     known = list(known)
     near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+    return f"did you mean {near[0]}?" if near else otherwise or f"there are {', '.join(known)}"

@@ -133,7 +133,8 @@ class Runtime:
 @contextmanager
 def start(machine: Machine) -> Iterator[Runtime]:
     """The processes that torchrun started, or this one alone. Within, another call gives the same."""
-    kind, precision = find_device(machine.device), precision_of(machine, find_device(machine.device))
+    kind = find_device(machine.device)
+    precision = precision_of(machine, kind)
     if kind == "cuda" and machine.precision != "float32":
         torch.set_float32_matmul_precision("high")  # what stays in float32 may use TF32
     if "RANK" not in os.environ:

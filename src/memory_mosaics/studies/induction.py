@@ -93,7 +93,8 @@ def run(
     try:
         for name, config in models(task, width=width).items():
             for one in range(seed, seed + seeds):
-                record = train(name, config, task, settings, out / "runs" / f"{name}-seed{one}", seed=one)
+                folder = out / "runs" / f"{name}-seed{one}"
+                record = train(name, config, task, settings, folder, seed=one, held_out=held_out)
                 if record is None:
                     raise KeyboardInterrupt
                 about = {"label": LABELS[name], "blocks": config.blocks, "seeds": []}
@@ -122,7 +123,7 @@ def check(settings: dict[str, Any], task: InductionTask) -> CountedBatch:
     rows = max(HELD_OUT, settings["batch_size"])  # of 8 bytes, with their random numbers and targets
     need = 16 * task.vocabulary**2 + rows * (24 * task.length + task.vocabulary)
     check_memory("this task", need, advice="choose a smaller vocabulary, length or batch_size")
-    held_out = task.batch(HELD_OUT, seed=settings["seed"], step=2**40)
+    held_out = task.held_out(settings["seed"])
     if not (held_out.counted & (held_out.inputs != held_out.targets)).any():
         sizes = f"triggers ({task.triggers}) or length ({task.length})"
         raise UserError(f"no trigger of this task occurs twice; raise {sizes}")
@@ -152,7 +153,14 @@ def models(task: InductionTask, *, width: int) -> dict[str, LanguageModelConfig]
 
 
 def train(
-    name: str, config: LanguageModelConfig, task: InductionTask, settings: dict[str, Any], out: Path, *, seed: int
+    name: str,
+    config: LanguageModelConfig,
+    task: InductionTask,
+    settings: dict[str, Any],
+    out: Path,
+    *,
+    seed: int,
+    held_out: CountedBatch,
 ) -> dict[str, Any] | None:
     """Train a model of this kind, or go on with it; the curve and the final measures, or nothing if told to stop."""
     training = Training(
@@ -172,22 +180,23 @@ def train(
     run = TaskRun(out=out, name=LABELS[name], task=task, model=config, training=training, machine=machine)
     with torch.random.fork_rng(devices=[]), runtime.start(machine) as here:
         sizes = {"batch_size": training.batch, "steps": training.steps}
-        induction = Induction(task, **sizes, seed=seed, held_out=settings["seed"])
+        induction = Induction(task, **sizes, seed=seed, held_out=held_out)
         trainer = Trainer(run, induction, config, here)
         first = induction.evaluate(trainer.model.eval(), here)
         try:
-            if trainer.run()["interrupted"]:
-                return None
+            results = trainer.run()
         except Diverged:
             raise UserError(
                 f"the loss of {run.name} overflows; lower step_size, now {training.learning_rate}"
             ) from None
+    if results["interrupted"]:
+        return None
     names = ("accuracy", "accuracy_changing", "accuracy_others")
     final = {measure: trainer.progress[measure] for measure in names} | {"loss": trainer.progress["valid_loss"]}
     curve = [[0, first["valid_loss"], first["accuracy"]]]
     curve += [[step, loss, accuracy] for step, _, loss, accuracy, *_ in trainer.progress["curve"]]
-    parameters = sum(weight.numel() for weight in trainer.model.parameters())
-    return {"curve": curve, "parameters": parameters, "final": final, "seconds": round(trainer.progress["seconds"], 1)}
+    seconds = round(trainer.progress["seconds"], 1)
+    return {"curve": curve, "parameters": results["parameters"], "final": final, "seconds": seconds}
 
 
 def rules(task: InductionTask, batch: CountedBatch) -> dict[str, Any]:

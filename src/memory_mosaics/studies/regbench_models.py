@@ -106,7 +106,7 @@ def alone(size: Size, *, mixer: MixerConfig) -> LanguageModelConfig:
 def _published(name: str, *, label: str = "{}", **defaults: Any) -> Architecture:
     """An architecture of the table of models in the published backbone."""
     kind = models.ARCHITECTURES[name]
-    part = defaults.pop("mixer", None) or (lambda size: kind.mixer(**({"heads": size.heads} if kind.has_heads else {})))
+    part = defaults.pop("mixer", None) or (lambda size: models.mixer_config(kind.mixer, size.heads))
     options = {option: defaults.pop(option) for option in ("positions", "bias", "smaller") if option in defaults}
     config = defaults.pop("config", partial(backbone, mixer=part, **options))
     heads: dict[str, Any] = {"heads": 2} if kind.has_heads else {}

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from memory_mosaics import checkpoint, runtime
-from memory_mosaics.files import remove_temporary
 from memory_mosaics.results import rounded, surroundings
 from memory_mosaics.runtime import Machine
 from memory_mosaics.studies.regbench_models import Size, architecture
@@ -108,10 +107,12 @@ def train(job: Job, out: Path, *, data: Path, machine: Machine) -> dict[str, Any
         config = kind.config(job.size)
         run = TaskRun(out=out, name=out.name, task=job.task, model=config, training=job.training, machine=machine)
         trainer = Trainer(run, task, config, here, compiled=compiled)
-        if trainer.run()["interrupted"]:
+        results = trainer.run()
+        if results["interrupted"]:
             return None
         tested = {by: _test(trainer, task, by) for by in ("tvd", "accuracy", "valid_loss")}
-        remove_temporary(out / "model")  # of a run that was killed here
+        if (out / "model").exists():  # of a run that was killed here
+            checkpoint.remove(out / "model")
         checkpoint.save(trainer.model, out / "model", tokenizer=task.tokenizer)
     progress = trainer.progress
     epoch = tested["valid_loss"]["epoch"]
@@ -122,7 +123,7 @@ def train(job: Job, out: Path, *, data: Path, machine: Machine) -> dict[str, Any
         "status": "finished",
         **asdict(job),
         "label": kind.label,
-        "parameters": sum(weight.numel() for weight in trainer.model.parameters()),
+        "parameters": results["parameters"],
         "trained_epochs": trained,
         "selected_by": "loss",
         **{name: column[epoch - 1] for name, column in zip(names, columns, strict=True)},

@@ -124,6 +124,10 @@ class InductionTask:
         text = torch.from_numpy(tokens)
         return CountedBatch(text[:, :-1], text[:, 1:], torch.from_numpy(counted))
 
+    def held_out(self, seed: int) -> CountedBatch:
+        """Sequences to measure a model on: those of a step that no training reaches."""
+        return self.batch(HELD_OUT, seed=seed, step=2**40)
+
     def _outputs(self, rng: np.random.Generator, size: int) -> np.ndarray:
         """What follows each token of the vocabulary in each sequence, -1 where the chain decides: (size, vocabulary).
 
@@ -141,11 +145,19 @@ class InductionTask:
 class Induction(TokenTask):
     """Predict every next token of such sequences; measured where the trigger has been seen before."""
 
-    def __init__(self, sequences: InductionTask, *, batch_size: int, steps: int, seed: int = 0, held_out: int = 0):
-        """Batches are drawn with `seed`, the sequences that measure a model with the seed `held_out`."""
+    def __init__(
+        self,
+        sequences: InductionTask,
+        *,
+        batch_size: int,
+        steps: int,
+        seed: int = 0,
+        held_out: CountedBatch | None = None,
+    ):
+        """Batches are drawn with `seed`; `held_out` measures a model: `sequences.held_out(seed)` if none is given."""
         self.sequences, self.batch_size, self.seed = sequences, batch_size, seed
         self.tokens_per_step = batch_size * sequences.length
-        self.held_out = sequences.batch(HELD_OUT, seed=held_out, step=2**40)  # of a step that no training reaches
+        self.held_out = sequences.held_out(seed) if held_out is None else held_out
         self.points = sorted({round(steps ** (i / POINTS)) for i in range(POINTS + 1)})
 
     @cached_property

@@ -171,9 +171,8 @@ class Trainer:
 
     def results(self) -> dict[str, Any]:
         """What the run came to."""
-        speeds = [
-            line["tokens_per_second"] for line in read(self.spec.out / "log.jsonl") if "tokens_per_second" in line
-        ]
+        lines = read(self.spec.out / "log.jsonl", "tokens_per_second")
+        speeds = [line["tokens_per_second"] for line in lines]
         progress = {name: value for name, value in self.progress.items() if name not in ("since", "curve", "selected")}
         return {
             **self.spec.plain(),
