@@ -34,7 +34,7 @@ coverage: setup
 # On a machine with a CUDA device and its own torch.
 test-gpu:
 	$(PYTHON) -m pytest -o addopts= -k 'gpu or triton' tests/test_gpu.py tests/ops tests/benchmarks/test_bench_gpu.py \
-		tests/studies/test_regbench_gpu.py
+		tests/experiments/test_regbench_gpu.py
 
 # The Hugging Face adapter against the newest transformers 5.x, in an environment of its own.
 NEWEST := .venv-newest

@@ -27,9 +27,9 @@ import torch
 from memory_mosaics import LanguageModel, checkpoint
 from memory_mosaics.cli import main
 from memory_mosaics.config import to_plain
+from memory_mosaics.experiments.regbench_models import ARCHITECTURES
 from memory_mosaics.language_model import LanguageModelConfig, parameter_count, weight_count
 from memory_mosaics.models import CODES, PRESETS, memory_mosaic, preset, transformer
-from memory_mosaics.studies.regbench_models import ARCHITECTURES
 from mixers_under_contract import MIXERS, WIDTH
 
 FOLDER = Path(__file__).parent / "golden"

@@ -8,8 +8,8 @@ from jsonargparse import auto_parser
 from memory_mosaics import __version__
 from memory_mosaics.cli import COMMANDS, gather_lists, main
 from memory_mosaics.errors import UserError
+from memory_mosaics.experiments.regbench_models import ARCHITECTURES
 from memory_mosaics.parser import Parser, wanted
-from memory_mosaics.studies.regbench_models import ARCHITECTURES
 
 
 @pytest.mark.parametrize("command", COMMANDS)

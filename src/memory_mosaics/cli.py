@@ -21,16 +21,13 @@ from jsonargparse import auto_cli
 from memory_mosaics.apps import demo
 from memory_mosaics.apps.babistories.commands import COMMANDS as BABISTORIES
 from memory_mosaics.apps.babistories.writers import Writer
+from memory_mosaics.apps.explorer import command as explorer
+from memory_mosaics.apps.serve import server
 from memory_mosaics.apps.story_world import generator
 from memory_mosaics.benchmarks import bench
 from memory_mosaics.checkpoint import STEP
 from memory_mosaics.errors import UserError, one_line, within_memory
-from memory_mosaics.explorer import command as explorer
-from memory_mosaics.files import read_json
-from memory_mosaics.parser import FLAGS, Parser, check_arguments, either
-from memory_mosaics.runtime import Machine
-from memory_mosaics.serving import server
-from memory_mosaics.studies import (
+from memory_mosaics.experiments import (
     anchors,
     attention,
     curves,
@@ -45,6 +42,9 @@ from memory_mosaics.studies import (
     regbench,
     sweep,
 )
+from memory_mosaics.files import read_json
+from memory_mosaics.parser import FLAGS, Parser, check_arguments, either
+from memory_mosaics.runtime import Machine
 from memory_mosaics.text import corpus
 from memory_mosaics.training import trainer
 from memory_mosaics.training.recipe import ModelChoice, Run, Training, as_flag_only, recipe
@@ -106,7 +106,7 @@ def draw(folder: Path) -> None:
     Args:
         folder: where results.json lies, or the file itself; the figures go beside it
     """
-    from memory_mosaics import figures
+    from memory_mosaics.experiments import figures
 
     folder = folder.parent if folder.name == "results.json" else folder
     try:

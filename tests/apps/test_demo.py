@@ -9,7 +9,7 @@ import pytest
 from memory_mosaics import checkpoint
 from memory_mosaics.apps import demo
 from memory_mosaics.cli import main
-from memory_mosaics.studies import moons
+from memory_mosaics.experiments import moons
 
 MOONS = Path(__file__).parents[2] / "experiments" / "three_moons"
 

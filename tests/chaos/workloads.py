@@ -134,7 +134,7 @@ IN_PROCESSES = Workload(lambda given, out: _prepare(given, out, "--workers", "2"
 def make(folder: Path, names: Iterable[str] = WORKLOADS) -> Given:
     """Run everything once undisturbed, and once more counting what it does to its files."""
     from memory_mosaics import results
-    from memory_mosaics.studies import regbench_training
+    from memory_mosaics.experiments import regbench_training
 
     from .crashes import CrashPoints
 

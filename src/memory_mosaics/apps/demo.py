@@ -13,16 +13,16 @@ from typing import Any
 
 import torch
 
-from memory_mosaics import checkpoint, figures
+from memory_mosaics import checkpoint
 from memory_mosaics import results as files
 from memory_mosaics.apps.story_world import stories
 from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.experiments import curves, figures, moons
+from memory_mosaics.experiments.report import Page
 from memory_mosaics.files import read_json
 from memory_mosaics.generation import Draw, generate
 from memory_mosaics.language_model import LanguageModel
-from memory_mosaics.report import Page
 from memory_mosaics.runtime import Machine
-from memory_mosaics.studies import curves, moons
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.sources import find_sources
 from memory_mosaics.text.tokenizer import Tokenizer

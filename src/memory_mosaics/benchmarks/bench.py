@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from memory_mosaics import figures, runtime
 from memory_mosaics import results as files
+from memory_mosaics import runtime
 from memory_mosaics.benchmarks import decode, kernels, memory, profile, train
 from memory_mosaics.benchmarks.clock import Clock, ceilings
 from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.experiments import figures
 from memory_mosaics.files import read_json
 from memory_mosaics.runtime import Machine
 

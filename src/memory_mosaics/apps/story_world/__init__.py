@@ -14,7 +14,7 @@ Importing it makes `stories:COUNT` a source of corpora and `story_memory` a task
 from pathlib import Path
 
 from memory_mosaics.apps.story_world.generator import Story, documents, stories, story
-from memory_mosaics.studies.lm_eval import TASK_FOLDERS
+from memory_mosaics.experiments.lm_eval import TASK_FOLDERS
 from memory_mosaics.text.sources import GENERATORS
 
 __all__ = ["Story", "stories", "story"]

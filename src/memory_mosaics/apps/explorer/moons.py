@@ -1,0 +1,90 @@
+"""The two astronomers of section 5, live: any periods, their predictions and their errors as they watch.
+
+The networks are those of `mosaics moons`, 54 numbers each, trained once and shipped with the page;
+`python -m memory_mosaics.apps.explorer.moons` trains them again.
+"""
+
+import json
+import math
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from memory_mosaics.errors import UserError
+from memory_mosaics.experiments import moons as study
+from memory_mosaics.tasks.moons import MoonNetwork, MoonNetworkConfig, MoonsTask, System
+
+HEADS = (1, 3)
+SHORTEST, LONGEST = 8, 96  # periods that can be chosen, in observations
+TASK = MoonsTask(moons=3, length=800)
+WATCHED = 480  # observations
+WEIGHTS = "astronomers.json"
+
+
+def limits() -> dict[str, int | list[int]]:
+    """What the page's sliders need."""
+    periods = [int(period) for period in TASK.validation.periods]
+    return {"shortest": SHORTEST, "longest": LONGEST, "periods": periods, "watched": WATCHED, "ahead": study.AHEAD}
+
+
+@cache
+def astronomers() -> dict[int, MoonNetwork]:
+    """The trained networks by their number of memories."""
+    kept = json.loads((files("memory_mosaics.apps.explorer") / "assets" / WEIGHTS).read_text(encoding="utf-8"))
+    found = {}
+    for heads in HEADS:
+        found[heads] = network = MoonNetworkConfig(moons=TASK.moons, heads=heads).build()
+        with torch.no_grad():
+            for name, weight in study.weights(network).items():
+                weight.copy_(torch.tensor(kept[str(heads)][name]))
+    return found
+
+
+def watch(periods: list[int], *, seed: int = 0) -> dict[str, Any]:
+    """Moons of these periods from random phases: where they are, and after every observation where each astronomer
+    expects them 25 observations later, and the mean error of his expectations up to then.
+    """
+    if len(periods) != TASK.moons:
+        raise UserError(f"there are {TASK.moons} moons, not {len(periods)}")
+    for period in periods:
+        if not SHORTEST <= period <= LONGEST:
+            raise UserError(f"a period must be between {SHORTEST} and {LONGEST} observations, not {period}")
+    together = math.lcm(*periods)
+    sky = TASK.sequences(System(tuple(periods), together), 1, seed=seed)[:, : WATCHED + study.AHEAD]
+    found: dict[str, Any] = {"periods": periods, "together": together, "slowest": max(periods)}
+    found["truth"] = _angles(sky[0])
+    found["astronomers"] = {}
+    for heads, network in astronomers().items():
+        errors, expected = study.errors_ahead(network, sky)
+        found["astronomers"][str(heads)] = {
+            "error": [round(error, 4) for error in errors[:, 0].mean(dim=0).tolist()],
+            "expected": [[round(number, 3) for number in at] for at in expected[-1, 0].tolist()],
+        }
+    return found
+
+
+def _angles(sky: torch.Tensor) -> list[list[float]]:
+    return [[round(number, 3) for number in at] for at in sky.tolist()]
+
+
+def train(file: Path) -> None:
+    """Train both networks and keep their weights."""
+    kept = {}
+    for heads in HEADS:
+        with TemporaryDirectory() as folder:
+            trained = study.train(TASK, Path(folder), heads=heads, seeds=1)
+        if trained is None:
+            raise KeyboardInterrupt
+        kept[heads] = {
+            name: [[[round(number, 6) for number in pair] for pair in row] for row in weight[0].tolist()]
+            for name, weight in study.weights(trained[0]).items()
+        }
+    file.write_text(json.dumps(kept) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    train(Path(__file__).parent / "assets" / WEIGHTS)

@@ -1,0 +1,250 @@
+"""Induction: section 3 of the paper says that one layer of memories solves what a transformer needs two layers for.
+
+Four models read the trigger-bigram sequences of tasks/induction.py and learn to predict every next token:
+
+    memory                   one block of contextual memory
+    transformer-1            one block of attention, with learned positions
+    transformer-1-shifted    the same, but each key also sees the token before it
+    transformer-2            two blocks of attention
+
+What is measured is the accuracy where a trigger has been seen before. There, the memory finds its current token among
+the keys and answers with the value stored beside it, the token that came next. One attention block cannot: its keys
+and values are of the same token. It needs a first block, or shifted keys, to put a token and its successor together.
+
+Blocks have no channel mixer, since the claim is about the sequence mixers. Initial values, optimiser and step size are
+those of Bietti et al. 2023, the recipe under which the two-block transformer is known to learn; to it the step size
+adds a warm-up and a decay.
+"""
+
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from memory_mosaics import results as files
+from memory_mosaics import runtime
+from memory_mosaics.config import MAX_SEED, MAX_SIZE
+from memory_mosaics.errors import UserError, check_range
+from memory_mosaics.experiments import figures
+from memory_mosaics.extractors import TapsConfig
+from memory_mosaics.language_model import LanguageModelConfig
+from memory_mosaics.memory import ContextualMemoryConfig
+from memory_mosaics.mixers.attention import AttentionConfig, LearnedPositionsConfig
+from memory_mosaics.ops.recall import recall
+from memory_mosaics.runtime import Machine
+from memory_mosaics.sizes import check_memory
+from memory_mosaics.tasks.induction import HELD_OUT, Induction, InductionTask, measure
+from memory_mosaics.tasks.task import CountedBatch
+from memory_mosaics.training.recipe import TaskRun, Training
+from memory_mosaics.training.trainer import Diverged, Trainer
+
+# The triggers are the five most frequent tokens. With random ones a model must also guess, from one occurrence, whether
+# a token is a trigger at all, and even the best guess is at times wrong.
+TASK = InductionTask(fixed_triggers=True)
+HEADS = 4
+LABELS = {
+    "memory": "contextual memory, 1 block",
+    "transformer-1": "transformer, 1 block",
+    "transformer-1-shifted": "transformer, 1 block, shifted keys",
+    "transformer-2": "transformer, 2 blocks",
+}
+RULES = {
+    "token-memory": "rule: what followed this token here",
+    "bigram": "rule: what follows this token on average",
+}
+
+
+def run(
+    out: Path = Path("runs/induction"),
+    *,
+    task: InductionTask = TASK,
+    steps: int = 600,
+    batch_size: int = 32,
+    width: int = 128,
+    step_size: float = 0.01,
+    seed: int = 0,
+    seeds: int = 1,
+) -> dict[str, Any]:
+    """Train one block of memory and three transformers on the induction task, side by side.
+
+    A few minutes on two CPU cores. Ctrl-C stops early and keeps what is finished.
+
+    Args:
+        out: Folder for results.json and induction.png.
+        task: The sequences: vocabulary, length, number and kind of triggers.
+        steps: Training steps of each model.
+        batch_size: Sequences in a step.
+        width: Width of the models; each has 4 heads.
+        step_size: Largest step size of AdamW.
+        seed: Of the data and of the initial values.
+        seeds: Models of each kind, with consecutive seeds; the table has mean and lowest, the figure the first.
+    """
+    settings = {"steps": steps, "batch_size": batch_size, "width": width, "step_size": step_size, "seed": seed}
+    settings |= {"seeds": seeds}
+    held_out = check(settings, task)
+    figures.check()
+    files.prepare(out)
+    results = {"study": "induction", "interrupted": False, "settings": settings | {"heads": HEADS} | asdict(task)}
+    results |= files.surroundings() | {"data": describe(task, held_out), "rules": rules(task, held_out), "models": {}}
+    start = time.perf_counter()
+    try:
+        for name, config in models(task, width=width).items():
+            for one in range(seed, seed + seeds):
+                folder = out / "runs" / f"{name}-seed{one}"
+                record = train(name, config, task, settings, folder, seed=one, held_out=held_out)
+                if record is None:
+                    raise KeyboardInterrupt
+                about = {"label": LABELS[name], "blocks": config.blocks, "seeds": []}
+                first = results["models"].setdefault(name, about | record)
+                first["seeds"].append({"seed": one} | record["final"])
+    except KeyboardInterrupt:
+        results["interrupted"] = True
+    results["seconds"] = round(time.perf_counter() - start, 1)
+    files.write(out / "results.json", results)
+    drawn = figures.draw(results, out) if results["models"] else []
+    stopped = "Stopped early; what was finished is kept. " if results["interrupted"] else ""
+    print(f"{table(results)}\n{stopped}Results: {out / 'results.json'}. Figure: {drawn[0] if drawn else 'none'}.")
+    return results
+
+
+def check(settings: dict[str, Any], task: InductionTask) -> CountedBatch:
+    """The held-out sequences, once everything that is asked for makes sense."""
+    for name, value in settings.items():
+        if value < 0 or (value == 0 and name != "seed"):
+            raise UserError(f"{name} must be {'0 or more' if name == 'seed' else 'more than 0'}, not {value}")
+    check_range(1, 10_000, seeds=settings["seeds"])
+    check_range(1, MAX_SIZE, steps=settings["steps"])
+    check_range(0, MAX_SEED, seed=settings["seed"])
+    if settings["width"] % HEADS:
+        raise UserError(f"width {settings['width']} does not split into {HEADS} heads; choose a multiple of {HEADS}")
+    rows = max(HELD_OUT, settings["batch_size"])  # of 8 bytes, with their random numbers and targets
+    need = 16 * task.vocabulary**2 + rows * (24 * task.length + task.vocabulary)
+    check_memory("this task", need, advice="choose a smaller vocabulary, length or batch_size")
+    held_out = task.held_out(settings["seed"])
+    if not (held_out.counted & (held_out.inputs != held_out.targets)).any():
+        sizes = f"triggers ({task.triggers}) or length ({task.length})"
+        raise UserError(f"no trigger of this task occurs twice; raise {sizes}")
+    return held_out
+
+
+def models(task: InductionTask, *, width: int) -> dict[str, LanguageModelConfig]:
+    """The four models by name."""
+    memory = LanguageModelConfig(
+        vocabulary=task.vocabulary,
+        width=width,
+        blocks=1,
+        context=task.length,
+        tied=False,
+        sequence_mixer=ContextualMemoryConfig(heads=HEADS),
+        init="pytorch",  # from GPT-2's small values the two-block transformer takes far longer to find the solution
+    )
+    attention = AttentionConfig(heads=HEADS)
+    transformer = replace(memory, sequence_mixer=attention, positions=LearnedPositionsConfig(context=task.length))
+    shifted = replace(attention, key=TapsConfig(back=1, peek=0, norm=False))
+    return {
+        "memory": memory,
+        "transformer-1": transformer,
+        "transformer-1-shifted": replace(transformer, sequence_mixer=shifted),
+        "transformer-2": replace(transformer, blocks=2),
+    }
+
+
+def train(
+    name: str,
+    config: LanguageModelConfig,
+    task: InductionTask,
+    settings: dict[str, Any],
+    out: Path,
+    *,
+    seed: int,
+    held_out: CountedBatch,
+) -> dict[str, Any] | None:
+    """Train a model of this kind, or go on with it; the curve and the final measures, or nothing if told to stop."""
+    training = Training(
+        steps=settings["steps"],
+        batch=settings["batch_size"],
+        learning_rate=settings["step_size"],
+        final_learning_rate=0.0,
+        warm_up=20,
+        schedule="trapezoid",
+        betas=(0.9, 0.99),
+        weight_decay=0.01,
+        decay_all=True,
+        clip=None,
+        seed=seed,
+    )
+    machine = Machine(device="cpu", samples=0, log_every=settings["steps"], save_every=max(1, settings["steps"] // 4))
+    run = TaskRun(out=out, name=LABELS[name], task=task, model=config, training=training, machine=machine)
+    with torch.random.fork_rng(devices=[]), runtime.start(machine) as here:
+        sizes = {"batch_size": training.batch, "steps": training.steps}
+        induction = Induction(task, **sizes, seed=seed, held_out=held_out)
+        trainer = Trainer(run, induction, config, here)
+        first = induction.evaluate(trainer.model.eval(), here)
+        try:
+            results = trainer.run()
+        except Diverged:
+            raise UserError(
+                f"the loss of {run.name} overflows; lower step_size, now {training.learning_rate}"
+            ) from None
+    if results["interrupted"]:
+        return None
+    names = ("accuracy", "accuracy_changing", "accuracy_others")
+    final = {measure: trainer.progress[measure] for measure in names} | {"loss": trainer.progress["valid_loss"]}
+    curve = [[0, first["valid_loss"], first["accuracy"]]]
+    curve += [[step, loss, accuracy] for step, _, loss, accuracy, *_ in trainer.progress["curve"]]
+    seconds = round(trainer.progress["seconds"], 1)
+    return {"curve": curve, "parameters": results["parameters"], "final": final, "seconds": seconds}
+
+
+def rules(task: InductionTask, batch: CountedBatch) -> dict[str, Any]:
+    """Two rules that need no training, measured like the models.
+
+    The first is a memory with nothing learned: the key is the current token, the value is the next one, and a sharp
+    recall answers with what followed the same token earlier. The second knows the statistics of the language alone.
+    """
+    tokens, following = (F.one_hot(x, task.vocabulary).float()[:, :, None] for x in (batch.inputs, batch.targets))
+    recalled = recall(tokens, tokens, following, sharpness=100.0, known=0)[:, :, 0]
+    expected = torch.from_numpy(task.chain.bigram).float()[batch.inputs]
+    shares = {"token-memory": measure(recalled, batch), "bigram": measure(expected.log(), batch)}
+    return {
+        name: {"label": RULES[name], "final": {key: value for key, value in share.items() if key != "loss"}}
+        for name, share in shares.items()
+    }
+
+
+def describe(task: InductionTask, batch: CountedBatch) -> dict[str, float]:
+    """What the sequences are like: entropies in nats, and how many positions are counted."""
+    unigram = task.chain.unigram
+    repeats = batch.counted & (batch.inputs == batch.targets)
+    return {
+        "bigram_entropy": round(task.chain.entropy(), 4),
+        "unigram_entropy": round(float(-(unigram * np.log(unigram)).sum()), 4),
+        "counted_share": round(batch.counted.float().mean().item(), 4),
+        "repeating_share_of_counted": round(repeats.sum().item() / batch.counted.sum().item(), 4),
+    }
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as text, one line a model."""
+    seeds = results["settings"].get("seeds", 1)
+    over = f", mean and lowest of {seeds} seeds" if seeds > 1 else ""
+    lines = [
+        f"Accuracy on held-out sequences{over}, at positions where",
+        "    seen      the trigger has occurred before, so that its output is known from the context",
+        "    changing  the same, and the output is another token than the trigger",
+        "    others    only the statistics of the language help",
+        f"{'':<42}{'parameters':>10}{'seen':>8}{'lowest':>8}{'changing':>10}{'others':>8}{'loss':>8}",
+    ]
+    for record in (*results["models"].values(), *results["rules"].values()):
+        parameters = f"{record['parameters']:,}" if "parameters" in record else ""
+        line = f"{record['label']:<42}{parameters:>10}"
+        finals = record.get("seeds") or [record["final"]]
+        means = {name: float(np.mean([final[name] for final in finals])) for name in record["final"]}
+        lowest = min(final["accuracy"] for final in finals)
+        line += f"{means['accuracy']:>8.3f}{lowest:>8.3f}{means['accuracy_changing']:>10.3f}"
+        lines.append(line + f"{means['accuracy_others']:>8.3f}" + (f"{means['loss']:>8.3f}" if "loss" in means else ""))
+    return "\n".join(lines)

@@ -1,0 +1,296 @@
+"""Three moons: section 5 of the paper and its appendix A.
+
+Two networks of 54 numbers predict where three moons will be. One has a single memory of all positions, like the
+astronomer who keeps one table; the other has a memory for each of three learned combinations, like the one who keeps
+three. Training makes each combination one moon ("predictive disentanglement"), and the second network is right after
+the slowest moon has returned once, long before the whole system has.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from memory_mosaics import results as files
+from memory_mosaics import runtime
+from memory_mosaics.config import MAX_SEED, MAX_SIZE
+from memory_mosaics.errors import UserError, check_range, one_line
+from memory_mosaics.experiments import figures
+from memory_mosaics.ops.recall import merge, recall_with_lse
+from memory_mosaics.runtime import Machine
+from memory_mosaics.shapes import Float
+from memory_mosaics.tasks.moons import (
+    BATCH_SIZE,
+    MARGIN,
+    SHARPNESS,
+    MoonNetwork,
+    MoonNetworkConfig,
+    Moons,
+    MoonsTask,
+    System,
+    shortest,
+)
+from memory_mosaics.training.log import read
+from memory_mosaics.training.recipe import TaskRun, Training
+from memory_mosaics.training.trainer import Diverged, Trainer
+
+LEARNING_RATE = 0.06
+AHEAD = 25  # steps of a prediction that feeds on itself
+CONTEXTS = (30, 60, 110, 290)  # at which the strip of figures asks both networks
+STRIDE = 4  # of the attention maps, which would otherwise fill the results
+
+
+def run(
+    out: Path = Path("runs/moons"),
+    *,
+    heads: list[int] | None = None,
+    seeds: int = 1,
+    moons: int = 3,
+    steps: int = 500,
+    sequences: int = 512,
+    seed: int = 0,
+    integer_periods: bool = True,
+) -> dict[str, Any]:
+    """Train networks of one and of three memories to predict three moons, measure both, and draw what they do.
+
+    A minute on two CPU cores for one seed. Ctrl-C stops early and keeps what is finished.
+
+    Args:
+        out: Folder for results.json and the figures.
+        heads: Memories of each network, which must divide the number of moons; by default one, and one for each moon.
+        seeds: Networks of each kind, trained side by side; the figures show the first.
+        moons: Moons of a system.
+        steps: Training steps.
+        sequences: Sequences over which the error is averaged.
+        seed: Of the first network's initial values and sequences.
+        integer_periods: Round the periods down to integers; false for the periods of the authors' code, 44.4, 66.7 and
+            88.9 observations in place of 44, 66 and 88.
+    """
+    heads = sorted({1, moons}) if heads is None else heads
+    settings: dict[str, Any] = {
+        "heads": heads,
+        "seeds": seeds,
+        "moons": moons,
+        "steps": steps,
+        "sequences": sequences,
+        "seed": seed,
+        "integer_periods": integer_periods,
+    }
+    check_range(1, 10_000, seeds=seeds)
+    check_range(1, 100_000, sequences=sequences)
+    check_range(1, MAX_SIZE, steps=steps)
+    check_range(0, MAX_SEED, seed=seed)
+    task = MoonsTask(moons=moons, length=max(800, 4 * shortest(moons)), integer_periods=integer_periods)
+    for count in heads:
+        MoonNetworkConfig(moons=moons, heads=count)
+    figures.check()
+    files.prepare(out)
+    shown = {"training": max(task.training, key=lambda system: system.lcm - max(system.periods))}
+    shown["validation"] = task.validation
+    longest = math.ceil(task.validation.lcm) + 70
+    sky = task.sequences(task.validation, 1, seed=2**22)[:, : max(longest, *CONTEXTS) + AHEAD + 1]
+    settings |= {"batch_size": BATCH_SIZE, "attention_stride": STRIDE}
+    results: dict[str, Any] = {"study": "moons", "interrupted": False, "settings": settings}
+    results |= files.surroundings() | {"systems": {split: asdict(system) for split, system in shown.items()}}
+    truth = [sky[0, context : context + AHEAD].tolist() for context in CONTEXTS]
+    results |= {"sky": {"contexts": list(CONTEXTS), "truth": truth}, "networks": {}}
+    start = time.perf_counter()
+    try:
+        for count in heads:
+            begin = time.perf_counter()
+            name = f"{count}-heads-{seeds}-seeds"
+            trained = train(task, out / "runs" / name, heads=count, seeds=seeds, steps=steps, seed=seed)
+            if trained is None:
+                raise KeyboardInterrupt
+            nets, curve = trained
+            net = pick(nets, 0)
+            predicted = errors_ahead(net, sky)[1]
+            results["networks"][str(count)] = {
+                "label": f"{count} memor{'ies' if count > 1 else 'y'}",
+                "parameters": sum(weight.numel() for weight in net.parameters()),
+                "curve": curve,
+                "seeds": judge(nets, task, heads=count, seeds=seeds),
+                "error": {split: error_curve(net, task, x, sequences, longest) for split, x in shown.items()},
+                "weights": {name: weight[0].norm(dim=-1).tolist() for name, weight in weights(net).items()},
+                "attention": {"weights": attention(net, sky[:, :longest])},
+                "sky": [predicted[:, 0, context - 1].tolist() for context in CONTEXTS],
+                "seconds": round(time.perf_counter() - begin, 1),
+            }
+    except KeyboardInterrupt:
+        results["interrupted"] = True
+    results["seconds"] = round(time.perf_counter() - start, 1)
+    files.write(out / "results.json", results)
+    drawn = figures.draw(results, out) if results["networks"] else []
+    print(table(results))
+    print(f"Results: {out / 'results.json'}. Figures: {', '.join(file.name for file in drawn) or 'none'} beside it.")
+    return results
+
+
+def table(results: dict[str, Any]) -> str:
+    """One line a network."""
+    system = results["systems"]["validation"]
+    first, last = window(**system)
+    periods = ", ".join(f"{period:.4g}" for period in system["periods"])
+    lines = [
+        f"Moons with periods {periods}, a combination never trained on, return together after {system['lcm']:.4g}.",
+        f"Errors between {first} and {last} observations, the worst seed:",
+        f"{'':<12}{'parameters':>12}{'converged':>12}{'1 step':>9}{'25 steps':>10}{'score':>8}{'seconds':>9}",
+    ]
+    for record in results["networks"].values():
+        seeds = record["seeds"]
+        share = f"{sum(seed['converged'] for seed in seeds)} of {len(seeds)}"
+        worst = (max(seed["error_1"] for seed in seeds), max(seed["error_25"] for seed in seeds))
+        score = min(seed["score"] for seed in seeds)
+        line = f"{record['label']:<12}{record['parameters']:>12}{share:>12}{worst[0]:>9.3f}{worst[1]:>10.3f}"
+        lines.append(line + f"{score:>8.3f}{record['seconds']:>9.0f}")
+    return "\n".join(lines)
+
+
+@torch.no_grad()
+def attention(net: MoonNetwork, x: Float[Tensor, "one T W"]) -> list[list[list[float]]]:
+    """The retrieval weights of every memory along one sequence, averaged over squares of STRIDE x STRIDE."""
+    keys = net.key(x)[0][0].transpose(0, 1)  # (H, T, D)
+    earlier = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril(-1)
+    weights = (SHARPNESS * keys @ keys.transpose(1, 2)).masked_fill(~earlier, -torch.inf).softmax(-1).nan_to_num(0)
+    coarse = nn.functional.avg_pool2d(weights, STRIDE) * STRIDE
+    return [[[round(value, 3) for value in row] for row in head] for head in coarse.tolist()]
+
+
+def weights(net: MoonNetwork) -> dict[str, Tensor]:
+    """The three matrices, each (copies, moons, moons, 2)."""
+    return {"phi": net.key.map.weight, "psi": net.value.map.weight, "z": net.combine.map.weight}  # type: ignore
+
+
+def pick(net: MoonNetwork, copy: int) -> MoonNetwork:
+    """One of the networks that were trained side by side."""
+    chosen = replace(net.config, copies=1).build()
+    with torch.no_grad():
+        for one, all_ in zip(weights(chosen).values(), weights(net).values(), strict=True):
+            one.copy_(all_[copy : copy + 1])
+    return chosen.requires_grad_(False)
+
+
+def train(
+    task: MoonsTask, out: Path, *, heads: int, seeds: int, steps: int = 500, seed: int = 0
+) -> tuple[MoonNetwork, list[list[int | float]]] | None:
+    """`seeds` networks side by side, each with initial values and sequences of its own; and the loss of each at times.
+
+    The learning rate of Adam falls linearly to zero. Nothing is returned if it was told to stop.
+    """
+    config = MoonNetworkConfig(moons=task.moons, heads=heads, copies=seeds)
+    training = Training(
+        steps=steps,
+        batch=BATCH_SIZE,
+        learning_rate=LEARNING_RATE,
+        final_learning_rate=0.0,
+        warm_up=0,
+        schedule="linear",
+        weight_decay=0.0,
+        clip=None,
+        seed=seed,
+        evaluate_every=steps,
+    )
+    machine = Machine(device="cpu", samples=0, log_every=max(steps // 60, 1), save_every=max(1, steps // 5))
+    run = TaskRun(
+        out=out,
+        name=f"{heads} memor{'ies' if heads > 1 else 'y'}, {seeds} network{'s' if seeds > 1 else ''}",
+        task=task,
+        model=config,
+        training=training,
+        machine=machine,
+    )
+    with torch.random.fork_rng(devices=[]), runtime.start(machine) as here:
+        trainer = Trainer(run, Moons(task, steps=steps, copies=seeds, seed=seed), config, here)
+        try:
+            if trainer.run()["interrupted"]:
+                return None
+        except Diverged as error:
+            raise UserError(f"the loss of heads {heads} has diverged: {one_line(error)}") from None
+    lines = [line for line in read(out / "log.jsonl") if "loss" in line]
+    curve = [[line["step"], *(round(loss, 7) for loss in line.get("losses", [line["loss"]]))] for line in lines]
+    return trainer.model.requires_grad_(False), curve  # type: ignore[return-value]
+
+
+def modulus(difference: Float[Tensor, "*B W"]) -> Float[Tensor, "*B"]:
+    """Mean over the moons of how far a prediction is from the truth."""
+    return difference.unflatten(-1, (-1, 2)).norm(dim=-1).mean(dim=-1)
+
+
+@torch.no_grad()
+def errors_ahead(
+    net: MoonNetwork, x: Float[Tensor, "B T W"], *, ahead: int = AHEAD
+) -> tuple[Float[Tensor, "ahead B C"], Float[Tensor, "ahead B C W"]]:
+    """Errors and predictions 1 to `ahead` steps beyond every context x_0 .. x_c, c = 0 .. T - ahead - 1, in one pass.
+
+    All contexts share the pairs stored along x. Each goes on alone with the pairs that its own predictions make, in a
+    second, small memory whose answer is merged exactly with that of the first.
+    """
+    contexts = x.shape[1] - ahead
+    keys, _ = net.key(x)
+    values, _ = net.value(x)
+    shared_keys, shared_values = keys[:, :contexts], values[:, :contexts]
+    own_keys, own_values = [], []
+    now, found, predicted = x[:, :contexts], [], []
+    for step in range(1, ahead + 1):
+        key = net.key(now)[0]
+        answer = recall_with_lse(key, shared_keys, shared_values, SHARPNESS, known=0)
+        if own_keys:
+            own = (torch.stack(part, dim=2).flatten(0, 1) for part in (own_keys, own_values))  # (B*C, step - 1, H, D)
+            alone = recall_with_lse(key.flatten(0, 1)[:, None], *own, SHARPNESS)
+            answer = merge(answer, tuple(part[:, 0].unflatten(0, key.shape[:2]) for part in alone))  # type: ignore
+        now = net.combine(answer[0])
+        own_keys.append(key)
+        own_values.append(net.value.map(now).unflatten(-1, key.shape[2:]))  # type: ignore
+        predicted.append(now)
+        found.append(modulus(now - x[:, step : step + contexts]))
+    return torch.stack(found), torch.stack(predicted)
+
+
+def error_curve(net: MoonNetwork, task: MoonsTask, system: System, sequences: int, longest: int) -> list[float]:
+    """Mean error of 25 steps beyond contexts of 1 .. longest observations, over many sequences of one system."""
+    x = task.sequences(system, sequences, seed=2**20)[:, : longest + AHEAD]
+    bar = tqdm(x.split(16), desc="measuring", leave=False, disable=None)
+    parts = [errors_ahead(net, part)[0].mean(dim=0).sum(dim=0) for part in bar]
+    return [round(error, 4) for error in (torch.stack(parts).sum(dim=0) / sequences).tolist()]
+
+
+def disentanglement(net: MoonNetwork, *, heads: int) -> list[float]:
+    """For every copy, how much of the matrices links each memory with one moon: 1 where that is all they do.
+
+    W_phi and W_psi lead from moons to memories, W_z back. The share is that of the squared moduli, the mean over
+    memories and over the three matrices, under the best order of the moons; the same order must serve all three.
+    """
+    scores = []
+    for phi, psi, z in zip(*(w.square().sum(dim=-1) for w in weights(net).values()), strict=True):
+        by_head = torch.stack([w.unflatten(0, (heads, -1)).sum(dim=1) for w in (phi, psi, z.T)])  # (3, heads, moons)
+        shares = (by_head / by_head.sum(dim=-1, keepdim=True)).mean(dim=0)
+        orders = permutations(range(shares.shape[1]), heads)
+        scores.append(max(float(shares[range(heads), list(order)].mean()) for order in orders))
+    return scores
+
+
+def window(periods: Sequence[int | float], lcm: int | float) -> tuple[int, int]:
+    """Contexts in which every moon has returned but the system has not; the next 50 where both happen at once."""
+    first, last = math.ceil(max(periods)) + MARGIN, math.floor(lcm) - MARGIN
+    return first, last if first < last else first + 50
+
+
+def judge(net: MoonNetwork, task: MoonsTask, *, heads: int, seeds: int, sequences: int = 8) -> list[dict[str, Any]]:
+    """Every seed on the validation system, between the return of the slowest moon and that of the system."""
+    system = task.validation
+    first, last = window(system.periods, system.lcm)
+    x = task.sequences(system, sequences, seed=2**21)[:, : last + AHEAD]
+    scores, found = disentanglement(net, heads=heads), []
+    for one in tqdm(range(seeds), desc="judging", unit="seed", leave=False, disable=None):
+        error = errors_ahead(pick(net, one), x)[0][:, :, first:].mean(dim=(1, 2))
+        near, far = round(error[0].item(), 4), round(error.mean().item(), 4)
+        measured = {"error_1": near, "error_25": far, "score": round(scores[one], 4)}
+        found.append(measured | {"converged": near < 0.05 and far < 0.15})
+    return found

@@ -1,0 +1,198 @@
+"""A text that keeps changing is read as if it had always been so; edits do to answers what they say."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from memory_mosaics import LanguageModel
+from memory_mosaics.apps.explorer.analysis import detail, overview, page, retrieved, spelt
+from memory_mosaics.apps.explorer.reading import GRID, Edit, Engine, Reading, common
+from memory_mosaics.inspection import look
+from memory_mosaics.language_model import LanguageModelConfig
+from memory_mosaics.memory import PersistentMemoryConfig
+from memory_mosaics.text.tokenizer import byte_tokenizer
+from mixers_under_contract import MIXERS, WIDTH
+
+LENGTHS = [175, 150, 64, 65, 1, 0, 128, 175]
+
+
+def features(reading: Reading) -> torch.Tensor:
+    return torch.cat([stretch.features for stretch in reading.stretches])
+
+
+def whole(model: LanguageModel, tokens: list[int]) -> torch.Tensor:
+    with torch.no_grad():
+        return model.features(model.embedding(torch.tensor([tokens])))[0][0]
+
+
+@pytest.mark.parametrize("name", [name for name in MIXERS if "positions" not in name and name != "dropped inputs"])
+def test_a_changing_text_is_read_as_a_whole_one(name):
+    """Whatever the mixer: what grows in its state is a prefix of what it grows to."""
+    persistent = PersistentMemoryConfig(heads=2, slots=5)
+    model = LanguageModel(
+        LanguageModelConfig(vocabulary=50, width=WIDTH, blocks=2, sequence_mixer=MIXERS[name], channel_mixer=persistent)
+    ).eval()
+    reading = Reading(Engine(model))
+    generator = torch.Generator().manual_seed(3)
+    tokens: list[int] = torch.randint(50, (170,), generator=generator).tolist()
+    reading.read(tokens)
+    for change in (170, 169, 100, 64, 3, 0):  # from the end to the first token
+        tokens = tokens[:change] + torch.randint(50, (max(1, 175 - change),), generator=generator).tolist()
+        reading.read(tokens)
+        assert reading.read_again <= len(tokens) - change // GRID * GRID
+        torch.testing.assert_close(features(reading), whole(model, tokens), atol=2e-4, rtol=1e-3)
+    for length in LENGTHS:
+        reading.read(tokens[:length])
+        assert sum(len(stretch.tokens) for stretch in reading.stretches) == length
+    torch.testing.assert_close(features(reading), whole(model, tokens), atol=2e-4, rtol=1e-3)
+
+
+def test_nothing_is_read_twice(mosaic):
+    reading = Reading(Engine(mosaic.model))
+    tokens = list(range(200))
+    reading.read(tokens)
+    reading.read(tokens)
+    assert reading.read_again == 0
+    reading.read([*tokens, 7])
+    assert reading.read_again == 201 - 3 * GRID
+
+
+@pytest.mark.parametrize("name", ["mosaic", "twin", "rotary"])
+def test_it_shows_what_inspect_shows(name, request):
+    trained = request.getfixturevalue(name)
+    tokens = (torch.arange(90) * 7 % 280).tolist()
+    reading = Reading(Engine(trained.model))
+    reading.read(tokens)
+    for position in (0, 1, 63, 64, 89):
+        wanted = look(trained.model, torch.tensor(tokens), position=position, top=3)
+        found = overview(reading, position, position + 1)
+        for layer, each, shown in zip(reading.engine.layers, wanted, found, strict=True):
+            torch.testing.assert_close(
+                torch.tensor(shown["effective"][0]), torch.tensor(each.effective), rtol=2e-3, atol=1e-4
+            )
+            pairs = detail(reading, trained.tokenizer, layer, 1, position, position + 1)[0]["pairs"][:3]
+            weights = [weight for weight in each.weights[1].tolist() if weight >= 6e-4]
+            assert [weight for _, weight in pairs] == pytest.approx(weights[: len(pairs)], abs=1e-4)
+            assert len(pairs) >= len(weights)
+
+
+@pytest.mark.parametrize("placement", ["pre", "post"])
+def test_contributions_add_up_to_the_logits(mosaic, placement):
+    """Of all memories and the embedding; there are no biases, and every mixer recalls."""
+    tokens = (torch.arange(80) * 7 % 280).tolist()
+    model = LanguageModel(replace(mosaic.model.config, norm_placement=placement)).eval()
+    model.load_state_dict(mosaic.model.state_dict())
+    reading = Reading(Engine(model))
+    reading.read(tokens)
+    total = sum(retrieved(reading, layer, 64, 80)[1].sum(dim=1) for layer in reading.engine.layers)
+    x = model.embedding.weight[torch.tensor(tokens[64:])].detach()
+    norms = [norm for block in model.blocks for norm in (block.sequence_norm, block.channel_norm)]
+    spreads = reading.stretches[1].spreads.unbind(dim=-1)
+    for norm, spread in zip([*(norms if placement == "post" else []), model.norm], spreads, strict=True):
+        x = (x - x.mean(dim=-1, keepdim=True)) / spread[:, None] * norm.weight
+    torch.testing.assert_close((total + x).detach(), whole(model, tokens)[64:], atol=1e-4, rtol=1e-3)
+
+
+def test_losses_and_shares_are_the_models(mosaic):
+    tokens = (torch.arange(150) * 7 % 280).tolist()
+    reading = Reading(Engine(mosaic.model))
+    reading.read(tokens)
+    with torch.no_grad():
+        logs = mosaic.model(torch.tensor([tokens]))[0][0].log_softmax(dim=-1)
+    for first, last in ((0, 150), (60, 70), (64, 128), (149, 150)):
+        found = page(reading, mosaic.tokenizer, first, last)
+        assert len(found["losses"]) == len(found["best"]) == last - first
+        assert (found["losses"][0] is None) == (first == 0)
+        for token in range(max(first, 1), last):
+            assert found["losses"][token - first] == pytest.approx(-float(logs[token - 1, tokens[token]]), abs=2e-3)
+        text, share, index = found["best"][-1][0]
+        assert index == int(logs[last - 1].argmax())
+        assert share == pytest.approx(math.exp(float(logs[last - 1, index])), abs=1e-3)
+        assert text == mosaic.tokenizer.said(index)
+
+
+@pytest.mark.parametrize("name", ["mosaic", "rotary"])
+def test_a_removed_pair_is_gone_and_the_rest_shares_its_weight(name, request):
+    trained = request.getfixturevalue(name)
+    tokens = (torch.arange(90) * 7 % 280).tolist()
+    plain, edited = Reading(Engine(trained.model)), Reading(Engine(trained.model))
+    plain.read(tokens)
+    edited.read(tokens, [Edit(block=0, kind="sequence", head=2, place=5)], plain)
+    before, _ = retrieved(plain, (0, "sequence"), 64, 90)
+    after, _ = retrieved(edited, (0, "sequence"), 64, 90)
+    assert not after[:, 2, 5].any()
+    rest = before[:, 2].clone()
+    rest[:, 5] = 0
+    torch.testing.assert_close(after[:, 2], rest / rest.sum(dim=-1, keepdim=True))
+    torch.testing.assert_close(after[:, :2], before[:, :2])
+    changed = (features(edited) - features(plain)).abs().amax(dim=-1)
+    assert changed[:5].max() < 1e-5
+    assert changed[6:].max() > 1e-4
+
+
+def test_a_memory_that_is_off_adds_nothing(mosaic):
+    tokens = (torch.arange(90) * 7 % 280).tolist()
+    for kind in ("sequence", "channel"):
+        plain, edited = Reading(Engine(mosaic.model)), Reading(Engine(mosaic.model))
+        plain.read(tokens)
+        edited.read(tokens, [Edit(block=1, kind=kind, head=3)], plain)
+        adds = retrieved(edited, (1, kind), 64, 90)[1]
+        assert not adds[:, 3].any()
+        assert adds[:, :3].any()
+        assert (features(edited) - features(plain)).abs().max() > 1e-3
+        edited.read(tokens, [], plain)
+        torch.testing.assert_close(features(edited), features(plain), rtol=0, atol=0)
+
+
+def test_slots_of_a_persistent_memory_can_be_removed(mosaic):
+    tokens = list(range(40))
+    plain, edited = Reading(Engine(mosaic.model)), Reading(Engine(mosaic.model))
+    plain.read(tokens)
+    slot = int(retrieved(plain, (0, "channel"), 39, 40)[0][0, 1].argmax())
+    edited.read(tokens, [Edit(block=0, kind="channel", head=1, place=slot)], plain)
+    assert not retrieved(edited, (0, "channel"), 0, 40)[0][:, 1, slot].any()
+    assert retrieved(edited, (0, "channel"), 0, 40)[0][:, 0, slot].any()
+
+
+@pytest.mark.parametrize(("name", "peek"), [("mosaic", 1), ("rotary", 0)])
+def test_a_pair_written_anew_is_that_of_another_text(name, peek, request):
+    """In the first block, whose inputs do not depend on what else was read: all heads rewritten are the other text."""
+    trained = request.getfixturevalue(name)
+    engine = Engine(trained.model)
+    tokens = (torch.arange(90) * 7 % 280).tolist()
+    other = [*tokens[:70], 33, *tokens[71:]]
+    plain, edited, another = (Reading(engine) for _ in range(3))
+    plain.read(tokens)
+    another.read(other)
+    edited.read(tokens, [Edit(block=0, kind="sequence", head=2, place=70 - peek, token=33)], plain)
+    value = edited.changes[0, "sequence"].written[0][2]
+    torch.testing.assert_close(value, another.pairs[0, "sequence"].values[0, 70 - peek, 2], atol=1e-5, rtol=1e-4)
+    assert (features(edited) - features(plain)).abs().max() > 1e-4
+    wanted = plain.pairs[0, "sequence"].values.clone()
+    wanted[0, 70 - peek, 2] = value
+    question = edited.question((0, "sequence"), 1, slice(20, 26))
+    torch.testing.assert_close(question.pairs.values[2, :, 0], wanted[0, :, 2])
+
+
+def test_edits_are_read_from_where_they_reach(mosaic):
+    tokens = list(range(250))
+    plain, edited = Reading(Engine(mosaic.model)), Reading(Engine(mosaic.model))
+    plain.read(tokens)
+    edited.read(tokens, [Edit(block=0, kind="sequence", head=0, place=200)], plain)
+    edited.read(tokens, [Edit(block=0, kind="sequence", head=0, place=210)], plain)
+    assert edited.read_again == 250 - 3 * GRID
+    edited.read(tokens, [Edit(block=0, kind="sequence", head=0)], plain)
+    assert edited.read_again == 250
+
+
+def test_letters_of_several_tokens_are_spelt_once():
+    tokenizer = byte_tokenizer()
+    pieces = spelt(tokenizer, tokenizer.encode("a😀b"))
+    assert pieces == ["a", "", "", "", "😀", "b"]
+
+
+def test_common_beginnings():
+    assert common([1, 2, 3], [1, 2, 4]) == 2
+    assert common([], [1]) == 0

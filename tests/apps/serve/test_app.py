@@ -1,0 +1,188 @@
+"""What comes over the wire, well formed or not, and what a server answers."""
+
+import json
+import socket
+
+import pytest
+
+from apps.serve.conftest import asked_by_hand, in_a_thread
+from memory_mosaics.cli import main
+from waiting import until
+
+pytest.importorskip("fastapi", reason="pip install 'memory-mosaics[serve]'")
+pytest.importorskip("uvicorn", reason="pip install 'memory-mosaics[serve]'")
+
+
+def test_the_same_seed_as_mosaics_generate(ask, story_run, capsys):
+    assert (
+        main(["generate", str(story_run), "--prompt", "Once", "--length", "20", "--seed", "5", "--device", "cpu"]) == 0
+    )
+    _, _, answer = ask("/v1/completions", {"prompt": "Once", "max_tokens": 20, "seed": 5, "temperature": 0.8})
+    assert capsys.readouterr().out.endswith("Once" + answer["choices"][0]["text"] + "\n")
+
+
+def test_an_empty_prompt_begins_a_text(ask, server):
+    end = server[0].trained.tokenizer.end_of_text
+    texts = [
+        ask("/v1/completions", {"prompt": prompt, "temperature": 0})[2]["choices"][0]["text"] for prompt in ("", [end])
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_log_probabilities(ask):
+    asked = {"prompt": "Once there", "max_tokens": 6, "logprobs": 2, "temperature": 0, "stop": ["zz"]}
+    _, _, answer = ask("/v1/completions", asked)
+    text, logs = answer["choices"][0]["text"], answer["choices"][0]["logprobs"]
+    assert "".join(logs["tokens"]) == text
+    assert [text[at:][: len(token)] for at, token in zip(logs["text_offset"], logs["tokens"], strict=True)] == logs[
+        "tokens"
+    ]
+    assert all(log <= 0 for log in logs["token_logprobs"])
+
+
+def test_a_stream_ends_with_done(ask):
+    status, _, text = ask("/v1/completions", {"prompt": "Once", "stream": True, "n": 2, "max_tokens": 4})
+    assert status == 200
+    events = [line.removeprefix("data: ") for line in text.strip().split("\n\n")]
+    assert events[-1] == "[DONE]"
+    choices = [json.loads(event)["choices"][0] for event in events[:-1]]
+    assert {choice["index"] for choice in choices if choice["finish_reason"]} == {0, 1}
+
+
+def test_without_usage_a_stream_says_nothing_of_it(ask):
+    assert "usage" not in ask("/v1/completions", {"prompt": "Once", "stream": True, "max_tokens": 2})[2]
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"{broken", "the body is not JSON: Expecting property name enclosed in double quotes"),
+        (b"", "the body is empty; it should be a JSON object"),
+        (b"[]", "the body must be a JSON object"),
+        (b'"\xff"', "There was an error parsing the body"),
+        (b"[" * 10_000, "There was an error parsing the body"),
+        ({"prompt": "a\ud83d"}, "half a surrogate pair, \\ud83d, at character 1: not a text"),
+        (b'{"prompt": "a", "temperature": NaN}', "temperature: Input should be a finite number"),
+        ({"prompt": []}, "prompt: it should be a text, a list of token ids, or a list of such"),
+        ({"prompt": [True]}, "prompt: it should be a text, a list of token ids, or a list of such"),
+        ({"prompt": "a", "n": 129}, "n: Input should be less than or equal to 128"),
+        ({"prompt": ["a"] * 20, "n": 10}, "a request may ask for 128 texts, not 200; send several"),
+        ({"prompt": "a", "stream": "yes"}, "stream: Input should be a valid boolean"),
+        ({"prompt": "a", "presence_penalty": 0.5}, "presence_penalty is not supported by this server"),
+    ],
+)
+def test_a_malformed_completion(ask, body, told):
+    status, _, answer = ask("/v1/completions", body)
+    assert status == 400
+    assert answer["error"]["message"] == told
+    assert answer["error"].keys() == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "told"),
+    [
+        ([], "messages: List should have at least 1 item after validation, not 0"),
+        ([3], "messages.0: Input should be a valid dictionary or object to extract fields from"),
+        ([{"content": "a"}], "messages.0.role: Field required"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}],
+         "messages.0.content: it should be a text, or a list of parts that are texts"),
+    ],
+)  # fmt: skip
+def test_a_malformed_chat(ask, messages, told):
+    status, _, answer = ask("/v1/chat/completions", {"messages": messages})
+    assert (status, answer["error"]["message"]) == (400, told)
+
+
+def test_fields_that_ask_for_nothing_are_no_mistake(ask):
+    asked = {"prompt": "a", "echo": False, "best_of": 1, "presence_penalty": 0.0, "user": "me", "top_p": None}
+    assert ask("/v1/completions", asked)[0] == 200
+
+
+def test_parts_of_a_message(ask):
+    whole = {"messages": [{"role": "user", "content": "Once there"}], "temperature": 0, "max_tokens": 5}
+    parts = [{"type": "text", "text": "Once "}, {"type": "text", "text": "there"}]
+    texts = [
+        ask("/v1/chat/completions", whole | {"messages": [{"role": "user", "content": content}]})[2]["choices"][0]
+        for content in ("Once there", parts)
+    ]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/nowhere", 404), ("/v1/models/other", 404), ("/v1/completions", 405), ("/health", 200)]
+)
+def test_other_ways(ask, path, status):
+    told, _, answer = ask(path)
+    assert told == status
+    assert status == 200 or answer["error"]["message"]
+
+
+def test_too_many_texts_are_not_read(server, ask, monkeypatch):
+    monkeypatch.setattr(server[0], "encode", None)
+    assert ask("/v1/completions", {"prompt": ["a"] * 20, "n": 10})[0] == 400
+
+
+def test_who_goes_away_is_not_waited_for(server, endless, monkeypatch):
+    monkeypatch.setattr("memory_mosaics.apps.serve.app.LOOK", 0.1)
+    service, ask = server
+    for stream in (True, False):
+        with asked_by_hand(ask.address, {"prompt": "a", "max_tokens": 390, "stream": stream, "n": 32}):
+            until(lambda: service.engine.load == 1)
+            (rows,) = service.engine.inside
+        until(lambda: service.engine.load == 0)
+        assert sum(row.take.__self__.count for row in rows) < 32 * 390
+
+
+def test_a_defect_is_told_as_one(story_run):
+    with in_a_thread(story_run) as (service, ask):
+        service.engine.vocabulary = "none"  # no number, as if somebody had written it so
+        status, _, answer = ask("/v1/completions", {"prompt": "a"})
+        assert (status, answer["error"]["type"]) == (500, "server_error")
+        assert "the server failed" in ask("/v1/completions", {"prompt": "a", "stream": True})[2]
+
+
+def test_a_template_of_the_model(story_run, tmp_path):
+    from memory_mosaics.apps.serve.requests import Message
+    from memory_mosaics.apps.serve.template import Template
+    from memory_mosaics.errors import UserError
+
+    (tmp_path / "chat_template.jinja").write_text(
+        "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
+        "{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+    )
+    template = Template.of(tmp_path)
+    assert template.fill([Message(role="user", content="Hello")]) == "user: Hello\nassistant:"
+    with pytest.raises(UserError, match="no tools"):
+        template.fill([Message(role="tool", content="4")])
+    (tmp_path / "chat_template.jinja").write_text("{% for %}")
+    with pytest.raises(UserError, match="is no template"):
+        Template.of(tmp_path)
+
+
+def test_a_port_that_is_taken(story_run, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", str(story_run), "--port", str(port), "--device", "cpu"]) == 2
+    said = f"mosaics: cannot listen at 127.0.0.1, port {port}: Address already in use; name another --port or --host\n"
+    assert capsys.readouterr().err == said
+
+
+def test_without_the_libraries_it_says_which(story_run, monkeypatch, capsys):
+    monkeypatch.setattr("memory_mosaics.apps.serve.server.find_spec", lambda name: None)
+    assert main(["serve", str(story_run), "--device", "cpu"]) == 2
+    assert "pip install 'memory-mosaics[serve]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 70, "."])
+def test_a_host_that_cannot_be(story_run, capsys, host):
+    assert main(["serve", str(story_run), "--host", host, "--device", "cpu"]) == 2
+    said = f"mosaics: cannot listen at {host[:60]!r}: this cannot be a host; name another --host\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("key", ["two words", "a\tb", "a\x7fb", "clé"])
+def test_a_key_that_nobody_can_send(story_run, monkeypatch, capsys, key):
+    monkeypatch.setenv("MOSAICS_API_KEY", key)
+    assert main(["serve", str(story_run), "--device", "cpu"]) == 2
+    said = "mosaics: the API key has characters that clients cannot send; take letters, digits and signs of ASCII\n"
+    assert capsys.readouterr().err == said

@@ -1,0 +1,246 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from memory_mosaics.errors import UserError
+from memory_mosaics.experiments import figures, induction
+from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.results import write
+from memory_mosaics.tasks.induction import InductionTask
+
+TINY = InductionTask(vocabulary=16, length=64, triggers=3, fixed_triggers=True, entropy=1.6)
+NAMES = ["memory", "transformer-1", "transformer-1-shifted", "transformer-2"]
+
+
+def run(out, **changes):
+    return induction.run(out, **{"task": TINY, "steps": 60, "batch_size": 16, "width": 32} | changes)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("induction")
+    return out, run(out)
+
+
+def test_what_is_returned_is_what_is_written(finished):
+    out, results = finished
+    assert sorted(file.name for file in out.iterdir()) == ["induction.png", "results.json", "runs"]
+    assert json.loads((out / "results.json").read_text()) == results
+
+
+def test_results_are_complete(finished):
+    _, results = finished
+    assert results["interrupted"] is False
+    assert results["settings"]["steps"] == 60
+    assert results["settings"]["vocabulary"] == 16
+    assert results["settings"]["seed"] == 0
+    assert set(results["versions"]) == {"memory-mosaics", "python", "torch", "numpy"}
+    assert "cores" in results["hardware"]
+    assert results["data"]["bigram_entropy"] == pytest.approx(1.6, abs=1e-3)
+    assert list(results["models"]) == NAMES
+    for name, record in results["models"].items():
+        model = LanguageModel(induction.models(TINY, width=32)[name])
+        assert record["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+        steps, losses, accuracies = zip(*record["curve"], strict=True)
+        assert (steps[0], steps[-1]) == (0, 60)
+        assert list(steps) == sorted(set(steps))
+        assert losses[-1] == record["final"]["loss"] < losses[0]
+        assert accuracies[-1] == record["final"]["accuracy"]
+        assert record["seconds"] > 0
+
+
+def test_one_block_of_memory_beats_one_of_attention(finished):
+    final = {name: record["final"]["accuracy"] for name, record in finished[1]["models"].items()}
+    assert final["memory"] > 0.95
+    assert final["transformer-1-shifted"] > final["transformer-1"] + 0.15
+    assert final["memory"] > final["transformer-1"] + 0.3
+
+
+def test_the_rules_bound_the_task(finished):
+    rules = finished[1]["rules"]
+    assert rules["token-memory"]["final"]["accuracy"] == 1.0
+    assert rules["bigram"]["final"]["accuracy"] < 0.3
+    assert rules["bigram"]["final"]["accuracy_others"] > rules["token-memory"]["final"]["accuracy_others"]
+
+
+def test_all_models_read_the_same_batches_in_the_same_order(tmp_path, monkeypatch):
+    asked = []
+    original = InductionTask.batch
+    monkeypatch.setattr(
+        InductionTask, "batch", lambda *args, **where: asked.append(where["step"]) or original(*args, **where)
+    )
+    run(tmp_path, steps=3)
+    assert asked[0] > 1_000_000  # the held-out batch
+    assert [step for step in asked if step < 1_000_000] == [0, 1, 2] * 4
+
+
+def test_the_same_seed_gives_the_same_numbers(tmp_path):
+    first, again, other = (run(tmp_path / str(i), steps=3, seed=seed)["models"] for i, seed in enumerate((1, 1, 2)))
+    for name in NAMES:
+        assert first[name]["curve"] == again[name]["curve"]
+        assert first[name]["curve"] != other[name]["curve"]
+
+
+def test_a_run_leaves_the_random_state_alone(tmp_path):
+    before = torch.get_rng_state()
+    run(tmp_path, steps=1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_ctrl_c_keeps_what_is_finished(tmp_path, monkeypatch, capsys):
+    calls = iter(range(1000))
+    original = InductionTask.batch
+
+    def batch(*args, **where):
+        if where["step"] < 1_000_000 and next(calls) == 7:  # five steps of the first model, two of the second
+            raise KeyboardInterrupt
+        return original(*args, **where)
+
+    monkeypatch.setattr(InductionTask, "batch", batch)
+    results = run(tmp_path, steps=5)
+    assert results["interrupted"] is True
+    assert json.loads((tmp_path / "results.json").read_text()) == results
+    assert list(results["models"]) == NAMES[:1]
+    assert results["models"]["memory"]["final"]["accuracy"] >= 0
+    said = capsys.readouterr().out
+    assert "Stopped early" in said
+    assert str(tmp_path / "results.json") in said
+    monkeypatch.undo()
+    assert list(run(tmp_path, steps=5)["models"]) == NAMES, "the same command goes on"
+
+
+def test_the_table_holds_every_number(finished):
+    text = induction.table(finished[1])
+    for record in finished[1]["models"].values():
+        line = next(line for line in text.splitlines() if line.startswith(record["label"] + "  "))
+        assert f"{record['parameters']:,}" in line
+        assert f"{record['final']['accuracy']:.3f}" in line
+        assert f"{record['final']['loss']:.3f}" in line
+
+
+def test_measure_against_a_count_by_hand():
+    batch = TINY.batch(4, seed=0, step=0)
+    logits = torch.randn(4, 64, 16)
+    rights = {"accuracy": [], "accuracy_changing": [], "accuracy_others": []}
+    for row in range(4):
+        for t in range(64):
+            right = int(logits[row, t].argmax()) == int(batch.targets[row, t])
+            rights["accuracy" if batch.counted[row, t] else "accuracy_others"].append(right)
+            if batch.counted[row, t] and batch.inputs[row, t] != batch.targets[row, t]:
+                rights["accuracy_changing"].append(right)
+    measures = induction.measure(logits, batch)
+    for name, right in rights.items():
+        assert measures[name] == pytest.approx(sum(right) / len(right), abs=1e-4)
+    loss = nn.CrossEntropyLoss()(logits.flatten(0, 1), batch.targets.flatten())
+    assert measures["loss"] == pytest.approx(loss.item(), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": 0}, "steps must be more than 0, not 0"),
+        ({"batch_size": -1}, "batch_size must be more than 0, not -1"),
+        ({"step_size": 0.0}, "step_size must be more than 0, not 0.0"),
+        ({"seed": -1}, "seed must be 0 or more, not -1"),
+        ({"width": 30}, "width 30 does not split into 4 heads"),
+        ({"task": InductionTask(triggers=0)}, "no trigger of this task occurs twice"),
+    ],
+)
+def test_a_wrong_argument_is_named_before_anything_is_written(tmp_path, change, message):
+    with pytest.raises(UserError, match=message):
+        run(tmp_path / "new", **change)
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_overflow_names_the_remedy(tmp_path):
+    with pytest.raises(UserError, match="contextual memory, 1 block overflows; lower step_size, now 1e"):
+        run(tmp_path, step_size=1e30)
+
+
+def test_a_file_in_the_way_is_named(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match=r"cannot write to .*file"):
+        run(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_missing_matplotlib_is_found_before_training(tmp_path, monkeypatch):
+    def missing():
+        raise UserError("no matplotlib")
+
+    monkeypatch.setattr(figures, "check", missing)
+    monkeypatch.setattr(induction, "train", lambda *_, **__: pytest.fail("trained without being able to draw"))
+    with pytest.raises(UserError, match="no matplotlib"):
+        run(tmp_path)
+
+
+def test_results_are_written_whole_or_not_at_all(tmp_path):
+    file = tmp_path / "results.json"
+    write(file, {"curve": [[1, 2.5], [2, 2.25]], "name": "a", "empty": {}})
+    before = file.read_text()
+    assert json.loads(before) == {"curve": [[1, 2.5], [2, 2.25]], "name": "a", "empty": {}}
+    with pytest.raises(ValueError, match="a number in it is NaN or Inf"):
+        write(file, {"loss": float("nan")})
+    assert file.read_text() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_the_experiment_says_what_its_results_hold():
+    folder = Path(__file__).parents[2] / "experiments" / "induction"
+    results = json.loads((folder / "results.json").read_text())
+    readme = (folder / "README.md").read_text()
+    rows = [
+        [cell.strip(" *") for cell in line.split("|")[1:-1]] for line in readme.splitlines() if line.startswith("|")
+    ]
+    random = json.loads((folder / "random_triggers" / "results.json").read_text())
+    records = [
+        (triggers, record)
+        for triggers, measured in (("fixed", results), ("random", random))
+        for record in (*measured["models"].values(), *measured["rules"].values())
+    ]
+    for (kind, *row), (triggers, record) in zip(rows[2:], records, strict=True):
+        final = record["final"]
+        assert (kind, row[0].replace(":*", ":")) == (triggers, record["label"])
+        assert row[1] == (f"{record['parameters']:,}" if "parameters" in record else "")
+        assert row[2:5] == [f"{final[key]:.3f}" for key in ("accuracy", "accuracy_changing", "accuracy_others")]
+        assert row[5] == (f"{final['loss']:.3f}" if "loss" in final else "")
+    assert f"Time: {results['seconds'] / 60:.0f} minutes" in readme
+    assert f"above 0.99 after {reached(results, 'memory', 0.99)} steps" in readme
+    assert f"pass 0.9 after {reached(results, 'transformer-2', 0.9)} steps" in readme
+    assert results["models"]["memory"]["final"]["accuracy"] >= 0.99
+
+
+def reached(results, name, accuracy):
+    """The first measured step at which the model was this good."""
+    return next(step for step, _, share in results["models"][name]["curve"] if share >= accuracy)
+
+
+def test_seeds_are_models_of_their_own_and_the_first_is_that_of_one_seed(tmp_path, finished):
+    results = run(tmp_path, seeds=2, steps=5)
+    alone = run(tmp_path / "alone", seed=1, steps=5)
+    for name, record in results["models"].items():
+        first, second = record["seeds"]
+        assert {"seed": 0} | record["final"] == first
+        assert second["seed"] == 1
+        assert second["loss"] != first["loss"]
+        assert record["parameters"] == alone["models"][name]["parameters"]
+    text = induction.table(results)
+    assert "mean and lowest of 2 seeds" in text
+    losses = [seed["loss"] for seed in results["models"]["memory"]["seeds"]]
+    assert f"{sum(losses) / 2:.3f}" in text
+
+
+def test_fewer_than_one_seed_is_refused(tmp_path):
+    with pytest.raises(UserError, match="seeds must be more than 0"):
+        run(tmp_path, seeds=0)
+
+
+@pytest.mark.parametrize("options", [{"seeds": 10**12}, {"steps": 10**30}, {"seed": 2**70}])
+def test_numbers_without_end_are_refused(tmp_path, options, monkeypatch):
+    monkeypatch.setattr("memory_mosaics.experiments.induction.train", pytest.fail)
+    with pytest.raises(UserError, match=rf"{next(iter(options))} must be at most"):
+        run(tmp_path, **options)
+    assert not list(tmp_path.iterdir())

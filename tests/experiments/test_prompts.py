@@ -1,0 +1,156 @@
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from memory_mosaics.cli import main
+from memory_mosaics.experiments import prompts
+from memory_mosaics.experiments.prompts_page import write_page
+from waiting import HANG
+
+RELOADED = """<script>
+if (!sessionStorage.getItem("again")) {
+  sessionStorage.setItem("again", "yes");
+  const buttons = document.querySelectorAll(".choices button");
+  buttons[0].click(); buttons[4].click(); buttons[8].click(); buttons[8].click();
+  location.reload();
+} else { document.body.dataset.judged = JSON.stringify(judged()); }
+</script></body>"""
+
+
+@pytest.fixture(scope="module")
+def out(mosaic, twin, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prompts")
+    assert main(["prompts", str(mosaic), str(twin), "--length", "6", "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(out):
+    return json.loads((out / "results.json").read_text(encoding="utf-8"))
+
+
+def test_every_model_goes_on_from_every_prompt(results):
+    assert list(results["models"]) == ["mosaic", "twin"]
+    for found in results["models"].values():
+        assert len(found["texts"]) == len(found["by_rule"]) == len(results["prompts"]) == 24
+    assert results["beams"] == 2
+    assert "not a verdict" in results["rules"]
+
+
+def test_the_markdown_has_boxes_to_tick(out):
+    text = (out / "prompts.md").read_text(encoding="utf-8")
+    assert text.count("| ☐ | ☐ | ☐ |") == 48
+    assert [group in text for group in ("## Factual", "## Reasoning", "## Consistency")] == [True] * 3
+    rows = [line for line in text.splitlines() if "☐" in line]
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 7 for row in rows), "no text breaks its table"
+
+
+def test_the_page_refers_to_nothing_outside(out):
+    text = (out / "prompts.html").read_text(encoding="utf-8")
+    assert all(link.startswith("data:") for link in re.findall(r'(?:src|href)="([^"]*)"', text))
+    assert "//" not in text.replace("<!doctype", "").split("<script>")[1]
+    assert text.count('class="text"') == 48
+
+
+def test_no_text_ends_the_script(results, tmp_path):
+    evil = '</script><script>alert(1)</script> & "quotes"'
+    results = results | {"prompts": [{"prompt": evil}], "models": {evil: {"texts": [evil], "by_rule": [None]}}}
+    text = write_page(results, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert text.count("<script") == 2
+    assert "alert(1)</script>" not in text
+
+
+def test_rules_are_said_to_be_rules(results, tmp_path):
+    models = {"one": {"texts": [" a cat."], "by_rule": [True]}, "two": {"texts": [" a dog."], "by_rule": [False]}}
+    text = write_page(results | {"prompts": [{"prompt": "See"}], "models": models}, tmp_path / "p.html").read_text()
+    assert "by rule: looks right" in text
+    assert "by rule: looks wrong" in text
+
+
+def test_one_wording_for_what_no_rule_can_tell(out, results, capsys):
+    looks = results["models"]["mosaic"]["by_rule"]
+    said = f"{looks.count(True)} of {24 - looks.count(None)} judged look right, {looks.count(None)} not told"
+    paper, page = ((out / name).read_text(encoding="utf-8") for name in ("prompts.md", "prompts.html"))
+    assert f"| mosaic | {said} |" in paper
+    assert "| not told | ☐" in paper
+    assert "by rule: not told" in page
+    assert "<th>right of judged</th><th>not told</th>" in page
+    assert "no say" not in page
+
+
+def test_markdown_shows_prompts_as_they_are(results):
+    evil = "<script>alert(1)</script> `code` | *bold* [a](b) &lt;\n# no heading"
+    prompt = {"prompt": evil, "group": evil, "ability": evil}
+    text = prompts.markdown(results | {"prompts": [prompt], "models": {evil: {"texts": [evil], "by_rule": [None]}}})
+    marks = re.findall(r"(?<!\\)[<>`*\[\]&]", text.split("right | partly")[0].split("## ", 1)[1])
+    assert [mark for mark in marks if mark != ">"] == []
+    assert "> \\# no heading ..." in text
+    assert all(len(re.findall(r"(?<!\\)\|", row)) in (3, 7) for row in text.splitlines() if row.startswith("| "))
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_keeps_the_models_that_are_finished(mosaic, twin, tmp_path, monkeypatch, capsys):
+    whole = prompts.continuations
+
+    def stopped(trained, *words):
+        if trained.name == "twin":
+            found = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+            assert found["interrupted"], "what would be there after kill -9"
+            assert list(found["models"]) == ["mosaic"]
+            assert "mosaic" in (tmp_path / "prompts.html").read_text(encoding="utf-8")
+            raise KeyboardInterrupt
+        return whole(trained, *words)
+
+    monkeypatch.setattr(prompts, "continuations", stopped)
+    monkeypatch.setattr(prompts, "ours", lambda ours=prompts.ours: ours()[:2])
+    assert main(["prompts", str(mosaic), str(twin), "--length", "2", "--out", str(tmp_path)]) == 130
+    found = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert found["interrupted"]
+    assert list(found["models"]) == ["mosaic"]
+    assert "Stopped: these are the models that were finished." in capsys.readouterr().out
+    monkeypatch.setattr(prompts, "continuations", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        prompts.run([str(twin)], length=2, device="cpu", out=tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["results.json"], "no page of other models beside it"
+
+
+def test_progress_is_shown(mosaic, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    (tmp_path / "mine.txt").write_text("Once\nTwice\n")
+    flags = ["--prompts", str(tmp_path / "mine.txt"), "--length", "2", "--out", str(tmp_path / "out")]
+    assert main(["prompts", str(mosaic), *flags]) == 0
+    assert "2/2" in capsys.readouterr().err
+
+
+def test_prompts_of_your_own(mosaic, tmp_path):
+    (tmp_path / "mine.txt").write_text("Once\nTwice\n")
+    assert main(["prompts", str(mosaic), "--prompts", str(tmp_path / "mine.txt"), "--length", "2",
+                 "--beams", "1", "--out", str(tmp_path / "out")]) == 0  # fmt: skip
+    found = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
+    assert found["prompts"] == [{"prompt": "Once"}, {"prompt": "Twice"}]
+    assert found["models"]["mosaic"]["by_rule"] == [None, None]
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium here")
+def test_verdicts_survive_a_reload(out, results, tmp_path):
+    page = tmp_path / "page.html"
+    text = (out / "prompts.html").read_text(encoding="utf-8")
+    page.write_text(text.replace("</body>", RELOADED), encoding="utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'browser'}"]
+    options += ["--enable-logging=stderr", "--log-level=0", "--virtual-time-budget=4000", "--dump-dom"]
+    shown = subprocess.run(["chromium", *options, page.as_uri()], capture_output=True, text=True, timeout=HANG)
+    assert "CONSOLE" not in shown.stderr
+    assert re.findall(r'value="(\w+)" aria-pressed="true"', shown.stdout) == ["right", "partly"]
+    assert "2 of 48 judged, kept in this browser" in shown.stdout
+    judged = re.search(r'data-judged="([^"]*)"', shown.stdout)
+    assert judged is not None
+    said = json.loads(judged[1].replace("&quot;", '"').replace("&amp;", "&"))
+    assert said["report"] == results["id"]
+    assert [(each["model"], each["verdict"]) for each in said["verdicts"]] == [("mosaic", "right"), ("twin", "partly")]

@@ -1,0 +1,370 @@
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments.conftest import small_regbench as run
+from memory_mosaics.cli import main
+from memory_mosaics.errors import UserError
+from memory_mosaics.experiments import regbench_plan, regbench_tables, regbench_training
+from memory_mosaics.experiments.figures import regbench as figures
+from memory_mosaics.experiments.regbench_models import ARCHITECTURES, ELEVEN
+from memory_mosaics.experiments.regbench_plan import Choices, make
+from memory_mosaics.experiments.regbench_training import Machine
+from memory_mosaics.experiments.trials import attempted, work
+from memory_mosaics.tasks.regbench import RegBenchTask
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """All eleven, on eight languages and on two, and in distribution."""
+    out = tmp_path_factory.mktemp("regbench")
+    run(out, architectures=None, environments=[8])
+    run(out, architectures=["lstm", "lstm-as-published"], environments=[40])
+    return out, run(out, architectures=["memory-mosaic", "lstm", "rwkv-as-published"], in_distribution=True)
+
+
+def test_results_are_complete_and_of_all_commands(finished):
+    out, results = finished
+    assert json.loads((out / "results.json").read_text()) == results
+    cases = [(best["architecture"], best["environments"], best["in_distribution"]) for best in results["best"]]
+    assert {name for name, number, inside in cases if number == 8 and not inside} == set(ELEVEN)
+    assert ("lstm-as-published", 40, False) in cases
+    assert ("memory-mosaic", 8, True) in cases
+    assert len(results["runs"]) == len(cases) == 16
+    assert set(results["versions"]) == {"memory-mosaics", "python", "torch", "numpy"}
+    assert "cores" in results["hardware"]
+    for one in results["runs"]:
+        assert one["status"] == "finished"
+        assert all(len(curve) == 2 for curve in one["curve"].values())
+        assert set(one["tested"]) == {"loss", "accuracy", "tvd"}
+        assert 0 < one["accuracy"] < 1
+        assert 0 < one["tvd"] < 1
+        assert one["parameters"] > 0
+
+
+def test_the_epoch_is_chosen_on_validation(finished):
+    for one in finished[1]["runs"]:
+        curve = one["curve"]
+        epochs = {by: tested["epoch"] for by, tested in one["tested"].items()}
+        assert curve["valid_loss"][epochs["loss"] - 1] == min(curve["valid_loss"])
+        assert curve["valid_accuracy"][epochs["accuracy"] - 1] == max(curve["valid_accuracy"])
+        assert curve["valid_tvd"][epochs["tvd"] - 1] == min(curve["valid_tvd"])
+        assert one["selected_by"] == "loss"
+        assert (one["accuracy"], one["tvd"]) == (one["tested"]["loss"]["accuracy"], one["tested"]["loss"]["tvd"])
+
+
+def test_tables_and_figures(finished):
+    out, results = finished
+    text = (out / "tables.md").read_text()
+    assert "| accuracy / TVD, new languages | 8 | 40 |" in text
+    assert "| new sequences of known languages |" in text
+    assert all(f"| {results['labels'][name]} |" in text for name in ELEVEN)
+    assert "| 3-gram | " in text
+    for figure in ("regbench.png", "in_distribution.png"):
+        assert (out / figure).stat().st_size > 10_000
+    (out / "regbench.png").unlink()
+    assert main(["draw", str(out)]) == 0
+    assert (out / "regbench.png").exists()
+
+
+def test_what_is_finished_is_not_repeated(finished, monkeypatch):
+    out, results = finished
+    monkeypatch.setattr(regbench_plan, "train", None)
+    again = run(out, architectures=None, environments=[8])
+    assert again["best"] == results["best"]
+    assert not again["interrupted"]
+
+
+def test_published_numbers_stand_beside_ours():
+    best = {"architecture": "s4d", "environments": 1000, "in_distribution": False, "accuracy": 0.5, "tvd": 0.25}
+    results = {"best": [best], "labels": {"s4d": "S4D"}, "anchors": {}, "published": regbench_tables.PUBLISHED}
+    text = regbench_tables._out_of_distribution(results)
+    assert text.splitlines()[2:] == ["| S4D | 0.500 / 0.250 |", "| *published* | 0.515 / 0.630 |"]
+
+
+def test_processes_share_the_runs(tmp_path, finished):
+    results = run(tmp_path, architectures=["lstm", "gla"], processes=2)
+    expected = {one["name"]: one["valid_loss"] for one in finished[1]["runs"]}
+    for one in results["runs"]:
+        assert one["valid_loss"] == pytest.approx(expected[one["name"]], rel=1e-5)
+    assert len(results["runs"]) == 2
+
+
+def ended(out):
+    """Runs, and when they were written."""
+    return {(file, file.stat().st_mtime_ns) for file in out.glob("trials/*/outcome.json")}
+
+
+def killed_after_one_run(words, out):
+    """What had ended when the command was killed."""
+    command = [sys.executable, "-m", "memory_mosaics.cli", *words]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        while not ended(out):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+    return ended(out)
+
+
+def test_killed_and_started_again_it_goes_on(tmp_path):
+    words = ["regbench", "--out", str(tmp_path), "--architectures", "lstm", "--environments", "8", "40"]
+    words += ["--choices.width", "16", "--choices.blocks", "1", "--epochs", "3", "--held-out", "6", "--device", "cpu"]
+    before = killed_after_one_run(words, tmp_path)
+    assert main(words) == 0
+    assert before <= ended(tmp_path)
+    assert len(json.loads((tmp_path / "results.json").read_text())["best"]) == 2
+    assert not list(tmp_path.glob("trials/*/step-*"))
+    assert len(list(tmp_path.glob("trials/*/model/model.safetensors"))) == 2
+
+
+def test_a_run_that_diverges_is_a_fail(tmp_path, monkeypatch):
+    measures = {"valid_loss": float("nan"), "accuracy": 0.0, "tvd": 1.0}
+    monkeypatch.setattr(regbench_training.RegBench, "evaluate", lambda *_: measures)
+    with pytest.raises(UserError, match="none of 1 runs finished; the valid loss is nan"):
+        run(tmp_path)
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["runs"][0]["status"] == "fail"
+    assert results["best"] == []
+    assert "| lstm-8-l1-d16-" in (tmp_path / "tables.md").read_text()
+
+
+def test_ctrl_c_keeps_everything(tmp_path, monkeypatch):
+    train, calls = regbench_plan.train, []
+
+    def interrupted(job, *given, **options):
+        calls.append(job.environments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return train(job, *given, **options)
+
+    monkeypatch.setattr(regbench_plan, "train", interrupted)
+    results = run(tmp_path, environments=[8, 9])
+    assert results["interrupted"]
+    assert [one["environments"] for one in results["runs"]] == [8]
+    assert not run(tmp_path, environments=[8, 9])["interrupted"]
+    assert calls == [8, 9, 9]
+
+
+def test_the_papers_search():
+    common = {"in_distribution": False, "epochs": 200, "held_out": 500, "distinct": False, "data_seed": 0}
+    options = {"sweep": True, "trials": None}
+    cases = [("memory-mosaic", 100), ("s4d", 100), ("lstm-as-published", 100)]
+    plans = make(Path("nowhere"), Machine(), common, cases, Choices(), **options)
+    assert [plan.count for plan in plans] == [54, 18, 6]
+    names = [plan.name_of(settings) for plan in plans for settings in plan.listed]
+    assert len(set(names)) == 78
+    assert "memory-mosaic-100-l2-h8-d64-decay0.01-lr0.0005-seed0" in names
+
+
+def test_a_sweep_is_kept_in_a_journal_and_goes_on(tmp_path):
+    pytest.importorskip("optuna", reason="Optuna is not installed")
+    choices = Choices(blocks=[1], width=[8, 16], weight_decay=[0.01, 0.1])
+    first = run(tmp_path, sweep=True, trials=2, choices=choices)
+    assert len(first["runs"]) == 2
+    assert (tmp_path / "journal.log").exists()
+    again = run(tmp_path, sweep=True, trials=2, choices=choices)
+    assert again["runs"] == first["runs"]
+    whole = run(tmp_path, sweep=True, choices=choices)
+    assert len(whole["runs"]) == 4
+    assert all(one in whole["runs"] for one in first["runs"])
+    other = tmp_path / "grid"
+    results = run(other, sweep=True, choices=choices, environments=[8, 9], processes=2)
+    assert [best["configurations"] for best in results["best"]] == [4, 4]
+    for best in results["best"]:
+        losses = [one["valid_loss"] for one in results["runs"] if one["environments"] == best["environments"]]
+        assert best["valid_loss"] == min(losses)
+
+
+def test_a_sweep_grows(tmp_path, monkeypatch):
+    """Another space takes what is there of it, and trains the rest; so does a list without a sweep, and a draw."""
+    pytest.importorskip("optuna", reason="Optuna is not installed")
+    train, trained = regbench_plan.train, []
+
+    def counted(job, *given, **options):
+        trained.append((job.blocks, job.width))
+        return train(job, *given, **options)
+
+    monkeypatch.setattr(regbench_plan, "train", counted)
+    first = run(tmp_path, sweep=True, choices=Choices(blocks=[1], width=[8], weight_decay=[0.1]))
+    grown = Choices(blocks=[1, 2], width=[8], weight_decay=[0.1])
+    second = run(tmp_path, sweep=True, choices=grown)
+    assert trained == [(1, 8), (2, 8)]
+    assert first["runs"][0] in second["runs"]
+    assert second["best"][0]["configurations"] == 2
+    run(tmp_path, sweep=True, choices=Choices(blocks=[1], width=[8], weight_decay=[0.1]))
+    run(tmp_path, choices=Choices(blocks=[2], width=[8, 16]))
+    run(tmp_path, sweep=True, choices=Choices(blocks=[1, 2], width=[8, 16], weight_decay=[0.1]))
+    assert trained == [(1, 8), (2, 8), (2, 16), (1, 16)]
+    run(tmp_path, sweep=True, trials=3, choices=Choices(blocks=[2, 1], width=[16, 8], weight_decay=[0.1]))
+    assert len(trained) == 4
+
+
+def test_a_grown_sweep_goes_on_with_what_was_killed_in_the_smaller(tmp_path):
+    pytest.importorskip("optuna", reason="Optuna is not installed")
+    words = ["regbench", "--sweep", "--out", str(tmp_path), "--architectures", "lstm", "--environments", "8"]
+    words += ["--choices.width", "8", "--choices.weight_decay", "0.1", "--epochs", "3", "--held-out", "6"]
+    words += ["--device", "cpu", "--choices.blocks", "1", "2"]
+    before = killed_after_one_run(words, tmp_path)
+    assert main([*words, "3"]) == 0
+    assert before <= ended(tmp_path)
+    assert main(words) == 0
+    assert len(json.loads((tmp_path / "results.json").read_text())["runs"]) == 3
+
+
+def test_two_studies_do_not_train_the_same_at_once(tmp_path):
+    folder, began, end = tmp_path / "trials" / "one", threading.Event(), threading.Event()
+
+    def train():
+        began.set()
+        end.wait()
+        return outcome
+
+    outcome = {"status": "finished", "train_loss": 1.0, "valid_loss": 1.0}
+    first = threading.Thread(target=attempted, args=(folder, train))
+    first.start()
+    began.wait()
+    found = []
+    second = threading.Thread(target=lambda: found.append(attempted(folder, lambda: pytest.fail("trained twice"))))
+    second.start()
+    second.join(0.2)
+    assert second.is_alive()
+    end.set()
+    first.join()
+    second.join()
+    assert found == [outcome]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architectures": ["transfomer"]}, "no architecture 'transfomer'; did you mean transformer?"),
+        (
+            {"architectures": ["nothing.Here"]},
+            "architecture nothing.Here cannot be imported: No module named 'nothing'",
+        ),
+        ({"architectures": ["math.pi"]}, "architecture math.pi is no MixerConfig, but 3.14"),
+        ({"architectures": [".."]}, "architecture .. cannot be imported"),
+        ({"cluster": "ray"}, "--cluster ray needs Ray"),
+        ({"environments": [0]}, "environments must be at least 1, not 0"),
+        ({"environments": [10**13]}, "environments must be at most 10,000,000, not 10,000,000,000,000"),
+        ({"held_out": 0}, "held_out must be at least 1, not 0"),
+        ({"epochs": 0}, "epochs must be at least 1, not 0"),
+        ({"processes": 0}, "processes must be at least 1, not 0"),
+        ({"trials": 3}, "--trials 3 draws from a sweep"),
+        ({"device": "abacus"}, "no device 'abacus'"),
+        ({"architectures": ["gla"], "choices": Choices(heads=[3])}, "gla: width 128 does not split into 3 heads"),
+    ],
+)
+def test_mistakes_are_explained_before_anything_is_written(tmp_path, changes, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        run(tmp_path / "out", **changes)
+    assert not (tmp_path / "out").exists()
+
+
+def test_values_that_make_no_sense_are_named():
+    with pytest.raises(UserError, match="width must be at least 1, not 0"):
+        Choices(width=[0])
+    with pytest.raises(UserError, match="learning_rate must be more than 0, not 0"):
+        Choices(learning_rate=[0.0])
+
+
+def test_damaged_files_are_named(tmp_path, capsys):
+    run(tmp_path)
+    (outcome,) = tmp_path.glob("trials/*/outcome.json")
+    for text in ("{", "{}", "[]", '{"status": "finished", "train_loss": 1, "valid_loss": 2}', "[" * 99_999):
+        outcome.write_text(text)
+        with pytest.raises(UserError, match=r"outcome\.json is damaged: .*remove it to train that anew"):
+            run(tmp_path)
+    outcome.unlink()
+    anchors = (tmp_path / "anchors.json").read_text()
+    (tmp_path / "anchors.json").write_text('{"unigram": 3}')
+    run(tmp_path)
+    assert (tmp_path / "anchors.json").read_text() == anchors
+    (tmp_path / "setup.json").write_text("[1]")
+    with pytest.raises(UserError, match=r"setup\.json is damaged"):
+        run(tmp_path)
+
+
+def test_other_languages(tmp_path):
+    first, second = (run(tmp_path / str(seed), data_seed=seed) for seed in (0, 1))
+    plain, other = first["runs"][0], second["runs"][0]
+    assert plain["data_seed"] == 0
+    assert plain["valid_loss"] != other["valid_loss"]
+    assert first["anchors"]["2-gram"] != second["anchors"]["2-gram"]  # of the same test
+    with pytest.raises(UserError, match="holds runs with distinct False, not True"):
+        run(tmp_path / "0", distinct=True)
+
+
+def test_distinct_languages_are_those_of_the_ngrams_too(tmp_path):
+    run(tmp_path, distinct=True)
+    assert {"-distinct-" in file.name for file in tmp_path.glob("data/*")} == {True}
+
+
+def test_figures_show_the_papers_numbers_of_as_many_languages_alone():
+    best = {"architecture": "s4d", "environments": 100, "in_distribution": True, "accuracy": 0.5, "tvd": 0.25}
+    others = best | {"environments": 32}, best | {"in_distribution": False, "environments": 32}
+    results = {"best": [best, *others], "labels": {"s4d": "S4D"}, "anchors": {}}
+    results |= {"published": regbench_tables.PUBLISHED, "published_in_distribution": {"s4d": [0.846, 0.35]}}
+    inside, outside = figures.in_distribution(results), figures.regbench(results)
+    assert [text.get_text() for text in inside.axes[0].get_yticklabels()] == ["S4D, 100", "S4D, 32"]
+    rings = [line for line in inside.axes[0].lines if line.get_markerfacecolor() == "none"]
+    assert [tuple(line.get_xydata()[0]) for line in rings] == [(0.846, 0)]
+    assert [text.get_text() for text in outside.legends[0].get_texts()] == ["S4D"]
+
+
+def test_patience_is_part_of_a_folder(tmp_path):
+    run(tmp_path)
+    with pytest.raises(UserError, match="holds runs with patience None, not 3"):
+        run(tmp_path, patience=3)
+
+
+def test_precision_is_part_of_a_folder(tmp_path):
+    run(tmp_path)
+    with pytest.raises(UserError, match="holds runs with precision float32, not bfloat16"):
+        run(tmp_path, precision="bfloat16")
+    before = json.loads((tmp_path / "setup.json").read_text())
+    del before["precision"]  # a folder that is older than the rule
+    (tmp_path / "setup.json").write_text(json.dumps(before))
+    run(tmp_path, precision="bfloat16")
+
+
+def test_a_sweep_draws_as_many_as_were_asked_for(tmp_path, monkeypatch):
+    """Also where TPE would draw the same again and again, and where the space ends."""
+    pytest.importorskip("optuna")
+
+    def attempt(plan, settings):
+        size = settings["blocks"] + settings["width"] / 64 + settings["heads"] / 8
+        outcome = {"status": "finished", "train_loss": size, "valid_loss": size + 10 * settings["weight_decay"]}
+        return attempted(plan.out / "trials" / plan.name_of(settings), lambda: outcome)
+
+    monkeypatch.setattr(regbench_plan.Plan, "attempt", attempt)
+    common = {"in_distribution": False, "epochs": 2, "held_out": 6, "patience": None, "distinct": False, "data_seed": 0}
+    for trials in (10, 30, 54):
+        options = {"sweep": True, "trials": trials}
+        plans = regbench_plan.make(tmp_path, Machine(), common, [("memory-mosaic", 8)], Choices(), **options)
+        queue = plans[0].queue()
+        assert work(plans[0], queue)
+        ended = [trial for trial in queue.study.get_trials() if trial.state.name == "COMPLETE"]
+        assert len({str(trial.params) for trial in ended}) == len(ended) == trials
+
+
+def test_another_setup_in_the_folder_is_refused(finished):
+    with pytest.raises(UserError, match="holds runs with epochs 2, not 3; name another with --out"):
+        run(finished[0], epochs=3)
+
+
+def test_the_languages_of_a_small_set_are_the_first_of_a_larger():
+    small, large = (RegBenchTask(environments=number, held_out=2).sequences("train") for number in (3, 5))
+    length = small.tokens.shape[1]
+    assert (large.tokens[:3, :length] == small.tokens).all()
+
+
+def test_every_architecture_has_a_label_of_its_own():
+    labels = [kind.label for kind in ARCHITECTURES.values()]
+    assert len(set(labels)) == len(labels) == 14

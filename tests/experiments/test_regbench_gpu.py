@@ -1,0 +1,64 @@
+"""RegBench on a CUDA device: recorded steps learn what eager ones learn, for every architecture. `make test-gpu`."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from experiments.conftest import JOB as SMALL
+from memory_mosaics.experiments.regbench_models import ARCHITECTURES
+from memory_mosaics.experiments.regbench_training import train
+from memory_mosaics.mixers import linear_attention as linear
+from memory_mosaics.runtime import Machine, Runtime
+from memory_mosaics.tasks.regbench import RegBench, metrics
+from on_cuda import ON_CUDA
+
+pytestmark = ON_CUDA
+JOB = replace(SMALL, environments=70, blocks=2, width=64, learning_rate=1e-3, epochs=4, held_out=20)
+
+
+def losses(name, folder, **machine):
+    job = replace(JOB, architecture=name, heads=2 if ARCHITECTURES[name].heads else None)
+    outcome = train(job, folder, data=folder.parent, machine=Machine(precision="float32", **machine))
+    assert outcome is not None
+    return outcome["curve"]["train_loss"], outcome["curve"]["valid_loss"]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_recorded_steps_learn_what_the_cpu_learns(name, compiled, tmp_path):
+    train, valid = losses(name, tmp_path / "cuda", device="cuda", compile=compiled)
+    assert train[-1] < train[0]
+    if not compiled:
+        _, expected = losses(name, tmp_path / "cpu", device="cpu")
+        assert valid == pytest.approx(expected, rel=2e-2)  # other units drop out
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_recorded_validation_sees_the_weights_of_today(precision, tmp_path):
+    here = Runtime(torch.device("cuda"), precision=precision)
+    task = RegBench(JOB.task, device=here.device, folder=tmp_path)
+    model = ARCHITECTURES["memory-mosaic"].config(JOB.size).build().cuda().eval()
+    for _ in range(4):
+        found, expected = task.evaluate(model, here), metrics(task.sums(model, "validation", here))
+        assert found.pop("valid_loss") == pytest.approx(expected.pop("loss"), rel=1e-5)
+        assert found == pytest.approx(expected, rel=1e-5)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight += 0.1 * torch.randn_like(weight)
+
+
+@pytest.mark.skipif(linear._flash() is None, reason="flash-linear-attention is not installed")
+@pytest.mark.parametrize(("decay", "width"), [((1, 300, 2, 1), 32), ((3, 300, 2, 16), 33)], ids=["retnet", "gla"])
+def test_flash_linear_attention_gives_the_same(decay, width, monkeypatch):
+    inputs = [torch.randn(3, 300, 2, size, device="cuda", requires_grad=True) for size in (16, 16, width)]
+    log_decay, memory = -torch.rand(decay, device="cuda"), torch.randn(3, 2, 16, width, device="cuda")
+
+    def answers():
+        found = linear.linear_attention(*inputs, log_decay, memory)
+        return [*found, *torch.autograd.grad(found[0].square().sum(), inputs)]
+
+    flash = answers()
+    monkeypatch.setattr(linear, "_flash", lambda: None)
+    assert_close(flash, answers(), rtol=2e-2, atol=2e-2)
