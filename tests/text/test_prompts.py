@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from memory_mosaics.errors import UserError
 from memory_mosaics.text.prompts import Rule, names, ours, parse, read
-from memory_mosaics.text.tokenizer import Tokenizer, byte_tokenizer, train_bpe
+from memory_mosaics.text.tokenizer import StreamDecoder, Tokenizer, byte_tokenizer, train_bpe
 
 PAPERS = Path(__file__).parents[3] / "shared" / "data" / "prompts.jsonl"
 
@@ -160,14 +160,14 @@ def test_plain_and_back(tmp_path):
 @given(st.binary(max_size=40))
 def test_letters_are_those_of_the_whole(data):
     tokenizer = byte_tokenizer()
-    letters = tokenizer.letters()
-    assert "".join(map(letters.add, data)) + letters.rest() == tokenizer.decode(data)
+    decoder = StreamDecoder(tokenizer)
+    assert "".join(map(decoder.add, data)) + decoder.flush() == tokenizer.decode(data)
 
 
 def test_letters_of_merged_bytes():
     tokenizer = train_bpe(["some words and some more"], 300)
-    letters = tokenizer.letters()
-    assert "".join(map(letters.add, tokenizer.encode("some wörds 🌍"))) + letters.rest() == "some wörds 🌍"
+    decoder = StreamDecoder(tokenizer)
+    assert "".join(map(decoder.add, tokenizer.encode("some wörds 🌍"))) + decoder.flush() == "some wörds 🌍"
 
 
 def test_letters_of_a_tokenizer_without_bytes(tmp_path):
@@ -177,7 +177,7 @@ def test_letters_of_a_tokenizer_without_bytes(tmp_path):
     built.pre_tokenizer, built.decoder = library.pre_tokenizers.Whitespace(), library.decoders.WordPiece()
     built.save(str(tmp_path / "tokenizer.json"))
     tokenizer = Tokenizer.load(tmp_path)
-    letters = tokenizer.letters()
+    decoder = StreamDecoder(tokenizer)
     ids = tokenizer.encode("hello world")
     assert ids == [1, 2, 3]
-    assert "".join(map(letters.add, ids)) + letters.rest() == tokenizer.decode(ids) == "hello world"
+    assert "".join(map(decoder.add, ids)) + decoder.flush() == tokenizer.decode(ids) == "hello world"

@@ -19,7 +19,16 @@ from hypothesis import strategies as st
 from counting import calls
 from memory_mosaics.errors import UserError
 from memory_mosaics.text import tokenizer as module
-from memory_mosaics.text.tokenizer import LONG_WORD, Tokenizer, _short_words, byte_tokenizer, find, gpt2, train_bpe
+from memory_mosaics.text.tokenizer import (
+    LONG_WORD,
+    StreamDecoder,
+    Tokenizer,
+    _short_words,
+    byte_tokenizer,
+    find,
+    gpt2,
+    train_bpe,
+)
 from memory_mosaics.text.vocabulary import BYTES
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -178,8 +187,8 @@ def test_the_vocabulary_is_exactly_as_large_as_it_says(own):
     assert (own.vocabulary, own.end_of_text) == (280, 279)
     assert sorted(own.layout["model"]["vocab"].values()) == list(range(279))
     assert own.decode([*own.encode("the"), 280, 10**6, *own.encode(" cat")]) == "the\ufffd\ufffd cat"
-    letters = own.letters()
-    assert "".join([letters.add(280), letters.rest()]) == "\ufffd"
+    decoder = StreamDecoder(own)
+    assert "".join([decoder.add(280), decoder.flush()]) == "\ufffd"
     few = train_bpe(["ab"], 300)
     assert few.vocabulary == 258  # 256 bytes, one merge, the end
     assert byte_tokenizer().vocabulary == 257
@@ -327,8 +336,8 @@ def test_without_the_library_the_extra_is_named(own, monkeypatch):
 
 def test_one_token_to_be_looked_at():
     tokenizer = byte_tokenizer()
-    assert [tokenizer.said(index) for index in tokenizer.encode("aé")] == ["a", "<C3>", "<A9>"]
-    assert tokenizer.said(9999) == "<9999>"
+    assert [tokenizer.display(index) for index in tokenizer.encode("aé")] == ["a", "<C3>", "<A9>"]
+    assert tokenizer.display(9999) == "<9999>"
 
 
 def test_merges_are_learnt_from_pieces_of_enormous_words(monkeypatch):

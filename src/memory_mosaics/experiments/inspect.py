@@ -56,7 +56,7 @@ def run(
         "study": "inspect",
         "model": trained.name,
         "checkpoint": str(trained.folder),
-        "tokens": [trained.tokenizer.said(index) for index in tokens.tolist()],
+        "tokens": [trained.tokenizer.display(index) for index in tokens.tolist()],
         "position": at,
         "next": _next(trained, tokens[: at + 1], top),
         "looks": [_plain(each, trained.tokenizer) for each in looks],
@@ -138,7 +138,7 @@ def _next(trained: Trained, tokens: Tensor, top: int) -> list[tuple[str, float]]
     logits, _ = trained.model(tokens[None].to(trained.model.embedding.weight.device))
     best = logits[0, -1].float().softmax(-1).topk(min(top, logits.shape[-1]))
     return [
-        (trained.tokenizer.said(index), share)
+        (trained.tokenizer.display(index), share)
         for index, share in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     ]
 
@@ -155,6 +155,6 @@ def _plain(each: Look, tokenizer: Tokenizer) -> dict[str, Any]:
             "effective": float(each.effective[number]),
             "places": each.places[number].tolist(),
             "weights": each.weights[number].tolist(),
-            "predicts": [(tokenizer.said(index), value) for index, value in predicted],
+            "predicts": [(tokenizer.display(index), value) for index, value in predicted],
         })  # fmt: skip
     return {"block": each.block, "mixer": each.mixer, "heads": heads}

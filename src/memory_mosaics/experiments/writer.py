@@ -12,6 +12,7 @@ from memory_mosaics.config import MAX_SIZE
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.generation import PLAIN, Draw, beam_search, generate, stream
 from memory_mosaics.shapes import Float, Int
+from memory_mosaics.text.tokenizer import StreamDecoder
 from memory_mosaics.trained import Trained
 
 ROWS = 16  # texts that are written side by side
@@ -70,7 +71,7 @@ class Writer:
 
     def as_it_comes(self, prompt: str) -> Iterator[str]:
         """The pieces of one text. Nothing that is not a whole letter."""
-        letters = self.trained.tokenizer.letters()
+        decoder = StreamDecoder(self.trained.tokenizer)
         draw = self._own([self.written])
         self.written += 1
         tokens, count = self.encode(prompt), 0
@@ -78,9 +79,9 @@ class Writer:
             if int(token) == self.trained.tokenizer.end_of_text:
                 break
             count += 1
-            yield letters.add(int(token))
+            yield decoder.add(int(token))
         self._look(tokens, count)
-        yield letters.rest()
+        yield decoder.flush()
 
     def together(self, prompts: Sequence[str]) -> Iterator[dict[str, Any]]:
         """The texts of all prompts, `count` each, in batches."""

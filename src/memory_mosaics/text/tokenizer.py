@@ -135,7 +135,7 @@ class Tokenizer:
     def _spelling(self, index: int) -> bytes:
         return self._bytes[index] if 0 <= index < self.vocabulary else NO_TOKEN.encode()
 
-    def said(self, index: int) -> str:
+    def display(self, index: int) -> str:
         """One token, to be looked at: bytes that are no whole letter as <D7>, and an id that is none as <50300>."""
         if not 0 <= index < self.vocabulary:
             return f"<{index}>"
@@ -143,10 +143,6 @@ class Tokenizer:
         if "\ufffd" not in text or not self._spells_bytes:
             return text
         return self._bytes[index].decode(errors="bytes in brackets")
-
-    def letters(self) -> "Letters":
-        """For text that comes id by id."""
-        return Letters(self)
 
     def count_bytes(self, ids: np.ndarray) -> int:
         """How many bytes of text ids stand for, exact at a cut within a letter too; the end of a text is none."""
@@ -254,7 +250,7 @@ class Tokenizer:
         return tiktoken.Encoding(self.name, pat_str=WORDS, mergeable_ranks=ranks, special_tokens=special)
 
 
-class Letters:
+class StreamDecoder:
     """Takes ids one at a time and gives the text as far as its letters are whole: half of one waits for the rest."""
 
     def __init__(self, tokenizer: Tokenizer):
@@ -272,7 +268,7 @@ class Letters:
                 return self._stream.step(self._tokenizer._tokenizers, index) or ""
         return self._bytes.decode(self._tokenizer._spelling(index))
 
-    def rest(self) -> str:
+    def flush(self) -> str:
         """What still waits when nothing more comes: U+FFFD for part of a letter, as in `decode`."""
         return "" if self._stream is not None else self._bytes.decode(b"", final=True)
 

@@ -110,7 +110,7 @@ def test_losses_and_shares_are_the_models(mosaic):
         text, share, index = found["best"][-1][0]
         assert index == int(logs[last - 1].argmax())
         assert share == pytest.approx(math.exp(float(logs[last - 1, index])), abs=1e-3)
-        assert text == mosaic.tokenizer.said(index)
+        assert text == mosaic.tokenizer.display(index)
 
 
 @pytest.mark.parametrize("name", ["mosaic", "rotary"])

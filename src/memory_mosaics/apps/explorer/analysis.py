@@ -15,7 +15,7 @@ from memory_mosaics.apps.explorer.edits import Layer
 from memory_mosaics.apps.explorer.reading import GRID, Engine, Reading
 from memory_mosaics.inspection import added, name_of, retrieval_weights
 from memory_mosaics.shapes import Float
-from memory_mosaics.text.tokenizer import Tokenizer
+from memory_mosaics.text.tokenizer import StreamDecoder, Tokenizer
 
 PAIRS, SAYS = 24, 6  # of a memory: pairs that are drawn, and tokens that its answer makes most probable
 LEAST = 5e-4  # weight of a pair that is drawn
@@ -43,8 +43,8 @@ def about(engine: Engine) -> list[dict[str, Any]]:
 
 def spelt(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[str]:
     """The text that each token adds; nothing while a letter is not whole."""
-    letters = tokenizer.letters()
-    return [letters.add(token) if token < tokenizer.vocabulary else "" for token in tokens]
+    decoder = StreamDecoder(tokenizer)
+    return [decoder.add(token) if token < tokenizer.vocabulary else "" for token in tokens]
 
 
 @torch.no_grad()
@@ -60,7 +60,7 @@ def page(reading: Reading, tokenizer: Tokenizer, first: int, last: int) -> dict[
     losses = [round(loss, 4) for loss in (total[times] - logits).clamp(min=0).tolist()]
     after = slice(first - start, last - start)
     best = [
-        [[tokenizer.said(index), round(share, 4), index] for index, share in zip(*row, strict=True)]
+        [[tokenizer.display(index), round(share, 4), index] for index, share in zip(*row, strict=True)]
         for row in zip(ids[after].tolist(), shares[after].tolist(), strict=True)
     ]
     return {"losses": [None] * (last - first - len(losses)) + losses, "best": best}
@@ -124,7 +124,7 @@ def detail(
         tokens = zip(says.indices[row].tolist(), says.values[row].tolist(), strict=True)
         found.append({
             "pairs": [[place, round(weight, 4)] for place, weight in pairs if weight >= LEAST],
-            "says": [[tokenizer.said(index), round(logit, 3)] for index, logit in tokens],
+            "says": [[tokenizer.display(index), round(logit, 3)] for index, logit in tokens],
         })  # fmt: skip
     return found
 

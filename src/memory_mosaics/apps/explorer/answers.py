@@ -196,7 +196,7 @@ class Explorer:
             found: dict[str, Any] = {"position": position, "overview": [_at_one_time(layer, 0) for layer in layers]}
             if target is None:
                 target = int(reading.best([position // GRID])[0].tokens[position % GRID, 0])
-            found["target"] = [tokenizer.said(target), target]
+            found["target"] = [tokenizer.display(target), target]
             if look.memory is not None:
                 layer, head = session.memory(look.memory)
                 seen = analysis.detail(reading, tokenizer, layer, head, position, position + 1)[0]

@@ -130,7 +130,7 @@ class Session:
             text = f" {text}" if self.spelt[at].startswith(" ") and not text.startswith(" ") else text
             tokens = self.trained.tokenizer.encode(text)
             if len(tokens) != 1:
-                parts = ", ".join(f"“{self.trained.tokenizer.said(one)}”" for one in tokens)
+                parts = ", ".join(f"“{self.trained.tokenizer.display(one)}”" for one in tokens)
                 remedy = f"not the {len(tokens)} of “{text}”: {parts}" if tokens else "and none was given"
                 self.refused.append(f"The pair was not written: it holds one token, {remedy}.")
                 return None
@@ -141,7 +141,7 @@ class Session:
     def described(self, edit: Edit) -> dict[str, Any]:
         """An edit as it is sent to the page, which asks for it again by all but `words`: those name its pair."""
         found: dict[str, Any] = {"block": edit.block, "kind": edit.kind, "head": edit.head, "place": edit.place}
-        text = None if edit.token is None else self.trained.tokenizer.said(edit.token)
+        text = None if edit.token is None else self.trained.tokenizer.display(edit.token)
         found |= {"token": edit.token, "text": text, "mark": None, "words": None}
         peek = self.engine.peek(edit.layer)
         if edit.place is not None and peek is not None:
@@ -152,7 +152,7 @@ class Session:
 
     def word(self, position: int) -> str:
         """A token of the text by itself."""
-        return self.spelt[position] or self.trained.tokenizer.said(self.plain.tokens[position])
+        return self.spelt[position] or self.trained.tokenizer.display(self.plain.tokens[position])
 
     def token_at(self, letters: int) -> int:
         """The token that holds the last of so many letters."""

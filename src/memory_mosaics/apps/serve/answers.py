@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from memory_mosaics.apps.serve.batches import Likely
-from memory_mosaics.text.tokenizer import Tokenizer
+from memory_mosaics.text.tokenizer import StreamDecoder, Tokenizer
 
 Finish = Literal["stop", "length"]
 
@@ -34,7 +34,7 @@ class Answer:
 
     def __init__(self, tokenizer: Tokenizer, length: int, stops: Sequence[str], tell: Callable[[Piece], None]):
         self.tokenizer, self.length, self.stops, self.tell = tokenizer, length, stops, tell
-        self.letters = tokenizer.letters()
+        self.decoder = StreamDecoder(tokenizer)
         self.count = 0
         self.told, self.waiting = 0, ""  # letters told, and text that is not
         self.spoken: list[Spoken] = []
@@ -45,10 +45,10 @@ class Answer:
         ends = token == self.tokenizer.end_of_text
         if likely is not None and not ends:
             self.spoken.append(self._speak(token, likely))
-        self.waiting += "" if ends else self.letters.add(token)
+        self.waiting += "" if ends else self.decoder.add(token)
         finish: Finish | None = "stop" if ends else "length" if self.count >= self.length else None
         if finish:
-            self.waiting += self.letters.rest()
+            self.waiting += self.decoder.flush()
         found = [at for at in (self.waiting.find(stop) for stop in self.stops) if at >= 0]
         if found:
             self.waiting, finish = self.waiting[: min(found)], "stop"
