@@ -124,7 +124,7 @@ class Evaluation:
 
 def evaluate(trained: Trained, text: Sample, *, batch: int = 8) -> Evaluation:
     """Read every window, up to the last position that the model has where it has a table of them."""
-    model, length = trained.model.eval(), min(text.length, trained.model.longest or text.length)
+    model, length = trained.model.eval(), min(text.length, trained.model.max_positions or text.length)
     device, reach = model.embedding.weight.device, text.length // 100
     sums = squares = smooth_squares = np.zeros(length)
     window_squares = bytes_ = windows = 0
@@ -174,7 +174,7 @@ def _within(total: Any, squares: Any, count: int) -> Any:
 @torch.no_grad()
 def token_losses(model: LanguageModel, inputs: Int[Tensor, "B T"], targets: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:
     """The loss of every token. Logits are there for some tokens at a time: all of them may be gigabytes."""
-    features, _ = model.features(model.embedding(inputs), through=without_state)
+    features, _ = model.features(model.embedding(inputs), block_fn=without_state)
     size = max(1, LOGITS // model.config.vocabulary)
     parts = zip(features.flatten(0, 1).split(size), targets.flatten().split(size), strict=True)
     losses = [F.cross_entropy(at_least_fp32(model.logits(some)), wanted, reduction="none") for some, wanted in parts]

@@ -249,9 +249,9 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
         hidden: list[Tensor] = []
         wants_hidden = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         wants_weights = self.config.output_attentions if output_attentions is None else output_attentions
-        through = partial(self._run_block, hidden) if wants_hidden else None
+        block_fn = partial(self._run_block, hidden) if wants_hidden else None
         with self._mixer_inputs() if wants_weights else nullcontext([]) as inputs:
-            features, state = self.language_model.features(x, cache.state, mask, through=through)
+            features, state = self.language_model.features(x, cache.state, mask, block_fn=block_fn)
         length = cache.length + x.shape[1]
 
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep

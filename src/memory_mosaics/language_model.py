@@ -176,18 +176,18 @@ class LanguageModel(nn.Module):
         state: tuple | None = None,
         mask: Tensor | None = None,
         *,
-        through: Callable[..., tuple[Tensor, Any]] | None = None,
+        block_fn: Callable[..., tuple[Tensor, Any]] | None = None,
     ) -> tuple[Float[Tensor, "B T W"], tuple]:
-        """From embeddings to what the output matrix reads. `through(block, x, state, mask)` may apply it."""
+        """From embeddings to the input of the output matrix; `block_fn(block, x, state, mask)` runs each block."""
         if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[:2]):
             raise ValueError(f"mask must be {tuple(x.shape[:2])} bool, not {tuple(mask.shape)} {mask.dtype}")
         position_state, *block_states = state or (None,) * (1 + len(self.blocks))
         if self.positions is not None:
             x, position_state = self.positions(x, position_state, mask)
         states: list[Any] = [position_state or ()]
-        through = self.run_block if through is None else through
+        block_fn = self.run_block if block_fn is None else block_fn
         for block, block_state in zip(self.blocks, block_states, strict=True):
-            x, block_state = through(block, x, block_state, mask)
+            x, block_state = block_fn(block, x, block_state, mask)
             states.append(block_state)
         return self.norm(x), tuple(states)
 
@@ -199,7 +199,7 @@ class LanguageModel(nn.Module):
         block_fn: Callable[..., tuple[Tensor, Any]] | None = None,
     ) -> Float[Tensor, ""]:
         """The mean cross-entropy of a batch, as training computes it: no state is kept, and on CUDA no logits."""
-        features, _ = self.features(self.embedding(inputs), through=block_fn)
+        features, _ = self.features(self.embedding(inputs), block_fn=block_fn)
         return linear_cross_entropy(features.flatten(0, 1), self.output, targets.flatten())
 
     def run_block(self, block: nn.Module, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
@@ -216,9 +216,9 @@ class LanguageModel(nn.Module):
         return state[0], *states
 
     @property
-    def longest(self) -> int | None:
+    def max_positions(self) -> int | None:
         """The most tokens that can be read one after the other; None where nothing but memory bounds them."""
-        return getattr(self.positions, "longest", None)
+        return getattr(self.positions, "max_positions", None)
 
     def logits(self, features: Float[Tensor, "*B W"]) -> Float[Tensor, "*B vocabulary"]:
         return F.linear(features, self.output)
@@ -262,7 +262,7 @@ def _checkpoint(block: nn.Module, *inputs: Any) -> Any:
 
 
 def without_state(block: nn.Module, x: Tensor, state: None, mask: None) -> tuple[Tensor, tuple]:
-    """For `features(through=...)`: nothing is kept of a block that has been read, nor copied to be thrown away."""
+    """For `features(block_fn=...)`: nothing is kept of a block that has been read, nor copied to be thrown away."""
     return block(x)[0], ()
 
 

@@ -37,7 +37,7 @@ class Reader:
         self.desk = Desk.of(model)
         self.model = model = self.desk.model
         self.device = model.embedding.weight.device
-        self.through = self.desk.compiled(one_row=len(prompts) == 1) if compiled else None
+        self.block_fn = self.desk.compiled(one_row=len(prompts) == 1) if compiled else None
         self.replay: Callable[[], None] | None = None
         self.leave: Callable[[], None] = lambda: None
         tokens, mask = left_padded([prompt.to(self.device) for prompt in prompts])
@@ -64,7 +64,7 @@ class Reader:
 
     def at_most(self, tokens: int) -> int:
         """So many more, or as many as a table of positions has left: what follows its last is still predicted."""
-        return tokens if self.model.longest is None else min(tokens, self.model.longest - self.count + 1)
+        return tokens if self.model.max_positions is None else min(tokens, self.model.max_positions - self.count + 1)
 
     def reserve(self, tokens: int) -> None:
         """Make room for so many more, at most ROOM at once."""
@@ -91,7 +91,7 @@ class Reader:
         """Sit down where someone has recorded this step before, or record it."""
         mine = (self.tokens, self.state, self.logits)
         kind = str([(tensor.shape, tensor.dtype) for tensor in _tensors(mine)])
-        kind += str((self.through is None, torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")))
+        kind += str((self.block_fn is None, torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")))
         place = self.desk.take(kind)
         if place is None:
             place = Place(kind, mine, _recorded(self._step, self.state))
@@ -103,7 +103,7 @@ class Reader:
 
     def _step(self) -> None:
         """Read self.tokens. The logits change in place, and so does the state where it has room."""
-        features, state = self.model.features(self.model.embedding(self.tokens), self.state, through=self.through)
+        features, state = self.model.features(self.model.embedding(self.tokens), self.state, block_fn=self.block_fn)
         self.logits.copy_(self.model.logits(features[:, -1]))
         if self.room:
             _overwrite(self.state, state)

@@ -122,7 +122,7 @@ def test_dropout_is_where_it_was_published():
         assert model.blocks[0].sequence_mixer.dropout == share
         assert model.blocks[0].dropout == 0.0
         assert model.positions.share == 0.1
-        assert model.longest == 4098
+        assert model.max_positions == 4098
     mosaic = build("memory-mosaic")
     assert mosaic.positions is None
     assert mosaic.blocks[0].dropout == mosaic.blocks[0].sequence_mixer.dropout == 0.2

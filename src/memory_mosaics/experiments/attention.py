@@ -95,7 +95,7 @@ def _texts(
 
 def _reads(trained: Trained, length: int) -> bool:
     """Whether it can read so many tokens; says so if not."""
-    longest = trained.model.longest or length
+    longest = trained.model.max_positions or length
     if longest < length:
         print(f"{trained.name} has {longest} learned positions: it is not measured at {length}")
     return longest >= length

@@ -66,7 +66,7 @@ def run(
     place, corpus, models = torch.device(find_device(device)), Corpus.open(data), named(runs)
     for trained in one_by_one(models):
         trained.check_reads(corpus)
-        if (longest := trained.model.longest or length) < length:
+        if (longest := trained.model.max_positions or length) < length:
             print(f"{trained.name} has {longest} learned positions: its curve ends there, before {length}")
     text = evaluation.sample(corpus, split=split, length=length, count=windows, at_documents=at_documents)
     results: dict[str, Any] = {"study": "evaluate", "interrupted": True, "corpus": corpus.folder.name}

@@ -112,7 +112,7 @@ def _tokens(trained: Trained, text: str, position: int) -> Tensor:
     tokens = torch.tensor(trained.tokenizer.encode(text), dtype=torch.long)
     if len(tokens) == 0:
         raise UserError("the text is empty: there is nothing to look at")
-    longest = trained.model.longest
+    longest = trained.model.max_positions
     if longest is not None and len(tokens) > longest:
         raise UserError(f"the text has {len(tokens)} tokens, and {trained.name} has learned positions for {longest}")
     if not -len(tokens) <= position < len(tokens):

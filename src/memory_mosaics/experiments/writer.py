@@ -61,7 +61,7 @@ class Writer:
     def encode(self, prompt: str) -> Int[Tensor, " T"]:
         """The prompt's tokens; an empty one is the end of what was before."""
         tokens = self.trained.tokenizer.encode(prompt) or [self.trained.tokenizer.end_of_text]
-        longest = self.trained.model.longest
+        longest = self.trained.model.max_positions
         if longest is not None and len(tokens) >= longest:
             raise UserError(
                 f"{prompt[:30]!r}... has {len(tokens)} tokens, and {self.trained.name} has learned positions for "
@@ -102,12 +102,12 @@ class Writer:
         """A line about the texts since the last time that had to end with the model's positions, if there are any."""
         cut, self._cut = self._cut, 0
         end = "1 text ends there, before its" if cut == 1 else f"{cut} texts end there, before their"
-        positions = f"{self.trained.name} has learned positions for {self.trained.model.longest}"
+        positions = f"{self.trained.name} has learned positions for {self.trained.model.max_positions}"
         return f"{positions}: {end} {self.wish.length} tokens" if cut else ""
 
     def _look(self, prompt: Int[Tensor, " T"], count: int) -> None:
         """Whether a text of so many tokens came to the last position, after which one more is predicted."""
-        longest = self.trained.model.longest
+        longest = self.trained.model.max_positions
         self._cut += longest is not None and longest - len(prompt) < count < self.wish.length
 
     @property
@@ -130,7 +130,7 @@ class Writer:
 
     def _batches(self, rows: list[tuple[str, Tensor]]) -> Iterator[list[tuple[str, Tensor]]]:
         """As many rows as fit. Where positions are a table, a short prompt must not pay for a long one beside it."""
-        longest = self.trained.model.longest
+        longest = self.trained.model.max_positions
         full = longest is not None and max((len(tokens) for _, tokens in rows), default=0) + self.wish.length > longest
         size = 1 if full else max(1, ROWS // (self.wish.beams or 1))
         return (rows[start : start + size] for start in range(0, len(rows), size))

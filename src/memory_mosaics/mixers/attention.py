@@ -170,7 +170,7 @@ class LearnedPositions(nn.Module):
     def __init__(self, width: int, *, context: int):
         super().__init__()
         self.table = nn.Embedding(context, width)
-        self.longest = context
+        self.max_positions = context
 
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None

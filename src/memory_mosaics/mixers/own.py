@@ -35,8 +35,8 @@ class DroppedInputs(nn.Module):
         self.share, self.positions = share, positions
 
     @property
-    def longest(self) -> int | None:
-        return getattr(self.positions, "longest", None)
+    def max_positions(self) -> int | None:
+        return getattr(self.positions, "max_positions", None)
 
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None

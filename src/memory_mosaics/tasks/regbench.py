@@ -369,7 +369,7 @@ class RegBench(TokenTask):
 def _logits(model: LanguageModel, inputs: Int[Tensor, "B T"], runtime: Runtime) -> Float[Tensor, "B T V"]:
     """In single precision, whatever the model computes in."""
     with runtime.autocast():
-        features, _ = model.features(model.embedding(inputs), through=without_state)
+        features, _ = model.features(model.embedding(inputs), block_fn=without_state)
     return F.linear(features.float(), model.output.float())
 
 

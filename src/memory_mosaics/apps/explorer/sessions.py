@@ -88,7 +88,7 @@ class Session:
         if len(asked.edits) > EDITS:
             raise UserError(f"{len(asked.edits)} edits are too many; at most {EDITS} can be made")
         tokens = self.trained.tokenizer.encode(asked.text)
-        longest = min(TOKENS, self.trained.model.longest or TOKENS)
+        longest = min(TOKENS, self.trained.model.max_positions or TOKENS)
         if len(tokens) > longest:
             raise UserError(f"the text has {len(tokens):,} tokens; {self.trained.name} reads at most {longest:,} here")
         if tokens != self.plain.tokens:

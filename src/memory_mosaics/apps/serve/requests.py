@@ -63,7 +63,7 @@ class Limits:
     @classmethod
     def of(cls, trained: Trained, *, context: int | None = None, **others: int) -> "Limits":
         """With a context that the model itself can read; None takes all of it."""
-        longest = trained.model.longest
+        longest = trained.model.max_positions
         if longest is not None and (context or 0) > longest:
             raise UserError(f"context must be at most {longest}, the positions of {trained.folder}, not {context}")
         return cls(context=(longest or CONTEXT) if context is None else context, **others)
