@@ -13,12 +13,11 @@ import safetensors.torch
 import torch
 
 import reference_checkpoints
-from memory_mosaics.checkpoint import CheckpointError
+from memory_mosaics.checkpoint import CheckpointError, LoadedModel
 from memory_mosaics.cli import main
 from memory_mosaics.convert import convert, read_reference
 from memory_mosaics.errors import UserError
 from memory_mosaics.text.tokenizer import byte_tokenizer
-from memory_mosaics.trained import Trained
 from reference_checkpoints import (
     CONTEXT,
     HEADS,
@@ -265,9 +264,9 @@ def test_a_tokenizer_goes_into_the_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(reference_checkpoints, "VOCABULARY", 300)
     source = written(checkpoint("nano"), tmp_path)
     with pytest.raises(UserError, match=r"out has no tokenizer.json: .* as mosaics convert --tokenizer does"):
-        Trained.open(convert(source, tmp_path / "out"))
+        LoadedModel.open(convert(source, tmp_path / "out"))
     assert main(["convert", str(source), str(tmp_path / "with"), "--tokenizer", "bytes"]) == 0
-    opened = Trained.open(tmp_path / "with")
+    opened = LoadedModel.open(tmp_path / "with")
     assert opened.tokenizer.fingerprint == byte_tokenizer().fingerprint
     assert json.loads((tmp_path / "with" / "generation_config.json").read_text())["eos_token_id"] == 256
     convert(source, tmp_path / "copied", tokenizer=str(tmp_path / "with"))

@@ -10,16 +10,16 @@ import torch.nn.functional as F
 
 import memory_mosaics.apps.story_world  # noqa: F401 - registers stories:COUNT
 from memory_mosaics import evaluation
+from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError
 from memory_mosaics.evaluation import evaluate, sample, smooth, token_losses
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.models import PRESETS, architecture_name, memory_mosaic, preset, transformer
-from memory_mosaics.runtime import Machine
+from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.tokenizer import byte_tokenizer, train_bpe
-from memory_mosaics.trained import Trained
 from memory_mosaics.training import trainer
-from memory_mosaics.training.recipe import ModelChoice, Run, Training
+from memory_mosaics.training.config import ModelArgs, Run, Training
 
 SIZE = {"width": 16, "blocks": 1, "heads": 2, "vocabulary": 257, "context": 24}
 TEXTS = ["Grüße, kleine Welt.", "Ein längerer Text, der über viele Zeichen geht und nicht aufhört.", "Und noch einer."]
@@ -33,7 +33,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture
 def trained(tmp_path):
-    return Trained("it", tmp_path, LanguageModel(memory_mosaic(**SIZE)).eval(), byte_tokenizer())
+    return LoadedModel("it", tmp_path, LanguageModel(memory_mosaic(**SIZE)).eval(), byte_tokenizer())
 
 
 def test_losses_are_those_of_all_logits_at_once(trained, monkeypatch):
@@ -66,12 +66,12 @@ def test_numbers_are_those_of_a_direct_computation(trained, corpus):
 
 
 def test_it_is_the_loss_that_training_measures(corpus, tmp_path):
-    model = ModelChoice(width=16, heads=2, blocks=1, context=24)
+    model = ModelArgs(width=16, heads=2, blocks=1, context=24)
     training = Training(steps=2, batch=4, warm_up=1, evaluate_every=2, evaluate_windows=9)
-    machine = Machine(device="cpu", samples=0)
+    machine = RuntimeConfig(device="cpu", samples=0)
     run = Run(data=corpus.folder, out=tmp_path / "run", model=model, training=training, machine=machine)
     said = trainer.train(run)
-    trained = Trained.open(tmp_path / "run")
+    trained = LoadedModel.open(tmp_path / "run")
     for split in ("valid", "train"):
         measured = evaluate(trained, sample(corpus, split=split, length=24, count=9), batch=2)
         assert measured.loss == pytest.approx(said[f"{split}_loss"], abs=1e-6)

@@ -7,14 +7,14 @@ import pytest
 
 from memory_mosaics import files
 from memory_mosaics.errors import UserError, within_memory
-from memory_mosaics.files import written_whole
+from memory_mosaics.files import atomic_write
 
 
 def test_what_is_no_file_is_not_replaced(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(UserError, match="it is there, and no file"), written_whole(pipe) as aside:
-        aside.write_text("never")
+    with pytest.raises(UserError, match="it is there, and no file"), atomic_write(pipe) as tmp:
+        tmp.write_text("never")
     assert pipe.is_fifo()
 
 
@@ -78,9 +78,9 @@ def test_what_killed_writers_left_is_removed_by_the_next(tmp_path):
         (tmp_path / name).write_text("half")
     (tmp_path / gone[0]).mkdir()
     (tmp_path / gone[0] / "half").write_text("half")
-    with written_whole(tmp_path / "a") as aside:
-        aside.write_text("whole")
-        with written_whole(tmp_path / "a") as other:  # another thread does not remove what this one writes
+    with atomic_write(tmp_path / "a") as tmp:
+        tmp.write_text("whole")
+        with atomic_write(tmp_path / "a") as other:  # another thread does not remove what this one writes
             other.write_text("other")
     assert sorted(os.listdir(tmp_path)) == sorted([*kept, "a"])
     assert (tmp_path / "a").read_text() == "whole"

@@ -16,8 +16,8 @@ from memory_mosaics.ops.leaky_average import leaky_average, reference
 from memory_mosaics.reader import Desk
 from memory_mosaics.runtime import Runtime
 from memory_mosaics.tasks.task import Batch
+from memory_mosaics.training.config import Training
 from memory_mosaics.training.optimizer import adamw
-from memory_mosaics.training.recipe import Training
 from memory_mosaics.training.step import Objective, Step
 from mixers_under_contract import MIXERS, WIDTH
 from on_cuda import ON_CUDA

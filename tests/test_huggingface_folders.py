@@ -28,7 +28,7 @@ from memory_mosaics.files import describe_files
 from memory_mosaics.huggingface import MosaicConfig, MosaicForCausalLM
 from memory_mosaics.language_model import next_token_loss
 from memory_mosaics.mixers.mlp import MLPConfig
-from memory_mosaics.parameters import exact_names
+from memory_mosaics.parameters import fp32_parameter_names
 from mixers_under_contract import MIXERS, WIDTH
 
 # folders
@@ -167,7 +167,7 @@ def test_every_mixer_reads_and_generates_in_every_dtype(mixer: MixerConfig, tmp_
     ids, logits = tokens(2, 9), {}
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
         loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype)
-        exact = exact_names(loaded.language_model)
+        exact = fp32_parameter_names(loaded.language_model)
         for name, weight in loaded.language_model.named_parameters():
             assert weight.dtype == (torch.promote_types(dtype, torch.float32) if name in exact else dtype), name
         with torch.no_grad():

@@ -8,15 +8,15 @@ from memory_mosaics import LanguageModel, checkpoint, memory_mosaic
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.mixers.mamba import MambaConfig
 from memory_mosaics.mixers.state_space import S4DConfig
-from memory_mosaics.parameters import Rule, exact_names, groups, rules_of
+from memory_mosaics.parameters import ParamSpec, fp32_parameter_names, named_param_specs, param_groups
+from memory_mosaics.training.config import Training
 from memory_mosaics.training.optimizer import adamw, set_rate
-from memory_mosaics.training.recipe import Training
 
-SLOW = Rule(decay=False, largest_rate=0.01, exact=True)
+SLOW = ParamSpec(decay=False, max_lr=0.01, keep_fp32=True)
 
 
 class Special(nn.Module):
-    rules: ClassVar = {"slow": SLOW, "several": Rule(decay=False)}
+    param_specs: ClassVar = {"slow": SLOW, "several": ParamSpec(decay=False)}
 
     def __init__(self):
         super().__init__()
@@ -30,17 +30,17 @@ def model(mixer):
 
 
 def test_modules_declare_rules_of_their_own_parameters():
-    found = {name: rule for name, _, rule in rules_of(nn.Sequential(Special(), nn.Linear(2, 2)))}
+    found = {name: rule for name, _, rule in named_param_specs(nn.Sequential(Special(), nn.Linear(2, 2)))}
     assert found["0.slow"] == SLOW
-    assert found["0.several.0"] == found["0.several.1"] == Rule(decay=False)
-    assert found["0.ordinary.weight"] == found["1.weight"] == Rule()
-    assert exact_names(Special()) == {"slow"}
+    assert found["0.several.0"] == found["0.several.1"] == ParamSpec(decay=False)
+    assert found["0.ordinary.weight"] == found["1.weight"] == ParamSpec()
+    assert fp32_parameter_names(Special()) == {"slow"}
 
 
 def test_groups_hold_every_parameter_once():
     special = Special()
-    found = groups(special, weight_decay=0.1, decayed=lambda weight: weight.dim() > 1)
-    kinds = {(group["weight_decay"], group["largest_rate"]): len(group["params"]) for group in found}
+    found = param_groups(special, weight_decay=0.1, decayed=lambda weight: weight.dim() > 1)
+    kinds = {(group["weight_decay"], group["max_lr"]): len(group["params"]) for group in found}
     assert kinds == {(0.0, 0.01): 1, (0.0, float("inf")): 3, (0.1, float("inf")): 1}
 
 
@@ -48,7 +48,7 @@ def test_a_rate_is_no_larger_than_a_group_bears():
     optimizer = adamw(Special(), Training(decay_all=True))
     for rate in (0.1, 1e-3):
         set_rate(optimizer, rate)
-        assert {group["largest_rate"]: group["lr"] for group in optimizer.param_groups} == {
+        assert {group["max_lr"]: group["lr"] for group in optimizer.param_groups} == {
             0.01: min(rate, 0.01),
             float("inf"): rate,
         }
@@ -61,7 +61,7 @@ def test_a_language_models_matrices_decay_and_nothing_else():
     decayed = {names[w] for group in optimizer.param_groups if group["weight_decay"] for w in group["params"]}
     assert decayed == {"weight", "C"}
     mosaic = LanguageModel(memory_mosaic(width=8, blocks=1, heads=2, vocabulary=9))
-    decays = {name.rpartition(".")[2]: rule.decay for name, _, rule in rules_of(mosaic)}
+    decays = {name.rpartition(".")[2]: rule.decay for name, _, rule in named_param_specs(mosaic)}
     assert {name for name, decay in decays.items() if not decay} == {"theta", "rate", "taps"}
 
 

@@ -3,7 +3,7 @@
 import io
 import sys
 
-from memory_mosaics.progress import progress
+from memory_mosaics.results import progress_bar
 
 
 def test_a_log_has_whole_lines_and_few(monkeypatch):
@@ -11,7 +11,7 @@ def test_a_log_has_whole_lines_and_few(monkeypatch):
     monkeypatch.setattr(sys, "stderr", log)
     now = [0.0]
     monkeypatch.setattr("tqdm.std.time", lambda: now[0])
-    with progress("long", 12, "text") as bar:
+    with progress_bar("long", 12, "text") as bar:
         for _ in range(12):
             now[0] += 16  # seconds
             bar.update(1)
@@ -25,7 +25,7 @@ def test_a_log_has_whole_lines_and_few(monkeypatch):
 def test_what_is_short_leaves_nothing_in_a_log(monkeypatch):
     log = io.StringIO()
     monkeypatch.setattr(sys, "stderr", log)
-    with progress("short", 2, "text") as bar:
+    with progress_bar("short", 2, "text") as bar:
         bar.update(2)
     assert log.getvalue() == ""
 
@@ -34,6 +34,6 @@ def test_a_terminal_has_a_bar_at_once(monkeypatch):
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)
-    with progress("short", 2, "text") as bar:
+    with progress_bar("short", 2, "text") as bar:
         bar.update(2)
     assert terminal.getvalue().startswith("\rshort:   0%")

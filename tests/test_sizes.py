@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memory_mosaics import checkpoint, sizes
+from memory_mosaics import checkpoint, runtime
 from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.language_model import LanguageModel, weight_count, weight_shapes
 from memory_mosaics.models import PRESETS, memory_mosaic, preset
+from memory_mosaics.training.config import Training
 from memory_mosaics.training.optimizer import memory_needed
-from memory_mosaics.training.recipe import Training
 
 SMALL = memory_mosaic(width=16, blocks=2, heads=2, vocabulary=30, context=8)
 
@@ -51,12 +51,12 @@ def test_what_cannot_be_built_is_refused(changes, message):
 
 def test_memory_is_that_of_the_container(tmp_path, monkeypatch):
     (tmp_path / "max").write_text("1000\n")
-    monkeypatch.setattr(sizes, "LIMITS", (tmp_path / "max", tmp_path / "none"))
-    assert sizes.memory_of("cpu") == 1000
+    monkeypatch.setattr(runtime, "LIMITS", (tmp_path / "max", tmp_path / "none"))
+    assert runtime.memory_of("cpu") == 1000
     with pytest.raises(UserError, match=r"a model of .* parameters needs at least"):
         LanguageModel(SMALL)
     (tmp_path / "max").write_text("max\n")
-    assert sizes.memory_of("cpu") > 1 << 20
+    assert runtime.memory_of("cpu") > 1 << 20
 
 
 def test_training_needs_more_than_the_weights():
@@ -117,7 +117,7 @@ def test_a_link_to_a_device_is_not_followed(tmp_path, name):
 
 def test_a_smaller_device_refuses_the_weights(tmp_path, monkeypatch):
     folder = checkpoint.save(LanguageModel(replace(SMALL, blocks=1)), tmp_path / "model")
-    monkeypatch.setattr(sizes, "memory_of", lambda _: 100)
+    monkeypatch.setattr(runtime, "memory_of", lambda _: 100)
     with pytest.raises(UserError, match=r"needs at least .* GB of memory, and cpu has"):
         checkpoint.load(folder)
     shutil.rmtree(folder)

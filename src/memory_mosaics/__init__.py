@@ -55,7 +55,7 @@ from memory_mosaics.mixers.state_space import H3, S4D, H3Config, S4DConfig
 from memory_mosaics.models import PRESETS, matching_slots, memory_mosaic, preset, transformer
 from memory_mosaics.ops.leaky_average import leaky_average
 from memory_mosaics.ops.recall import dot_product, gaussian, merge, recall, recall_with_lse
-from memory_mosaics.parameters import Rule
+from memory_mosaics.parameters import ParamSpec
 from memory_mosaics.reader import Reader
 from memory_mosaics.scales import Decay, Scale
 from memory_mosaics.version import __version__
@@ -102,6 +102,7 @@ __all__ = [
     "MambaConfig",
     "MixerConfig",
     "OwnConfig",
+    "ParamSpec",
     "PersistentMemory",
     "PersistentMemoryConfig",
     "RWKVConfig",
@@ -109,7 +110,6 @@ __all__ = [
     "RetNet",
     "RetNetConfig",
     "Rotary",
-    "Rule",
     "S4DConfig",
     "Scale",
     "Taps",

@@ -8,8 +8,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from memory_mosaics.config import PARTS, from_plain, to_plain
-from memory_mosaics.errors import CheckpointError, one_line, within_memory
+from memory_mosaics.errors import CheckpointError, UserError, one_line, within_memory
 from memory_mosaics.files import check_manifest, check_regular, flush, read_json, remove_temporary, temporary_path
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, weight_shapes
-from memory_mosaics.parameters import exact_names
-from memory_mosaics.sizes import check_memory
+from memory_mosaics.parameters import fp32_parameter_names
+from memory_mosaics.runtime import check_memory
+from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.text.tokenizer import Tokenizer
 
 MODEL_TYPE = "memory_mosaic"
@@ -58,37 +60,37 @@ def save(
         check_weights(weights, _shapes(from_plain(type(model.config), plain)), "the model to save")
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"cannot write {folder}: {one_line(error)}") from error
-    aside = temporary_path(target)
+    tmp = temporary_path(target)
     made = [parent for parent in target.parents if not parent.exists()]
     try:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise FileExistsError("it exists already; name a new folder, or remove that one first")
-        aside.mkdir(parents=True)
-        file = aside / "model.safetensors"
+        tmp.mkdir(parents=True)
+        file = tmp / "model.safetensors"
         save_file({f"{key}.{name}": tensor.contiguous() for name, tensor in weights.items()}, file, {"format": "pt"})
         dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
         architecture = ARCHITECTURE if isinstance(model.config, LanguageModelConfig) else type(model).__name__
         config = {"model_type": MODEL_TYPE, "architectures": [architecture], "dtype": dtype, key: plain}
-        _write_json(aside / "config.json", config)
+        _write_json(tmp / "config.json", config)
         ends = {} if tokenizer is None else dict.fromkeys(ENDS, tokenizer.end_of_text)
-        _write_json(aside / "generation_config.json", {"use_cache": True} | ends | (generation or {}))
+        _write_json(tmp / "generation_config.json", {"use_cache": True} | ends | (generation or {}))
         if tokenizer is not None:
-            tokenizer.save(aside)
-        shutil.copymode(aside / "config.json", file)  # safetensors lets only the owner read
-        for path in (*aside.iterdir(), aside):
+            tokenizer.save(tmp)
+        shutil.copymode(tmp / "config.json", file)  # safetensors lets only the owner read
+        for path in (*tmp.iterdir(), tmp):
             flush(path)
         if target.exists():
             target.rmdir()  # empty, as checked above
-        aside.rename(target)
+        tmp.rename(target)
         flush(target.parent)
     except (OSError, SafetensorError, RuntimeError) as error:
-        remove_temporary(aside)
+        remove_temporary(tmp)
         for parent in made:
             with suppress(OSError):
                 parent.rmdir()
         raise CheckpointError(f"cannot write {folder}: {one_line(error)}") from error
     finally:
-        remove_temporary(aside)
+        remove_temporary(tmp)
     return folder
 
 
@@ -123,7 +125,7 @@ def load(
     with torch.device("meta"):
         model = LanguageModel(config)
     if dtype is not None:
-        exact = exact_names(model)
+        exact = fp32_parameter_names(model)
         for name, tensor in weights.items():
             weights[name] = tensor.to(torch.promote_types(dtype, torch.float32) if name in exact else dtype)
     model.load_state_dict(weights, assign=True)
@@ -137,9 +139,9 @@ def steps(run: Path) -> list[Path]:
 
 def remove(folder: Path) -> None:
     """Remove a checkpoint: half of one must not look like one."""
-    aside = temporary_path(folder)
-    folder.rename(aside)
-    remove_temporary(aside)
+    tmp = temporary_path(folder)
+    folder.rename(tmp)
+    remove_temporary(tmp)
 
 
 def newest(folder: Path) -> Path:
@@ -239,3 +241,57 @@ def _damage_named(file: Path) -> Iterator[None]:
 
 def _write_json(file: Path, plain: Any) -> None:
     file.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """`name` tells it from others: the run's folder, as far as that is needed."""
+
+    name: str
+    folder: Path
+    model: LanguageModel
+    tokenizer: Tokenizer
+
+    @classmethod
+    def open(cls, run: Path, *, name: str | None = None, device: str | torch.device = "cpu") -> "LoadedModel":
+        """The newest checkpoint of a training run, or a checkpoint folder."""
+        if not run.exists():
+            raise UserError(f"there is no run {run}; mosaics train makes one")
+        folder = newest(run)
+        model = load(folder, device=device)
+        for weight, tensor in model.named_parameters():
+            if not tensor.isfinite().all():
+                raise UserError(f"{folder} is damaged: {weight} holds numbers that are none")
+        if not (folder / "tokenizer.json").exists():
+            remedy = "put that of its training data there, as mosaics convert --tokenizer does"
+            raise UserError(f"{folder} has no tokenizer.json: {remedy}")
+        tokenizer = Tokenizer.load(folder)
+        if tokenizer.vocabulary > model.config.vocabulary:
+            sizes = f"{tokenizer.vocabulary:,} tokens, and the model {model.config.vocabulary:,}"
+            raise UserError(f"{folder}: its tokenizer has {sizes}; they do not belong together")
+        return cls(name or run.name, folder, model, tokenizer)
+
+    def check_reads(self, corpus: Corpus) -> None:
+        """A loss on tokens that mean something else to the model would say nothing."""
+        theirs = corpus.manifest["tokenizer"]
+        if theirs["fingerprint"] != self.tokenizer.fingerprint:
+            names = f"{theirs['name']}, and {self.folder} reads those of {self.tokenizer.name}"
+            raise UserError(f"{corpus.folder} holds tokens of {names}; prepare it with --tokenizer {self.folder}")
+
+
+def unique_names(runs: Sequence[str | Path]) -> dict[str, Path]:
+    """Several runs, named by as many of their last folders as tell them apart."""
+    if not runs:
+        raise UserError("name at least one run")
+    places = [Path(run).resolve() for run in runs]
+    for run, place in zip(runs, places, strict=True):
+        if places.count(place) > 1:
+            raise UserError(f"{run} is named twice")
+    depth = next(d for d in range(1, 99) if len({place.parts[-d:] for place in places}) == len(places))
+    return {"/".join(place.parts[-depth:]): Path(run) for run, place in zip(runs, places, strict=True)}
+
+
+def iter_models(runs: Mapping[str, Path], *, device: str | torch.device = "cpu") -> Iterator[LoadedModel]:
+    """Each run opened when its turn comes: no more than two are in memory, the last one and the next."""
+    for name, run in runs.items():
+        yield LoadedModel.open(run, name=name, device=device)

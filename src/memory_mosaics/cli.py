@@ -44,14 +44,14 @@ from memory_mosaics.experiments import (
 )
 from memory_mosaics.files import read_json
 from memory_mosaics.parser import FLAGS, Parser, check_arguments, either
-from memory_mosaics.runtime import Machine
+from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus
 from memory_mosaics.training import trainer
-from memory_mosaics.training.recipe import ModelChoice, Run, Training, as_flag_only, recipe
+from memory_mosaics.training.config import ModelArgs, Run, Training, as_flag_only, recipe
 from memory_mosaics.version import __version__
 
-MODEL, TRAINING = ModelChoice(), recipe("memory-mosaic-tiny")[1]
-MACHINE = Machine()
+MODEL, TRAINING = ModelArgs(), recipe("memory-mosaic-tiny")[1]
+MACHINE = RuntimeConfig()
 FLAG = re.compile(r"--?[A-Za-z]")  # among the values of a list
 PARSERS_OWN = ("help", "config", "print_config")  # flags
 
@@ -127,9 +127,9 @@ def train(
     *,
     init_from: Path | None = None,
     preset: str | None = None,
-    model: ModelChoice = MODEL,
+    model: ModelArgs = MODEL,
     training: Training = TRAINING,
-    machine: Machine = MACHINE,
+    machine: RuntimeConfig = MACHINE,
 ) -> dict[str, Any]:
     """Train a language model on a prepared corpus, or go on with a run that was stopped, on one process or by torchrun.
 

@@ -14,14 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.language_model import LanguageModel, without_state
 from memory_mosaics.ops.common import at_least_fp32
-from memory_mosaics.progress import progress
+from memory_mosaics.results import progress_bar
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.text.token_file import TokenFile
-from memory_mosaics.trained import Trained
 
 LOGITS = 1 << 25  # at a time, 128 MiB of them
 NORMAL_95 = 1.959964  # standard errors on either side of a mean that hold 95 % of a normal distribution
@@ -122,13 +122,13 @@ class Evaluation:
         return float(self.by_position[first:end].mean()) if end <= len(self.by_position) else None
 
 
-def evaluate(trained: Trained, text: Sample, *, batch: int = 8) -> Evaluation:
+def evaluate(trained: LoadedModel, text: Sample, *, batch: int = 8) -> Evaluation:
     """Read every window, up to the last position that the model has where it has a table of them."""
     model, length = trained.model.eval(), min(text.length, trained.model.max_positions or text.length)
     device, reach = model.embedding.weight.device, text.length // 100
     sums = squares = smooth_squares = np.zeros(length)
     window_squares = bytes_ = windows = 0
-    with progress(trained.name, len(text), "window") as bar:
+    with progress_bar(trained.name, len(text), "window") as bar:
         for rows in text.batches(batch, length=length):
             with within_memory(f"{batch} windows at once are too many; give a smaller --batch"):
                 losses = token_losses(model, rows[:, :-1].to(device), rows[:, 1:].to(device)).cpu().double().numpy()

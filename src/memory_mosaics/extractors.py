@@ -137,7 +137,7 @@ class Taps(nn.Module):
     With back = 0 and peek = 1 these are the values of equation 6; the two taps start as c and 1 - c, c random.
     """
 
-    rules: ClassVar = {"taps": SENSITIVE}
+    param_specs: ClassVar = {"taps": SENSITIVE}
 
     def __init__(
         self,

@@ -19,19 +19,19 @@ from memory_mosaics.errors import CheckpointError, UserError, one_line
 
 
 @contextmanager
-def written_whole(file: Path) -> Iterator[Path]:
+def atomic_write(file: Path) -> Iterator[Path]:
     """A path beside `file` to write to: flushed to the disk and renamed to it at the end, removed if anything fails."""
     if file.exists() and not file.is_file():
         raise UserError(f"cannot write {file}: it is there, and no file")
-    aside = temporary_path(file)
+    tmp = temporary_path(file)
     try:
-        yield aside
-        flush(aside)
-        aside.replace(file)
+        yield tmp
+        flush(tmp)
+        tmp.replace(file)
     except OSError as error:
         raise UserError(f"cannot write {file}: {one_line(error)}") from error
     finally:
-        remove_temporary(aside)
+        remove_temporary(tmp)
 
 
 _IN_USE: set[str] = set()  # names of temporary files and folders of this process

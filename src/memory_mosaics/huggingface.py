@@ -38,7 +38,7 @@ from memory_mosaics.language_model import (
 from memory_mosaics.memory import PersistentMemory
 from memory_mosaics.models import preset
 from memory_mosaics.ops.common import at_least_fp32
-from memory_mosaics.parameters import exact_names
+from memory_mosaics.parameters import fp32_parameter_names
 from memory_mosaics.shapes import Bool, Float, Int
 
 GAP = "a row has padding between its tokens, and its memory would take it for a token; pad at the left"
@@ -188,7 +188,7 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
     def __init__(self, config: MosaicConfig):
         super().__init__(config)
         self.language_model = LanguageModel(config.parts)
-        exact = {name.rpartition(".")[2] for name in exact_names(self.language_model)}
+        exact = {name.rpartition(".")[2] for name in fp32_parameter_names(self.language_model)}
         self._keep_in_fp32_modules_strict = [rf"\.{name}$" for name in sorted(exact)]
         self.loss_function = causal_loss
         self.post_init()

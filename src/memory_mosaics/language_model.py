@@ -24,9 +24,9 @@ from memory_mosaics.extractors import Convolution, LeakyAverage, Taps
 from memory_mosaics.memory import PersistentMemory
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.ops.cross_entropy import linear_cross_entropy
+from memory_mosaics.runtime import check_memory
 from memory_mosaics.scales import Decay, Scale
 from memory_mosaics.shapes import Bool, Float, Int
-from memory_mosaics.sizes import check_memory
 from memory_mosaics.storage import State
 
 MAX_BLOCKS = 4096  # each costs milliseconds to build, whatever its size

@@ -1,11 +1,11 @@
-"""What is special about a parameter, said by the module that has it and not by its name in a trainer.
+"""How each parameter is trained and stored, declared by the module that owns it.
 
-A module declares `rules`, by the names of its own parameters:
+A module declares `param_specs`, keyed by the names of its own parameters:
 
     class DiagonalSSM(nn.Module):
-        rules: ClassVar = {"A_log_real": SLOW, "A_imag": SLOW, "log_dt": SLOW}
+        param_specs: ClassVar = {"A_log_real": SLOW, "A_imag": SLOW, "log_dt": SLOW}
 
-Optimisers take their groups from it, checkpoints in half precision what has to stay in single.
+Optimisers build their parameter groups from it, and half-precision checkpoints keep some parameters in float32.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,43 +17,43 @@ from torch import nn
 
 
 @dataclass(frozen=True)
-class Rule:
-    """How a parameter is trained and kept: without weight decay, slowly, in float32 where matrices have less."""
+class ParamSpec:
+    """Weight decay, largest learning rate, and whether the parameter stays in float32 when the model is cast."""
 
     decay: bool = True
-    largest_rate: float = inf  # no learning rate above it
-    exact: bool = False
+    max_lr: float = inf
+    keep_fp32: bool = False
 
 
-ORDINARY = Rule()
-UNDECAYED = Rule(decay=False)
-SENSITIVE = Rule(decay=False, exact=True)  # scales, decays, mixing coefficients: few, and a little changes a lot
-SLOW = Rule(decay=False, exact=True, largest_rate=1e-3)  # what a recurrence decays by, over and over
+DEFAULT = ParamSpec()
+NO_DECAY = ParamSpec(decay=False)
+SENSITIVE = ParamSpec(decay=False, keep_fp32=True)  # scales, decays, mixing coefficients: small changes matter
+SLOW = ParamSpec(decay=False, keep_fp32=True, max_lr=1e-3)  # decays that a recurrence applies at every step
 
 
-def rules_of(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Rule]]:
-    """Every parameter with its name and its rule, in the order of `named_parameters`."""
-    declared: dict[str, Rule] = {}
+def named_param_specs(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, ParamSpec]]:
+    """Yield the name, the parameter and its spec, in the order of `named_parameters`."""
+    declared: dict[str, ParamSpec] = {}
     for prefix, module in model.named_modules():
-        for name, rule in getattr(module, "rules", {}).items():
-            declared[f"{prefix}.{name}" if prefix else name] = rule
+        for name, spec in getattr(module, "param_specs", {}).items():
+            declared[f"{prefix}.{name}" if prefix else name] = spec
     for name, parameter in model.named_parameters():
-        owner = name.rpartition(".")[0]  # a list of parameters is declared as one
-        yield name, parameter, declared.get(name, declared.get(owner, ORDINARY))
+        owner = name.rpartition(".")[0]  # a ParameterList is declared as one
+        yield name, parameter, declared.get(name, declared.get(owner, DEFAULT))
 
 
-def exact_names(model: nn.Module) -> set[str]:
-    """The parameters that stay in float32 at least."""
-    return {name for name, _, rule in rules_of(model) if rule.exact}
+def fp32_parameter_names(model: nn.Module) -> set[str]:
+    """Return the names of the parameters that stay at least in float32."""
+    return {name for name, _, spec in named_param_specs(model) if spec.keep_fp32}
 
 
-def groups(
+def param_groups(
     model: nn.Module, *, weight_decay: float, decayed: Callable[[nn.Parameter], bool] = lambda _: True
 ) -> list[dict[str, Any]]:
-    """The parameters as an optimiser wants them: what is `decayed`, rules permitting, and what learns more slowly."""
-    found: dict[tuple[float, float], dict[str, Any]] = {}
-    for _, parameter, rule in rules_of(model):
-        decay = weight_decay if rule.decay and decayed(parameter) else 0.0
-        group = {"params": [], "weight_decay": decay, "largest_rate": rule.largest_rate}
-        found.setdefault((decay, rule.largest_rate), group)["params"].append(parameter)
-    return list(found.values())
+    """Return optimiser groups by weight decay and largest learning rate; only the `decayed` have weight decay."""
+    groups: dict[tuple[float, float], dict[str, Any]] = {}
+    for _, parameter, spec in named_param_specs(model):
+        decay = weight_decay if spec.decay and decayed(parameter) else 0.0
+        group = {"params": [], "weight_decay": decay, "max_lr": spec.max_lr}
+        groups.setdefault((decay, spec.max_lr), group)["params"].append(parameter)
+    return list(groups.values())

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memory_mosaics.cuda_graphs import capture
 from memory_mosaics.language_model import LanguageModel, map_state
+from memory_mosaics.runtime import capture
 from memory_mosaics.scales import worked_out
 from memory_mosaics.shapes import Bool, Float, Int
 

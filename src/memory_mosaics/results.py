@@ -4,7 +4,9 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -15,7 +17,7 @@ import numpy as np
 import torch
 
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import remove_temporary, temporary_path, written_whole
+from memory_mosaics.files import atomic_write, remove_temporary, temporary_path
 from memory_mosaics.version import __version__
 
 
@@ -30,7 +32,7 @@ def prepare(out: Path) -> None:
         raise UserError(f"cannot write to {out}: {one_line(error)}; name another folder with --out") from error
 
 
-def surroundings(device: torch.device | None = None) -> dict[str, Any]:
+def environment_info(device: torch.device | None = None) -> dict[str, Any]:
     """Versions, commit and hardware, in words."""
     versions = {
         "memory-mosaics": __version__,
@@ -87,8 +89,8 @@ def write(file: Path, results: dict[str, Any]) -> None:
         text = _text(results) + "\n"
     except ValueError as error:
         raise UserError(f"cannot write {file}: a number in it is NaN or Inf") from error
-    with written_whole(file) as aside:
-        aside.write_text(text, encoding="utf-8")
+    with atomic_write(file) as tmp:
+        tmp.write_text(text, encoding="utf-8")
 
 
 def _text(plain: Any, indent: str = "") -> str:
@@ -102,3 +104,28 @@ def _text(plain: Any, indent: str = "") -> str:
         return json.dumps(plain, allow_nan=False)
     open_, close = "{}" if isinstance(plain, dict) else "[]"
     return f"{open_}\n" + ",\n".join(items) + f"\n{indent}{close}"
+
+
+MINUTE = 60.0
+
+
+@contextmanager
+def progress_bar(name: str, total: int, unit: str) -> Iterator[Any]:
+    """A tqdm bar on the error output, to `update`. What takes less than a minute leaves nothing in a log."""
+    from tqdm import tqdm
+
+    seldom: dict[str, Any] = {"mininterval": MINUTE, "maxinterval": MINUTE, "delay": MINUTE}
+    how = {} if sys.stderr.isatty() else seldom | {"file": _Lines(), "ncols": 100}
+    with tqdm(total=total, desc=name, unit=unit, **how) as bar:
+        yield bar
+
+
+class _Lines:
+    """The error output for what would be drawn over itself again and again: here each is a line."""
+
+    def write(self, text: str) -> None:
+        if line := text.strip("\r\n"):
+            sys.stderr.write(line + "\n")
+
+    def flush(self) -> None:
+        sys.stderr.flush()

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -19,7 +20,7 @@ from memory_mosaics.errors import UserError, one_line
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class RuntimeConfig:
     """How a run is computed, saved and watched: what is learned differs by rounding, and by which units drop out.
 
     Args:
@@ -76,7 +77,7 @@ class Runtime:
         return torch.autocast(self.device.type, dtype=torch.bfloat16) if halved else nullcontext()
 
     @property
-    def first(self) -> bool:
+    def is_rank0(self) -> bool:
         """Whether this process writes and speaks."""
         return self.rank == 0
 
@@ -87,15 +88,15 @@ class Runtime:
             dist.all_reduce(total)
         return total.tolist()
 
-    def all(self, act: Callable[[], None]) -> None:
+    def run_on_rank0(self, act: Callable[[], None]) -> None:
         """Have the first process act, and wait; where it fails, all fail with one line."""
         error = None
-        if self.first:
+        if self.is_rank0:
             try:
                 act()
             except (OSError, ValueError, RuntimeError) as failure:
                 error = one_line(failure)
-        error = self.agree(error)
+        error = self.broadcast(error)
         if error is not None:
             raise UserError(error)
 
@@ -114,7 +115,7 @@ class Runtime:
                 raise UserError(error)
         return [value for _, value in found]
 
-    def agree(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """What the first process says."""
         box = [value]
         if self.distributed:
@@ -131,7 +132,7 @@ class Runtime:
 
 
 @contextmanager
-def start(machine: Machine) -> Iterator[Runtime]:
+def start(machine: RuntimeConfig) -> Iterator[Runtime]:
     """The processes that torchrun started, or this one alone. Within, another call gives the same."""
     kind = find_device(machine.device)
     precision = precision_of(machine, kind)
@@ -164,6 +165,75 @@ def find_device(name: str) -> str:
     return name
 
 
-def precision_of(machine: Machine, device: str) -> str:
+def precision_of(machine: RuntimeConfig, device: str) -> str:
     """What products are computed in; if nothing was asked for, bfloat16 on CUDA."""
     return machine.precision if machine.precision != "auto" else "bfloat16" if device == "cuda" else "float32"
+
+
+# What a container may have: of version 2 of control groups, and of version 1.
+LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def memory_of(device: str | torch.device = "cpu") -> int:
+    """The bytes of memory of a device in all, used or free."""
+    device = torch.device(device)
+    if device.type == "cuda" and torch.cuda.is_available():
+        return torch.cuda.get_device_properties(device).total_memory
+    if not hasattr(os, "sysconf"):  # Windows
+        return 1 << 62
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for file in LIMITS:
+        text = file.read_text().strip() if file.exists() else "max"
+        found += [int(text)] if text.isdigit() else []
+    return min(found)
+
+
+def check_memory(
+    what: str, need: int, device: str | torch.device = "cpu", advice: str = "choose smaller sizes"
+) -> None:
+    """Refuse what needs more bytes than the device has."""
+    have = memory_of(device)
+    if need > have:
+        needs = f"{what} needs at least {need / 1e9:,.1f} GB of memory"
+        raise UserError(f"{needs}, and {torch.device(device)} has {have / 1e9:,.1f} GB; {advice}")
+
+
+def capture(function: Callable[[], Any], *, stream: "torch.cuda.Stream | None" = None) -> Callable[[], Any]:
+    """Capture what `function` launches, which has been called before, so that libraries and compilers are prepared.
+
+    The function that is returned replays it; its result is that of `function`, the same tensors every time. All that
+    torch.compile guards on, such as the state of autocast, must be as in the calls before: a graph cannot hold a
+    compilation.
+    """
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        result = function()
+
+    def replay() -> Any:
+        graph.replay()
+        return result
+
+    return replay
+
+
+class CapturedFunction:
+    """A function of tensors: called as it is `warm_up` times, then captured and replayed.
+
+    What it returns is overwritten by the next call.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, warm_up: int):
+        self.function, self.warm_up = function, warm_up
+        self.replay: Callable[[], Any] | None = None
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        if self.warm_up > 0:
+            self.warm_up -= 1
+            return self.function(*inputs)
+        if self.replay is None:
+            self.inputs = [given.clone() for given in inputs]
+            self.replay = capture(lambda: self.function(*self.inputs))
+        for mine, given in zip(self.inputs, inputs, strict=True):
+            mine.copy_(given)
+        return self.replay()

@@ -34,7 +34,7 @@ class Scale(nn.Module):
     """
 
     LARGEST = 2 * math.log(65535)  # the cap that the authors' nanoMosaics puts on beta
-    rules: ClassVar = {"theta": SENSITIVE}
+    param_specs: ClassVar = {"theta": SENSITIVE}
 
     def __init__(self, heads: int, *, initial: float, speed: float = 10.0):
         super().__init__()
@@ -59,7 +59,7 @@ class Scale(nn.Module):
 class Decay(nn.Module):
     """The leaky average's lambda, one per head, exp(-|10 w|). It starts spread from 0.61 (long) to 0.007 (short)."""
 
-    rules: ClassVar = {"rate": SENSITIVE}
+    param_specs: ClassVar = {"rate": SENSITIVE}
 
     def __init__(self, heads: int):
         super().__init__()

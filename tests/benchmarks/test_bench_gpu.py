@@ -9,7 +9,7 @@ from benchmarks.conftest import CEILINGS, LENGTHS, SIZE, TASK
 from memory_mosaics import runtime
 from memory_mosaics.benchmarks import decode, kernels, kinds, memory, profile, train
 from memory_mosaics.benchmarks.clock import Clock, ceilings
-from memory_mosaics.runtime import Machine
+from memory_mosaics.runtime import RuntimeConfig
 from on_cuda import ON_CUDA
 
 pytestmark = ON_CUDA
@@ -17,7 +17,7 @@ pytestmark = ON_CUDA
 
 @pytest.fixture
 def clock():
-    with runtime.start(Machine(device="cuda")) as world:  # as the command has it: what stays in float32 uses TF32
+    with runtime.start(RuntimeConfig(device="cuda")) as world:  # as the command has it: what stays in float32 uses TF32
         yield Clock(world.device)
 
 

@@ -90,13 +90,17 @@ def in_processes(given: Given, part: str, seed: int, until: float, jobs: int) ->
 
 def report(given: Given, found: list[Row], seed: int, seconds: float, out: Path) -> int:
     """Write report.json and report.md; the number of failures."""
-    from memory_mosaics.results import surroundings
+    from memory_mosaics.results import environment_info
 
     failures = [row for row in found if row["problem"] is not None]
     kinds, failed = (Counter("/".join(row["case"].split("/")[:2]) for row in rows) for rows in (found, failures))
     points, tried = sum(1 for _ in crashes.cases(given, Random(0))), sum(row["case"][:7] == "crashes" for row in found)
     whole = {"seed": seed, "seconds": round(seconds), "cases": len(found), "failed": len(failures)}
-    whole |= {"crash_points": {"all": points, "tried": tried}, "kinds": dict(sorted(kinds.items())), **surroundings()}
+    whole |= {
+        "crash_points": {"all": points, "tried": tried},
+        "kinds": dict(sorted(kinds.items())),
+        **environment_info(),
+    }
     lines = [f"# {len(found):,} cases in {seconds / 60:.1f} minutes, seed {seed}: {len(failures)} failed", ""]
     lines += [f"Crash points tried: {tried} of {points}.", "", "| kind | cases | failed |", "|---|---|---|"]
     lines += [f"| {kind} | {count} | {failed[kind]} |" for kind, count in sorted(kinds.items())]

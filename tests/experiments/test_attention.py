@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from memory_mosaics import evaluation
+from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.cli import main
 from memory_mosaics.experiments import attention
 from memory_mosaics.inspection import questions, retrieval_weights
 from memory_mosaics.text.corpus import Corpus
-from memory_mosaics.trained import Trained
 
 
 def study(place, out, *names, **options):
@@ -20,7 +20,7 @@ def study(place, out, *names, **options):
 
 @pytest.mark.parametrize("name", ["mosaic", "rotary"])
 def test_means_are_those_of_the_sequences_one_by_one(place, name):
-    trained = Trained.open(place / name)
+    trained = LoadedModel.open(place / name)
     text = evaluation.sample(Corpus.open(place / "corpus"), length=30, count=7, overlap=True)
     [block] = attention.measure(trained, text, batch=3)
     weights = []
@@ -51,7 +51,7 @@ def test_long_sequences_are_kept_in_parts():
 
 def test_lambda_is_told_where_there_is_one(place, tmp_path):
     mosaic, learned = study(place, tmp_path, "mosaic", "learned", length=[24], sequences=4)["models"]
-    [block] = Trained.open(place / "mosaic").model.blocks
+    [block] = LoadedModel.open(place / "mosaic").model.blocks
     told = [head["lambda"] for head in mosaic["blocks"][0]["heads"]]
     assert told == pytest.approx(block.sequence_mixer.key.decay().tolist(), rel=1e-4)
     assert "sharpness" in mosaic["blocks"][0]["heads"][0]

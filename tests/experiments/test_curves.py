@@ -10,15 +10,15 @@ from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments import curves
 from memory_mosaics.language_model import weight_count
-from memory_mosaics.runtime import Machine
+from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus as corpora
-from memory_mosaics.training.recipe import ModelChoice, Training
+from memory_mosaics.training.config import ModelArgs, Training
 
-MODEL = ModelChoice(width=16, heads=2, context=16)
+MODEL = ModelArgs(width=16, heads=2, context=16)
 TRAINING = Training(
     steps=6, batch=4, learning_rate=1e-3, final_learning_rate=1e-4, warm_up=2, evaluate_every=3, evaluate_windows=4
 )
-MACHINE = Machine(device="cpu", samples=0, log_every=1)
+MACHINE = RuntimeConfig(device="cpu", samples=0, log_every=1)
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ import torch
 
 from experiments.conftest import small_run
 from memory_mosaics import transformer
+from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.cli import main
 from memory_mosaics.experiments import writer
 from memory_mosaics.experiments.writer import Wish, Writer
 from memory_mosaics.generation import GREEDY
-from memory_mosaics.trained import Trained
 
 TEXT = "Grüße, 日本 🌍!"
 
@@ -28,14 +28,14 @@ def told(out, run, *flags):
 
 def test_half_a_letter_waits_for_the_rest(mosaic, monkeypatch):
     says(monkeypatch, TEXT.encode())
-    pieces = list(Writer(Trained.open(mosaic), Wish()).as_it_comes("Once"))
+    pieces = list(Writer(LoadedModel.open(mosaic), Wish()).as_it_comes("Once"))
     assert "".join(pieces) == TEXT
     assert all(len(piece) <= 1 for piece in pieces), "each letter comes whole, and as soon as it is"
 
 
 def test_a_letter_that_never_ends_is_marked(mosaic, monkeypatch):
     says(monkeypatch, "🌍".encode()[:3])
-    assert "".join(Writer(Trained.open(mosaic), Wish()).as_it_comes("Once")) == "\ufffd"
+    assert "".join(Writer(LoadedModel.open(mosaic), Wish()).as_it_comes("Once")) == "\ufffd"
 
 
 def test_the_end_of_text_stops_it(mosaic, monkeypatch, capsys):
@@ -86,14 +86,14 @@ def test_several_texts_of_one_prompt(mosaic, tmp_path):
 
 def test_temperature_zero_is_greedy(mosaic, tmp_path):
     (record,) = told(tmp_path / "a", mosaic, "--prompt", "Once", "--temperature", "0", "--length", "9")
-    trained = Trained.open(mosaic)
+    trained = LoadedModel.open(mosaic)
     (tokens,) = writer.generate(trained.model, [torch.tensor(list(b"Once"))], 9, draw=GREEDY, end=256)
     assert record["text"] == trained.tokenizer.decode(tokens.tolist())
 
 
 def test_beams(mosaic, tmp_path):
     records = told(tmp_path / "a", mosaic, "--prompt", "Once", "Another", "--beams", "2", "--length", "9")
-    trained = Trained.open(mosaic)
+    trained = LoadedModel.open(mosaic)
     for record in records:
         prompt = torch.tensor(list(record["prompt"].encode()))
         (tokens,) = writer.beam_search(trained.model, [prompt], 9, beams=2, end=256)
@@ -117,9 +117,9 @@ def test_a_pipe_that_is_not_utf_8_is_named(mosaic, monkeypatch, capsys):
 @pytest.mark.parametrize("flags", [["--seed", "1"], ["--beams", "1"]])
 def test_a_text_that_ends_with_the_positions_says_so(tmp_path, monkeypatch, capsys, flags):
     short = small_run(tmp_path / "short", transformer, context=24)
-    no_end = Trained.open(short)
+    no_end = LoadedModel.open(short)
     monkeypatch.setattr(no_end.tokenizer, "end_of_text", -1)
-    monkeypatch.setattr(Trained, "open", lambda *_, **__: no_end)
+    monkeypatch.setattr(LoadedModel, "open", lambda *_, **__: no_end)
     ends = "short has learned positions for 24: {}\n"
     main(["generate", str(short), "--prompt", "Once", "--length", "400", *flags])
     assert capsys.readouterr().err == ends.format("1 text ends there, before its 400 tokens")

@@ -15,7 +15,7 @@ from memory_mosaics.experiments import regbench_plan, regbench_tables, regbench_
 from memory_mosaics.experiments.figures import regbench as figures
 from memory_mosaics.experiments.regbench_models import ARCHITECTURES, ELEVEN
 from memory_mosaics.experiments.regbench_plan import Choices, make
-from memory_mosaics.experiments.regbench_training import Machine
+from memory_mosaics.experiments.regbench_training import RuntimeConfig
 from memory_mosaics.experiments.trials import attempted, work
 from memory_mosaics.tasks.regbench import RegBenchTask
 
@@ -155,7 +155,7 @@ def test_the_papers_search():
     common = {"in_distribution": False, "epochs": 200, "held_out": 500, "distinct": False, "data_seed": 0}
     options = {"sweep": True, "trials": None}
     cases = [("memory-mosaic", 100), ("s4d", 100), ("lstm-as-published", 100)]
-    plans = make(Path("nowhere"), Machine(), common, cases, Choices(), **options)
+    plans = make(Path("nowhere"), RuntimeConfig(), common, cases, Choices(), **options)
     assert [plan.count for plan in plans] == [54, 18, 6]
     names = [plan.name_of(settings) for plan in plans for settings in plan.listed]
     assert len(set(names)) == 78
@@ -347,7 +347,7 @@ def test_a_sweep_draws_as_many_as_were_asked_for(tmp_path, monkeypatch):
     common = {"in_distribution": False, "epochs": 2, "held_out": 6, "patience": None, "distinct": False, "data_seed": 0}
     for trials in (10, 30, 54):
         options = {"sweep": True, "trials": trials}
-        plans = regbench_plan.make(tmp_path, Machine(), common, [("memory-mosaic", 8)], Choices(), **options)
+        plans = regbench_plan.make(tmp_path, RuntimeConfig(), common, [("memory-mosaic", 8)], Choices(), **options)
         queue = plans[0].queue()
         assert work(plans[0], queue)
         ended = [trial for trial in queue.study.get_trials() if trial.state.name == "COMPLETE"]

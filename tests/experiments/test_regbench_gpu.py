@@ -10,7 +10,7 @@ from experiments.conftest import JOB as SMALL
 from memory_mosaics.experiments.regbench_models import ARCHITECTURES
 from memory_mosaics.experiments.regbench_training import train
 from memory_mosaics.mixers import linear_attention as linear
-from memory_mosaics.runtime import Machine, Runtime
+from memory_mosaics.runtime import Runtime, RuntimeConfig
 from memory_mosaics.tasks.regbench import RegBench, metrics
 from on_cuda import ON_CUDA
 
@@ -20,7 +20,7 @@ JOB = replace(SMALL, environments=70, blocks=2, width=64, learning_rate=1e-3, ep
 
 def losses(name, folder, **machine):
     job = replace(JOB, architecture=name, heads=2 if ARCHITECTURES[name].heads else None)
-    outcome = train(job, folder, data=folder.parent, machine=Machine(precision="float32", **machine))
+    outcome = train(job, folder, data=folder.parent, machine=RuntimeConfig(precision="float32", **machine))
     assert outcome is not None
     return outcome["curve"]["train_loss"], outcome["curve"]["valid_loss"]
 

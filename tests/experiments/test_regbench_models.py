@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from memory_mosaics.experiments.regbench_models import ARCHITECTURES, Size, architecture
 from memory_mosaics.language_model import LanguageModel
-from memory_mosaics.parameters import groups, rules_of
+from memory_mosaics.parameters import named_param_specs, param_groups
 
 STD = 0.02
 SMALL = Size(blocks=2, heads=2, width=32)
@@ -128,7 +128,7 @@ def test_dropout_is_where_it_was_published():
     assert mosaic.blocks[0].dropout == mosaic.blocks[0].sequence_mixer.dropout == 0.2
 
 
-UNDECAYED = {
+NO_DECAY = {
     "s4d": {"ssm.A_log_real", "ssm.A_imag", "ssm.log_dt"},
     "h3": {"ssm.A_log_real", "ssm.A_imag", "ssm.log_dt", "ssm.B", "shift.B"},
     "hyena": {f"filter.{part}" for part in ("out", "frequency")}
@@ -141,16 +141,16 @@ UNDECAYED = {
 }
 
 
-@pytest.mark.parametrize(("name", "free"), UNDECAYED.items(), ids=list(UNDECAYED))
+@pytest.mark.parametrize(("name", "free"), NO_DECAY.items(), ids=list(NO_DECAY))
 def test_weight_decay_spares_what_the_mixers_say(name, free):
     model = build(name)
     names = {weight: path for path, weight in model.named_parameters()}
-    spared = {names[w] for g in groups(model, weight_decay=0.1) if g["weight_decay"] == 0 for w in g["params"]}
+    spared = {names[w] for g in param_groups(model, weight_decay=0.1) if g["weight_decay"] == 0 for w in g["params"]}
     assert spared == {f"blocks.{block}.sequence_mixer.{path}" for block in range(2) for path in free}
-    assert sum(len(group["params"]) for group in groups(model, weight_decay=0.1)) == len(names)
+    assert sum(len(group["params"]) for group in param_groups(model, weight_decay=0.1)) == len(names)
 
 
 @pytest.mark.parametrize("name", ["s4d", "h3"])
 def test_what_a_recurrence_decays_by_learns_slowly(name):
-    slow = {path.split(".")[-1] for path, _, rule in rules_of(build(name)) if rule.largest_rate == 1e-3}
+    slow = {path.split(".")[-1] for path, _, rule in named_param_specs(build(name)) if rule.max_lr == 1e-3}
     assert slow == {"A_log_real", "A_imag", "log_dt"}

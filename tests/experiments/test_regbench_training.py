@@ -11,7 +11,7 @@ from experiments.conftest import JOB
 from memory_mosaics import checkpoint
 from memory_mosaics.cli import main
 from memory_mosaics.experiments.regbench_training import train
-from memory_mosaics.runtime import Machine
+from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.tasks.regbench import RegBench
 from memory_mosaics.training.log import read
 from memory_mosaics.training.step import Step
@@ -44,7 +44,7 @@ def test_many_languages_are_seen_in_fewer_epochs(environments, steps):
 
 
 def run(job, folder):
-    return train(job, folder, data=folder.parent, machine=Machine(device="cpu"))
+    return train(job, folder, data=folder.parent, machine=RuntimeConfig(device="cpu"))
 
 
 @pytest.mark.parametrize(("patience", "epochs"), [(None, 6), (2, 4), (3, 6)])

@@ -15,14 +15,14 @@ from memory_mosaics.errors import UserError
 from memory_mosaics.experiments import sweep, sweep_trials
 from memory_mosaics.experiments.sweep import Space
 from memory_mosaics.experiments.trials import outcome_of
-from memory_mosaics.runtime import Machine
+from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus
-from memory_mosaics.training.recipe import ModelChoice, Training
+from memory_mosaics.training.config import ModelArgs, Training
 from waiting import HANG
 
 pytest.importorskip("optuna", reason="Optuna is not installed")
 
-MODEL = ModelChoice(name="memory-mosaic-tiny", width=16, blocks=1, heads=1, context=16, dropout=0.05)
+MODEL = ModelArgs(name="memory-mosaic-tiny", width=16, blocks=1, heads=1, context=16, dropout=0.05)
 TRAINING = Training(
     steps=8, batch=2, learning_rate=5e-3, final_learning_rate=1e-4, warm_up=10, evaluate_every=2, evaluate_windows=2
 )
@@ -41,7 +41,7 @@ def data(tmp_path_factory):
 
 
 def run(data, out, **changes):
-    machine = Machine(device="cpu", samples=0)
+    machine = RuntimeConfig(device="cpu", samples=0)
     return sweep.run(data, out, **{"model": MODEL, "training": TRAINING, "machine": machine} | changes)
 
 
@@ -130,10 +130,10 @@ COMMAND = """
 import sys
 from pathlib import Path
 from memory_mosaics.experiments import sweep
-from memory_mosaics.runtime import Machine
-from memory_mosaics.training.recipe import ModelChoice, Training
-model, training = ModelChoice(**{model}), Training(**{training})
-machine = Machine(device="cpu", samples=0)
+from memory_mosaics.runtime import RuntimeConfig
+from memory_mosaics.training.config import ModelArgs, Training
+model, training = ModelArgs(**{model}), Training(**{training})
+machine = RuntimeConfig(device="cpu", samples=0)
 sweep.run(Path(sys.argv[1]), Path(sys.argv[2]), model=model, training=training, machine=machine{more})
 """
 
@@ -255,7 +255,7 @@ def test_a_damaged_outcome_is_named(tmp_path, damage):
         ({"method": "random", "space": Space(steps="9..3")}, "space.steps: '9..3'"),
         ({"method": "random", "space": Space(dropout="0..2")}, "dropout must be in"),
         ({"method": "random", "space": Space(learning_rate=[0.0])}, "learning_rate must be more than 0, not 0.0"),
-        ({"machine": Machine(device="abacus")}, "no device 'abacus'"),
+        ({"machine": RuntimeConfig(device="abacus")}, "no device 'abacus'"),
     ],
 )
 def test_mistakes_are_explained_before_anything_is_written(data, tmp_path, changes, message):

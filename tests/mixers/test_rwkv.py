@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig
 from memory_mosaics.mixers.rwkv import RWKVConfig, wkv
-from memory_mosaics.parameters import rules_of
+from memory_mosaics.parameters import named_param_specs
 
 
 def recurrence(k, v, u, w):
@@ -84,8 +84,8 @@ def test_published_numbers_of_channels_are_random_and_decay():
     mixer, correct = RWKVConfig(as_published=True).build(512), RWKVConfig().build(512)
     for name in ("time_decay", "time_first", "mix_key"):
         assert_close(getattr(mixer, name).std(), torch.tensor(1.0), rtol=0, atol=0.15)
-    assert {rule.decay for _, weight, rule in rules_of(mixer) if weight.dim() == 1} == {True}
-    assert {rule.decay for _, weight, rule in rules_of(correct) if weight.dim() == 1} == {False}
+    assert {rule.decay for _, weight, rule in named_param_specs(mixer) if weight.dim() == 1} == {True}
+    assert {rule.decay for _, weight, rule in named_param_specs(correct) if weight.dim() == 1} == {False}
 
 
 def test_old_tokens_fade_or_rule():

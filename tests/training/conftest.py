@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import memory_mosaics.apps.story_world  # noqa: F401 - registers stories:COUNT
-from memory_mosaics.runtime import Machine
+from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus as corpora
-from memory_mosaics.training.recipe import ModelChoice, Run, Training
+from memory_mosaics.training.config import ModelArgs, Run, Training
 
 TINY = {"name": "memory-mosaic-tiny", "width": 16, "blocks": 2, "heads": 2, "context": 16}
 STEPS = {"steps": 12, "batch": 4, "learning_rate": 3e-3, "warm_up": 3, "evaluate_every": 6, "evaluate_windows": 5}
@@ -28,9 +28,9 @@ def run(corpus, tmp_path):
         return Run(
             data=corpus,
             out=tmp_path / out,
-            model=ModelChoice(**TINY | (model or {})),
+            model=ModelArgs(**TINY | (model or {})),
             training=Training(**STEPS | training),
-            machine=Machine(**{"device": "cpu", "samples": 0, "log_every": 1} | (machine or {})),
+            machine=RuntimeConfig(**{"device": "cpu", "samples": 0, "log_every": 1} | (machine or {})),
         )
 
     return build

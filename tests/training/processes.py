@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 
 from killing import kill_at
 from memory_mosaics.cli import main
-from memory_mosaics.training.recipe import Run
+from memory_mosaics.training.config import Run
 from waiting import HANG
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("COV_")} | {

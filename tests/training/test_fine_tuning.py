@@ -12,17 +12,17 @@ import torch
 from memory_mosaics import LanguageModel, checkpoint
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
-from memory_mosaics.runtime import Machine
+from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.tokenizer import train_bpe
 from memory_mosaics.training import fine_tuning
+from memory_mosaics.training.config import ModelArgs, Run, Training
 from memory_mosaics.training.log import read
-from memory_mosaics.training.recipe import ModelChoice, Run, Training
 from memory_mosaics.training.trainer import train
 from training.conftest import STEPS, TINY
 from training.processes import fork_two
 
-MACHINE = Machine(device="cpu", samples=0, log_every=1, save_every=2, keep=9)
+MACHINE = RuntimeConfig(device="cpu", samples=0, log_every=1, save_every=2, keep=9)
 
 
 def weights(folder):
@@ -38,7 +38,7 @@ def base(corpus, tmp_path_factory) -> Run:
     """A run of 24 steps."""
     training = Training(**STEPS | {"steps": 24, "learning_rate": 1e-2})
     out = tmp_path_factory.mktemp("base") / "run"
-    plan = Run(data=corpus, out=out, model=ModelChoice(**TINY), training=training, machine=MACHINE)
+    plan = Run(data=corpus, out=out, model=ModelArgs(**TINY), training=training, machine=MACHINE)
     train(plan)
     return plan
 
@@ -49,7 +49,7 @@ def tuned(base, tmp_path):
 
     def build(out="tuned", **changes) -> Run:
         training = Training(**STEPS | {"steps": 4, "evaluate_every": 2})
-        start = {"init_from": base.out, "model": ModelChoice(), "machine": MACHINE}
+        start = {"init_from": base.out, "model": ModelArgs(), "machine": MACHINE}
         return Run(**{"data": base.data, "out": tmp_path / out, "training": training} | start | changes)
 
     return build
@@ -152,7 +152,7 @@ def test_the_tokens_must_be_those_of_the_checkpoint(tuned, tmp_path):
     ],
 )
 def test_a_model_that_contradicts_is_refused(tuned, choice, said):
-    plan = tuned(model=ModelChoice(**choice))
+    plan = tuned(model=ModelArgs(**choice))
     with pytest.raises(UserError, match=said):
         train(plan)
     assert not plan.out.exists()
@@ -160,36 +160,36 @@ def test_a_model_that_contradicts_is_refused(tuned, choice, said):
 
 def test_the_same_model_another_context_and_dropout_are_taken(base):
     config = checkpoint.load(base.out).config
-    assert fine_tuning.combine(ModelChoice(**TINY), config, base.out) == config
-    assert fine_tuning.combine(ModelChoice(width=16, heads=2, blocks=2), config, base.out) == config
-    other = fine_tuning.combine(ModelChoice(context=20, dropout=0.1), config, base.out)
+    assert fine_tuning.combine(ModelArgs(**TINY), config, base.out) == config
+    assert fine_tuning.combine(ModelArgs(width=16, heads=2, blocks=2), config, base.out) == config
+    other = fine_tuning.combine(ModelArgs(context=20, dropout=0.1), config, base.out)
     assert other == replace(config, context=20, dropout=0.1)
 
 
 @pytest.mark.parametrize("position", ["learned", "rotary", "alibi", "none"])
 def test_a_position_is_compared_by_its_name(position):
     sizes = {"width": 16, "heads": 2, "blocks": 1, "context": 16}
-    config = ModelChoice(name="transformer-tiny", position=position, **sizes).build(257)
-    assert fine_tuning.combine(ModelChoice(position=position), config, Path("runs/a")) == config
+    config = ModelArgs(name="transformer-tiny", position=position, **sizes).build(257)
+    assert fine_tuning.combine(ModelArgs(position=position), config, Path("runs/a")) == config
     other = "rotary" if position == "learned" else "learned"
     with pytest.raises(UserError, match=rf"--model.position is {other}, and the checkpoint has {position};"):
-        fine_tuning.combine(ModelChoice(position=other), config, Path("runs/a"))
+        fine_tuning.combine(ModelArgs(position=other), config, Path("runs/a"))
 
 
 def test_a_table_of_positions_bounds_the_context():
-    config = ModelChoice(name="transformer-tiny", width=16, heads=2, context=16).build(257)
-    shorter = fine_tuning.combine(ModelChoice(context=8), config, Path("runs/a"))
+    config = ModelArgs(name="transformer-tiny", width=16, heads=2, context=16).build(257)
+    shorter = fine_tuning.combine(ModelArgs(context=8), config, Path("runs/a"))
     LanguageModel(shorter).load_state_dict(LanguageModel(config).state_dict())
     with pytest.raises(UserError, match=r"--model.context is 32, and runs/a has positions for 16 tokens"):
-        fine_tuning.combine(ModelChoice(context=32), config, Path("runs/a"))
+        fine_tuning.combine(ModelArgs(context=32), config, Path("runs/a"))
 
 
 @pytest.mark.parametrize("step", [False, True])
 def test_a_checkpoint_where_only_a_configuration_is_read_is_refused(base, tuned, step):
     folder = base.out / "step-00000024" if step else base.out
     with pytest.raises(UserError, match=rf"to train on from its weights, give mosaics train --from {folder}; for the"):
-        train(tuned(init_from=None, model=ModelChoice(name=str(folder))))
-    train(tuned(init_from=None, model=ModelChoice(name=str(base.out / "step-00000024" / "config.json"))))
+        train(tuned(init_from=None, model=ModelArgs(name=str(folder))))
+    train(tuned(init_from=None, model=ModelArgs(name=str(base.out / "step-00000024" / "config.json"))))
 
 
 def test_the_command(base, tmp_path, capsys):

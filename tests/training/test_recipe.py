@@ -6,8 +6,8 @@ import pytest
 from memory_mosaics import LanguageModel, parameter_count, to_plain
 from memory_mosaics.errors import UserError
 from memory_mosaics.models import PRESETS, memory_mosaic
-from memory_mosaics.runtime import Machine
-from memory_mosaics.training.recipe import ModelChoice, Training, recipe
+from memory_mosaics.runtime import RuntimeConfig
+from memory_mosaics.training.config import ModelArgs, Training, recipe
 
 
 def test_the_papers_table():
@@ -72,16 +72,16 @@ def test_wrong_numbers_are_named(change, said):
 )
 def test_wrong_models_are_named(choice, said):
     with pytest.raises(UserError, match=said):
-        LanguageModel(ModelChoice(**choice).build(100))
+        LanguageModel(ModelArgs(**choice).build(100))
 
 
 def test_an_unknown_logger_or_device_is_named():
     with pytest.raises(UserError, match="no logger 'telegraph'"):
-        Machine(loggers=["telegraph"])
+        RuntimeConfig(loggers=["telegraph"])
 
 
 def test_another_width_takes_as_many_slots_as_fit_it():
-    config = ModelChoice(width=256).build(100)
+    config = ModelArgs(width=256).build(100)
     assert config.channel_mixer is not None
     assert (
         to_plain(config.channel_mixer)["slots"] == 896 + 256 // 8
@@ -92,4 +92,4 @@ def test_a_model_of_your_own_parts_comes_from_a_file(tmp_path):
     config = memory_mosaic(width=16, blocks=1, heads=2, vocabulary=10, context=8)
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(to_plain(config)))
-    assert ModelChoice(name=str(file), blocks=3).build(77) == replace(config, vocabulary=77, blocks=3)
+    assert ModelArgs(name=str(file), blocks=3).build(77) == replace(config, vocabulary=77, blocks=3)

@@ -12,15 +12,15 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from memory_mosaics import checkpoint
+from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
-from memory_mosaics.runtime import Machine
+from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.tasks import language_modeling
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.tokenizer import Tokenizer
-from memory_mosaics.trained import Trained
+from memory_mosaics.training.config import ModelArgs, Run, Training
 from memory_mosaics.training.log import read
-from memory_mosaics.training.recipe import ModelChoice, Run, Training
 from memory_mosaics.training.trainer import Diverged, train
 from training.conftest import STEPS, TINY
 from training.processes import finish, fork, start
@@ -366,9 +366,9 @@ def stray(file):
 @pytest.fixture(scope="module")
 def trained(corpus, tmp_path_factory):
     """A run that saved steps 1 and 2, to be copied and damaged."""
-    machine = Machine(device="cpu", samples=0, save_every=1, keep=2)
+    machine = RuntimeConfig(device="cpu", samples=0, save_every=1, keep=2)
     plan = Run(
-        data=corpus, out=tmp_path_factory.mktemp("runs") / "run", model=ModelChoice(**TINY), machine=machine,
+        data=corpus, out=tmp_path_factory.mktemp("runs") / "run", model=ModelArgs(**TINY), machine=machine,
         training=Training(**STEPS | {"steps": 2}),
     )  # fmt: skip
     train(plan)
@@ -449,7 +449,10 @@ def test_a_changed_file_is_refused_by_every_reader(trained, tmp_path, name, chan
     assert change[0] in text
     (folder / name).write_text(text.replace(*change), encoding="utf-8")
     said = rf"model: {name} (is damaged|has \d+ bytes).* manifest.json says \w+; restore it, or remove manifest.json if"
-    readers = [lambda: Trained.open(folder), lambda: train(replace(trained, out=tmp_path / "tuned", init_from=folder))]
+    readers = [
+        lambda: LoadedModel.open(folder),
+        lambda: train(replace(trained, out=tmp_path / "tuned", init_from=folder)),
+    ]
     model = [lambda: checkpoint.load(folder), lambda: checkpoint.read_config(folder)]
     for reader in readers + (model if name == "config.json" else [lambda: Tokenizer.load(folder)]):
         with pytest.raises(UserError, match=said):
@@ -458,7 +461,7 @@ def test_a_changed_file_is_refused_by_every_reader(trained, tmp_path, name, chan
         assert main(["info", str(folder)]) == 2
         assert capsys.readouterr().err.count("\n") == 1
     (folder / "manifest.json").unlink()
-    Trained.open(folder)
+    LoadedModel.open(folder)
 
 
 def test_a_disk_that_fills_while_saving_leaves_the_last_checkpoint(run, monkeypatch):

@@ -22,17 +22,17 @@ from memory_mosaics.experiments.report import Page
 from memory_mosaics.files import read_json
 from memory_mosaics.generation import Draw, generate
 from memory_mosaics.language_model import LanguageModel
-from memory_mosaics.runtime import Machine
+from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.sources import find_sources
 from memory_mosaics.text.tokenizer import Tokenizer
-from memory_mosaics.training.recipe import ModelChoice, Training
+from memory_mosaics.training.config import ModelArgs, Training
 
 STORIES = 20_000
 VOCABULARY = 2048
 BLOCKS = 2
 TWINS = ["memory-mosaic", "transformer-rotary"]
-MODEL = ModelChoice(width=128, heads=4, context=256)
+MODEL = ModelArgs(width=128, heads=4, context=256)
 TRAINING = Training(
     steps=900,
     batch=8,
@@ -73,7 +73,7 @@ def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_cou
     )
     trained = curves.run(
         out / "corpus", out / "language", architectures=TWINS, blocks=[BLOCKS], rates=[training.learning_rate],
-        model=MODEL, training=training, machine=Machine(samples=0),
+        model=MODEL, training=training, machine=RuntimeConfig(samples=0),
     )  # fmt: skip
     results = {"study": "demo", "interrupted": trained["interrupted"], "moons": sky}
     if results["interrupted"]:

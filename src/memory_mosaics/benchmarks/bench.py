@@ -17,7 +17,7 @@ from memory_mosaics.benchmarks.clock import Clock, ceilings
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.experiments import figures
 from memory_mosaics.files import read_json
-from memory_mosaics.runtime import Machine
+from memory_mosaics.runtime import RuntimeConfig
 
 BENCHMARKS: dict[str, Any] = {
     "train": train,
@@ -44,12 +44,12 @@ def run(benchmarks: list[str] | None = None, out: Path = Path("runs/bench"), *, 
             raise UserError(f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
     results, interrupted = earlier(out), False
     device = "cuda" if runtime.find_device("auto") == "cuda" and not cpu else "cpu"
-    with runtime.start(Machine(device=device)) as world:
+    with runtime.start(RuntimeConfig(device=device)) as world:
         if world.distributed:
             raise UserError("the benchmarks measure one process; start them without torchrun")
         files.prepare(out)
         clock = Clock(world.device)
-        about = files.surroundings(world.device) | {"device": device}
+        about = files.environment_info(world.device) | {"device": device}
         try:
             about["ceilings"] = ceilings(clock)
             for name in names:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from tqdm import tqdm
 
-from memory_mosaics.cuda_graphs import capture
+from memory_mosaics.runtime import capture
 
 COLD = 2**28  # bytes, more than any cache holds
 ROW = 8  # short acts that are timed together

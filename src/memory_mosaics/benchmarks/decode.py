@@ -15,7 +15,7 @@ from memory_mosaics.benchmarks.clock import Clock, progress, short
 from memory_mosaics.benchmarks.train import GPT2_SMALL, LAPTOP, PAIR, Size
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.models import ARCHITECTURES
-from memory_mosaics.parameters import rules_of
+from memory_mosaics.parameters import named_param_specs
 from memory_mosaics.shapes import Int
 
 Decode = Callable[[Tensor, int], Tensor]
@@ -104,8 +104,8 @@ def to_decode(name: str, task: Task, device: torch.device) -> LanguageModel:
     torch.manual_seed(0)
     model = LanguageModel(task.size.build(name)).to(device).eval()
     if device.type == "cuda":
-        for _, parameter, rule in rules_of(model):
-            if not rule.exact:
+        for _, parameter, rule in named_param_specs(model):
+            if not rule.keep_fp32:
                 parameter.data = parameter.data.to(torch.bfloat16)
     return model
 

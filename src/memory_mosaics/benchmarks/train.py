@@ -13,10 +13,10 @@ from memory_mosaics.benchmarks.flops import training_flops
 from memory_mosaics.errors import one_line
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, parameter_count, without_state
 from memory_mosaics.models import ARCHITECTURES
-from memory_mosaics.runtime import Machine, Runtime, precision_of
+from memory_mosaics.runtime import Runtime, RuntimeConfig, precision_of
 from memory_mosaics.tasks.task import Batch, TokenTask
+from memory_mosaics.training.config import Training
 from memory_mosaics.training.optimizer import adamw
-from memory_mosaics.training.recipe import Training
 from memory_mosaics.training.step import WARM_UP, Objective, Step
 
 TRAINING = Training()
@@ -91,7 +91,7 @@ def training_step(model: LanguageModel, task: RandomTokens) -> Callable[[], Tens
     device = model.embedding.weight.device
     cuda = device.type == "cuda"
     block_fn = torch.compile(without_state, dynamic=False) if cuda else None
-    here = Runtime(device, precision=precision_of(Machine(), device.type), block_fn=block_fn)
+    here = Runtime(device, precision=precision_of(RuntimeConfig(), device.type), block_fn=block_fn)
     objective = Objective(model, task, here).train()
     take, numbers = Step(objective, adamw(model, TRAINING), TRAINING, here, captured=cuda), count()
     return lambda: take(next(numbers), task.batch(0))[0]

@@ -22,7 +22,7 @@ from memory_mosaics import evaluation
 from memory_mosaics import results as files
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments.evaluate import EDGES
-from memory_mosaics.progress import progress
+from memory_mosaics.results import progress_bar
 from memory_mosaics.shapes import Float
 from memory_mosaics.text.corpus import Corpus
 
@@ -71,7 +71,7 @@ def run(
     labels = {f"unigram-{k:g}": f"unigram of the training text, add-{k:g}" for k in added}
     labels |= {f"cache-{n}": f"{'unigram' if n == 1 else f'{n}-gram'} cache of the context" for n in sorted({1, order})}
     found = {name: Losses(np.zeros(length)) for name in labels}
-    with progress("anchors", len(text), "window") as bar:
+    with progress_bar("anchors", len(text), "window") as bar:
         for (row,) in text.batches(1, length=length):
             targets = row[1:].numpy()
             seen = counts[targets] > 0
@@ -86,7 +86,7 @@ def run(
     results |= {"tokens_in_training": int((counts > 0).sum()), "uniform_loss": files.rounded(math.log(len(counts)), 6)}
     results["unseen_share"] = files.rounded(1 - found["cache-1"].seen / (len(text) * length), 4)
     results["anchors"] = [{"name": name, "label": labels[name]} | losses.record() for name, losses in found.items()]
-    results |= files.surroundings() | {"seconds": round(time.monotonic() - start, 1)}
+    results |= files.environment_info() | {"seconds": round(time.monotonic() - start, 1)}
     files.write(out / "results.json", results)
     print(f"{table(results)}\nResults: {out / 'results.json'}.")
     return results

@@ -18,16 +18,16 @@ import torch
 
 from memory_mosaics import evaluation
 from memory_mosaics import results as files
+from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.evaluation import Sample
 from memory_mosaics.experiments import figures
 from memory_mosaics.experiments.measuring import about, keep
 from memory_mosaics.inspection import questions, retrieval_weights
-from memory_mosaics.progress import progress
+from memory_mosaics.results import progress_bar
 from memory_mosaics.runtime import find_device
 from memory_mosaics.shapes import Float
 from memory_mosaics.text.corpus import Corpus
-from memory_mosaics.trained import Trained, named, one_by_one
 
 LENGTHS = (512, 1536)
 FIRST, RECENT, PARTS = 16, 64, 64  # weights kept one by one at the beginning and the end, and parts of a sequence
@@ -64,11 +64,11 @@ def run(
     for name, number, least in (("batch", batch, 1), ("sequences", sequences, 1), ("length", lengths[0], 2)):
         if number < least:
             raise UserError(f"{name} must be at least {least}, not {number}")
-    place, corpus, models = torch.device(find_device(device)), Corpus.open(data), named(runs)
+    place, corpus, models = torch.device(find_device(device)), Corpus.open(data), unique_names(runs)
     texts = _texts(models, corpus, split, lengths, sequences)
     results: dict[str, Any] = {"study": "attention", "interrupted": True, "corpus": corpus.folder.name}
-    results |= {"split": split, "lengths": lengths, "models": []} | files.surroundings(place)
-    opened = one_by_one({name: models[name] for name in texts}, device=place)
+    results |= {"split": split, "lengths": lengths, "models": []} | files.environment_info(place)
+    opened = iter_models({name: models[name] for name in texts}, device=place)
     records = (_record(trained, text, batch) for trained in opened for text in texts[trained.name])
     keep(records, results, out)
     _say(results, out)
@@ -80,7 +80,7 @@ def _texts(
 ) -> dict[str, list[Sample]]:
     """What each model reads, one sample a length, without the models that can read none."""
     read: dict[str, list[int]] = {}
-    for trained in one_by_one(models):
+    for trained in iter_models(models):
         trained.check_reads(corpus)
         if not any(hasattr(block.sequence_mixer, "ask") for block in trained.model.blocks):
             raise UserError(f"{trained.name} has no attention to look at: its sequence mixers recall nothing")
@@ -93,7 +93,7 @@ def _texts(
     return {name: [samples[long] for long in asked] for name, asked in read.items() if asked}
 
 
-def _reads(trained: Trained, length: int) -> bool:
+def _reads(trained: LoadedModel, length: int) -> bool:
     """Whether it can read so many tokens; says so if not."""
     longest = trained.model.max_positions or length
     if longest < length:
@@ -101,7 +101,7 @@ def _reads(trained: Trained, length: int) -> bool:
     return longest >= length
 
 
-def _record(trained: Trained, text: Sample, batch: int) -> dict[str, Any]:
+def _record(trained: LoadedModel, text: Sample, batch: int) -> dict[str, Any]:
     """One model at one length."""
     start = time.monotonic()
     blocks = measure(trained, text, batch=batch)
@@ -128,10 +128,10 @@ def averaged(weights: Float[np.ndarray, " N"], starts: list[int]) -> Float[np.nd
     return np.add.reduceat(weights, starts) / np.diff([*starts, len(weights)])
 
 
-def measure(trained: Trained, text: Sample, *, batch: int = 8) -> list[dict[str, Any]]:
+def measure(trained: LoadedModel, text: Sample, *, batch: int = 8) -> list[dict[str, Any]]:
     """Each block's heads: their widths, lambda where there is one, and the mean weight of each position, 0 first."""
     model, totals, mixers = trained.model, {}, {}
-    with progress(f"{trained.name}, {text.length} tokens", len(text), "sequence") as bar:
+    with progress_bar(f"{trained.name}, {text.length} tokens", len(text), "sequence") as bar:
         for rows in text.batches(batch, length=text.length):
             many = f"{batch} sequences of {text.length} tokens at once are too many"
             with within_memory(f"{many}; give a smaller --batch"):

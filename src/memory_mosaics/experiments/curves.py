@@ -22,14 +22,14 @@ from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments import figures, trials
 from memory_mosaics.experiments.figures.language import LABELS, best_runs
 from memory_mosaics.models import ARCHITECTURES, did_you_mean, matching_slots
-from memory_mosaics.runtime import Machine
+from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training import folder, trainer
+from memory_mosaics.training.config import ModelArgs, Run, Training, recipe
 from memory_mosaics.training.log import read
-from memory_mosaics.training.recipe import ModelChoice, Run, Training, recipe
 
 MODEL, TRAINING = recipe("memory-mosaic-small")
-MACHINE = Machine(samples=0)
+MACHINE = RuntimeConfig(samples=0)
 MAX_EXTENSIONS = 4  # learning rates tried beyond either end of those that were named
 Setting = tuple[str, int, float, int]  # architecture, blocks, learning rate, seed
 
@@ -43,9 +43,9 @@ def run(
     rates: list[float] | None = None,
     seeds: int = 1,
     jobs: int = 1,
-    model: ModelChoice = MODEL,
+    model: ModelArgs = MODEL,
     training: Training = TRAINING,
-    machine: Machine = MACHINE,
+    machine: RuntimeConfig = MACHINE,
 ) -> dict[str, Any]:
     """Train Memory Mosaics and transformers of several depths and learning rates side by side, and draw their curves.
 
@@ -95,7 +95,7 @@ def run(
         def train(settings: list[Setting]) -> bool:
             """Train what is new of these; false if told to stop."""
             try:
-                return study.train(settings, results, jobs=jobs, keep=world.first)
+                return study.train(settings, results, jobs=jobs, keep=world.is_rank0)
             except KeyboardInterrupt:  # in other processes: they have saved
                 return False
 
@@ -110,7 +110,7 @@ def run(
             done = train([(*one, training.seed + number) for one in best for number in range(1, seeds)])
         results["interrupted"] = not done
         results["summary"] = summary(results["runs"])
-        if world.first:
+        if world.is_rank0:
             files.write(out / "results.json", results)
             _report(results, out)
     if done and not results["summary"]:
@@ -141,7 +141,7 @@ class Study:
             training=replace(training, learning_rate=rate, final_learning_rate=rate * share, seed=seed),
         )
 
-    def model(self, kind: str, depth: int) -> ModelChoice:
+    def model(self, kind: str, depth: int) -> ModelArgs:
         """The model of an architecture."""
         if kind not in ARCHITECTURES:
             raise UserError(f"no architecture {kind!r}; {did_you_mean(kind, ARCHITECTURES)}")

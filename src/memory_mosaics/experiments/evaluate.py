@@ -11,6 +11,7 @@ import torch
 
 from memory_mosaics import checkpoint, evaluation
 from memory_mosaics import results as files
+from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.evaluation import Sample
 from memory_mosaics.experiments import figures
@@ -19,7 +20,6 @@ from memory_mosaics.files import read_json
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.runtime import find_device
 from memory_mosaics.text.corpus import Corpus
-from memory_mosaics.trained import Trained, named, one_by_one
 from memory_mosaics.training.folder import read_run
 
 CURVES = {"by_position": 5, "by_position_within": 3, "smoothed": 5, "smoothed_within": 3}  # and their digits
@@ -63,8 +63,8 @@ def run(
     """
     if batch < 1:
         raise UserError(f"batch must be at least 1, not {batch}")
-    place, corpus, models = torch.device(find_device(device)), Corpus.open(data), named(runs)
-    for trained in one_by_one(models):
+    place, corpus, models = torch.device(find_device(device)), Corpus.open(data), unique_names(runs)
+    for trained in iter_models(models):
         trained.check_reads(corpus)
         if (longest := trained.model.max_positions or length) < length:
             print(f"{trained.name} has {longest} learned positions: its curve ends there, before {length}")
@@ -73,8 +73,8 @@ def run(
     results |= {"split": split, "length": length, "windows": len(text), "at_documents": at_documents}
     if anchors is not None:
         results["anchors"] = read_anchors(anchors, results)
-    results |= {"models": []} | files.surroundings(place)
-    records = (_record(trained, text, batch, by_position=by_position) for trained in one_by_one(models, device=place))
+    results |= {"models": []} | files.environment_info(place)
+    records = (_record(trained, text, batch, by_position=by_position) for trained in iter_models(models, device=place))
     keep(records, results, out)
     if over_seeds and not results["interrupted"]:
         results["runs"] = [{key: one for key, one in model.items() if key not in CURVES} for model in results["models"]]
@@ -101,7 +101,7 @@ def read_anchors(folder: Path, windows: dict[str, Any]) -> list[dict[str, Any]]:
         raise UserError(f"{folder / 'results.json'} is not of mosaics anchors: {one_line(error)}") from error
 
 
-def _record(trained: Trained, text: Sample, batch: int, *, by_position: bool) -> dict[str, Any]:
+def _record(trained: LoadedModel, text: Sample, batch: int, *, by_position: bool) -> dict[str, Any]:
     """One model on all windows."""
     start = time.monotonic()
     measured = evaluation.evaluate(trained, text, batch=batch)

@@ -15,6 +15,7 @@ from typing import Any
 
 from memory_mosaics import evaluation
 from memory_mosaics import results as files
+from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments import attention, evaluate, figures, prompts
 from memory_mosaics.experiments.prompts_page import BY_RULE, score
@@ -22,7 +23,6 @@ from memory_mosaics.experiments.report import Page
 from memory_mosaics.files import read_json
 from memory_mosaics.models import architecture_name
 from memory_mosaics.text.corpus import Corpus
-from memory_mosaics.trained import Trained, named, one_by_one
 from memory_mosaics.training.log import read
 
 
@@ -81,7 +81,7 @@ class _Parts:
         self.runs, self.out, self.page = runs, out, Page("What trained models do")
         self.asked: list[Any] = []
         records = []
-        for trained in one_by_one(named(runs)):
+        for trained in iter_models(unique_names(runs)):
             for corpus in corpora:
                 trained.check_reads(corpus)
             self.asked.append([trained.name, str(trained.folder), _written(trained.folder)])
@@ -166,7 +166,7 @@ def _written(checkpoint: Path) -> list[int]:
     return sorted(file.stat().st_mtime_ns for file in checkpoint.glob("*.safetensors"))
 
 
-def _curve(trained: Trained) -> list[dict[str, Any]]:
+def _curve(trained: LoadedModel) -> list[dict[str, Any]]:
     """The losses of a training run of ours; a checkpoint by itself has no log."""
     lines = read(trained.folder.parent / "log.jsonl")
     curve = [[line["step"], round(line["loss"], 4)] for line in lines if "loss" in line]

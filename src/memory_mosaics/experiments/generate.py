@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError, one_line, within_memory
 from memory_mosaics.experiments.writer import Wish, Writer, a_compiler
-from memory_mosaics.files import MAX_JSON_BYTES, written_whole
+from memory_mosaics.files import MAX_JSON_BYTES, atomic_write
 from memory_mosaics.generation import Draw
 from memory_mosaics.runtime import find_device
 from memory_mosaics.text.prompts import parse, read
-from memory_mosaics.trained import Trained
 
 # A terminal would obey control characters; it gets to see their pictures instead.
 VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
@@ -62,7 +62,7 @@ def run(
     wish = Wish(length=length, draw=draw, beams=beams, seed=any_seed, count=count, compiled=compile)
     texts = [each.prompt for each in read(prompts)] if prompts else prompt
     _check_file(out)
-    writer = Writer(Trained.open(run, device=find_device(device)), wish)
+    writer = Writer(LoadedModel.open(run, device=find_device(device)), wish)
     told, interrupted = _finished(writer, texts)
     if seed is None and beams is None and temperature > 0 and sys.stderr.isatty():
         print(f"(the same again with --seed {any_seed})", file=sys.stderr)
@@ -173,9 +173,9 @@ def _draw(temperature: float, top_k: int | None, top_p: float | None) -> Draw:
 
 def _write(told: list[dict[str, Any]], out: Path | None) -> None:
     if out is not None and told:
-        with written_whole(out) as aside:
+        with atomic_write(out) as tmp:
             lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in told)
-            aside.write_text("".join(lines), encoding="utf-8")
+            tmp.write_text("".join(lines), encoding="utf-8")
 
 
 def _check_file(out: Path | None) -> None:

@@ -35,11 +35,10 @@ from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.memory import ContextualMemoryConfig
 from memory_mosaics.mixers.attention import AttentionConfig, LearnedPositionsConfig
 from memory_mosaics.ops.recall import recall
-from memory_mosaics.runtime import Machine
-from memory_mosaics.sizes import check_memory
+from memory_mosaics.runtime import RuntimeConfig, check_memory
 from memory_mosaics.tasks.induction import HELD_OUT, Induction, InductionTask, measure
 from memory_mosaics.tasks.task import CountedBatch
-from memory_mosaics.training.recipe import TaskRun, Training
+from memory_mosaics.training.config import TaskRun, Training
 from memory_mosaics.training.trainer import Diverged, Trainer
 
 # The triggers are the five most frequent tokens. With random ones a model must also guess, from one occurrence, whether
@@ -89,7 +88,11 @@ def run(
     figures.check()
     files.prepare(out)
     results = {"study": "induction", "interrupted": False, "settings": settings | {"heads": HEADS} | asdict(task)}
-    results |= files.surroundings() | {"data": describe(task, held_out), "rules": rules(task, held_out), "models": {}}
+    results |= files.environment_info() | {
+        "data": describe(task, held_out),
+        "rules": rules(task, held_out),
+        "models": {},
+    }
     start = time.perf_counter()
     try:
         for name, config in models(task, width=width).items():
@@ -177,7 +180,9 @@ def train(
         clip=None,
         seed=seed,
     )
-    machine = Machine(device="cpu", samples=0, log_every=settings["steps"], save_every=max(1, settings["steps"] // 4))
+    machine = RuntimeConfig(
+        device="cpu", samples=0, log_every=settings["steps"], save_every=max(1, settings["steps"] // 4)
+    )
     run = TaskRun(out=out, name=LABELS[name], task=task, model=config, training=training, machine=machine)
     with torch.random.fork_rng(devices=[]), runtime.start(machine) as here:
         sizes = {"batch_size": training.batch, "steps": training.steps}

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from memory_mosaics import results as files
+from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.inspection import Look, look, patterns
 from memory_mosaics.runtime import find_device
 from memory_mosaics.text.tokenizer import Tokenizer
-from memory_mosaics.trained import Trained
 
 WHOLE = 128  # tokens up to which the JSON file has all weights of all heads
 SHOWN = 16  # characters of a token
@@ -48,7 +48,7 @@ def run(
     check_range(1, 100_000, top=top)
     if json is not None and (json.is_dir() or not json.parent.is_dir()):
         raise UserError(f"cannot write {json}: name a file in a folder that is there")
-    trained = Trained.open(run, device=find_device(device))
+    trained = LoadedModel.open(run, device=find_device(device))
     tokens = _tokens(trained, text, position)
     looks = _chosen(look(trained.model, tokens, position=position, top=top), block, head)
     at = position % len(tokens)
@@ -108,7 +108,7 @@ def _short(token: str) -> str:
     return said if len(said) <= SHOWN + 2 else said[:SHOWN] + ".."
 
 
-def _tokens(trained: Trained, text: str, position: int) -> Tensor:
+def _tokens(trained: LoadedModel, text: str, position: int) -> Tensor:
     tokens = torch.tensor(trained.tokenizer.encode(text), dtype=torch.long)
     if len(tokens) == 0:
         raise UserError("the text is empty: there is nothing to look at")
@@ -133,7 +133,7 @@ def _chosen(looks: list[Look], block: int | None, head: int | None) -> list[Look
 
 
 @torch.no_grad()
-def _next(trained: Trained, tokens: Tensor, top: int) -> list[tuple[str, float]]:
+def _next(trained: LoadedModel, tokens: Tensor, top: int) -> list[tuple[str, float]]:
     """The most probable next tokens of the whole model."""
     logits, _ = trained.model(tokens[None].to(trained.model.embedding.weight.device))
     best = logits[0, -1].float().softmax(-1).topk(min(top, logits.shape[-1]))

@@ -13,9 +13,9 @@ import torch
 
 from memory_mosaics import checkpoint
 from memory_mosaics import results as files
+from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.runtime import find_device
-from memory_mosaics.trained import Trained
 
 TASK_FOLDERS: list[Path] = []  # of tasks that apps bring along; they add theirs
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
@@ -89,7 +89,7 @@ def measure(
     import memory_mosaics.huggingface  # noqa: F401 - so that the Auto classes know ours
 
     manager = _manager(tasks, include_path)
-    trained = Trained.open(run)  # says what is wrong with a checkpoint better than the libraries do
+    trained = LoadedModel.open(run)  # says what is wrong with a checkpoint better than the libraries do
     trained.tokenizer.encode("a")  # and a tokenizer that crashes its library
     model = AutoModelForCausalLM.from_pretrained(trained.folder).to(device).eval()  # type: ignore[arg-type]
     tokenizer = AutoTokenizer.from_pretrained(trained.folder)
@@ -108,7 +108,7 @@ def measure(
         "limit": limit,
         "items": {name: counts["effective"] for name, counts in found["n-samples"].items()},
         "results": {name: _numbers(metrics) for name, metrics in found["results"].items()},
-        **files.surroundings(torch.device(device)),
+        **files.environment_info(torch.device(device)),
     }
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from memory_mosaics import results as files
+from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments import figures
 from memory_mosaics.language_model import parameter_count
 from memory_mosaics.models import architecture_name
-from memory_mosaics.trained import Trained
 
 
 def keep(
@@ -58,7 +58,7 @@ def keep(
         raise
 
 
-def about(trained: Trained) -> dict[str, Any]:
+def about(trained: LoadedModel) -> dict[str, Any]:
     """Which model a record is of."""
     config = trained.model.config
     return {

@@ -24,7 +24,7 @@ from memory_mosaics.config import MAX_SEED, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.experiments import figures
 from memory_mosaics.ops.recall import merge, recall_with_lse
-from memory_mosaics.runtime import Machine
+from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.shapes import Float
 from memory_mosaics.tasks.moons import (
     BATCH_SIZE,
@@ -37,8 +37,8 @@ from memory_mosaics.tasks.moons import (
     System,
     shortest,
 )
+from memory_mosaics.training.config import TaskRun, Training
 from memory_mosaics.training.log import read
-from memory_mosaics.training.recipe import TaskRun, Training
 from memory_mosaics.training.trainer import Diverged, Trainer
 
 LEARNING_RATE = 0.06
@@ -98,7 +98,7 @@ def run(
     sky = task.sequences(task.validation, 1, seed=2**22)[:, : max(longest, *CONTEXTS) + AHEAD + 1]
     settings |= {"batch_size": BATCH_SIZE, "attention_stride": STRIDE}
     results: dict[str, Any] = {"study": "moons", "interrupted": False, "settings": settings}
-    results |= files.surroundings() | {"systems": {split: asdict(system) for split, system in shown.items()}}
+    results |= files.environment_info() | {"systems": {split: asdict(system) for split, system in shown.items()}}
     truth = [sky[0, context : context + AHEAD].tolist() for context in CONTEXTS]
     results |= {"sky": {"contexts": list(CONTEXTS), "truth": truth}, "networks": {}}
     start = time.perf_counter()
@@ -197,7 +197,7 @@ def train(
         seed=seed,
         evaluate_every=steps,
     )
-    machine = Machine(device="cpu", samples=0, log_every=max(steps // 60, 1), save_every=max(1, steps // 5))
+    machine = RuntimeConfig(device="cpu", samples=0, log_every=max(steps // 60, 1), save_every=max(1, steps // 5))
     run = TaskRun(
         out=out,
         name=f"{heads} memor{'ies' if heads > 1 else 'y'}, {seeds} network{'s' if seeds > 1 else ''}",

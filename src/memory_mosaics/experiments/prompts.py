@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from memory_mosaics import results as files
+from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.experiments.measuring import keep
 from memory_mosaics.experiments.prompts_page import BY_RULE, score, write_page
 from memory_mosaics.experiments.writer import Wish, Writer, a_compiler
-from memory_mosaics.files import written_whole
-from memory_mosaics.progress import progress
+from memory_mosaics.files import atomic_write
+from memory_mosaics.results import progress_bar
 from memory_mosaics.runtime import find_device
 from memory_mosaics.text.prompts import Prompt, ours, read
-from memory_mosaics.trained import Trained, named, one_by_one
 
 
 def run(
@@ -49,18 +49,18 @@ def run(
     """
     wish = Wish(length=length, beams=beams, compiled=compile)
     asked = ours() if prompts is None else read(prompts)
-    place, models = torch.device(find_device(device)), named(runs)
-    for trained in one_by_one(models):
+    place, models = torch.device(find_device(device)), unique_names(runs)
+    for trained in iter_models(models):
         for each in asked:
             Writer(trained, wish).encode(each.prompt)  # one that is too long is named before anything is written
     start = time.perf_counter()
     results: dict[str, Any] = {"study": "prompts", "interrupted": True}
     results |= {"prompts": [each.plain() for each in asked], "models": {}, "beams": beams, "length": length}
     results["rules"] = "a first look by rule at how each text begins, not a verdict: true looks right, false wrong"
-    results |= files.surroundings(place)
+    results |= files.environment_info(place)
 
     def told() -> Iterator[dict[str, Any]]:
-        for trained in one_by_one(models, device=place):
+        for trained in iter_models(models, device=place):
             found = continuations(trained, asked, wish)
             print(f"{trained.name}: {len(asked)} texts, by rule {score(found['by_rule'])}")
             results["seconds"] = round(time.perf_counter() - start, 1)
@@ -72,10 +72,10 @@ def run(
     return results
 
 
-def continuations(trained: Trained, asked: Sequence[Prompt], wish: Wish) -> dict[str, Any]:
+def continuations(trained: LoadedModel, asked: Sequence[Prompt], wish: Wish) -> dict[str, Any]:
     """What one model writes, and what the rules say to it."""
     writer, told = Writer(trained, wish), []
-    with a_compiler(), progress(trained.name, len(asked), "text") as bar:
+    with a_compiler(), progress_bar(trained.name, len(asked), "text") as bar:
         for record in writer.together([each.prompt for each in asked]):
             told.append(record["text"])
             bar.update(1)
@@ -88,8 +88,8 @@ def continuations(trained: Trained, asked: Sequence[Prompt], wish: Wish) -> dict
 def _pages(results: dict[str, Any], out: Path) -> None:
     """The same texts for a browser and for paper."""
     results["id"] = _identity(results)
-    with written_whole(out / "prompts.md") as aside:
-        aside.write_text(markdown(results), encoding="utf-8")
+    with atomic_write(out / "prompts.md") as tmp:
+        tmp.write_text(markdown(results), encoding="utf-8")
     write_page(results, out / "prompts.html")
 
 

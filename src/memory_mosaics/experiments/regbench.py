@@ -25,8 +25,8 @@ from memory_mosaics.experiments.regbench_plan import Choices, Plan, make
 from memory_mosaics.experiments.regbench_training import task_of
 from memory_mosaics.experiments.sweep_ray import need_ray, on_ray
 from memory_mosaics.experiments.trials import News, Outcome, Settings, carry_out, outcome_of, watched
-from memory_mosaics.files import read_json, written_whole
-from memory_mosaics.runtime import Machine, find_device, precision_of
+from memory_mosaics.files import atomic_write, read_json
+from memory_mosaics.runtime import RuntimeConfig, find_device, precision_of
 from memory_mosaics.tasks.regbench_anchors import anchors
 from memory_mosaics.training.folder import read_run
 from memory_mosaics.training.log import read
@@ -98,7 +98,7 @@ def run(
     same = lasting | {"held_out": held_out, "distinct": distinct, "data_seed": data_seed}
     common = same | {"in_distribution": in_distribution}
     cases = [(name, number) for number in dict.fromkeys(numbers) for name in dict.fromkeys(architectures or ELEVEN)]
-    machine = Machine(device=device, precision=precision, compile=compile)
+    machine = RuntimeConfig(device=device, precision=precision, compile=compile)
     plans = make(out, machine, common, cases, choices, sweep=sweep, trials=trials)
     if sweep:
         optuna()
@@ -205,7 +205,7 @@ def collect(out: Path, held_out: int) -> dict[str, Any]:
         before = best.get(case_of(one), {"valid_loss": inf})
         if one["status"] == "finished" and one["valid_loss"] < before["valid_loss"]:
             best[case_of(one)] = one
-    shared = files.surroundings()
+    shared = files.environment_info()
     hardware = sorted({one.pop("hardware") for one in runs if "hardware" in one})
     for one in runs:
         for name in ("versions", "commit"):
@@ -249,6 +249,6 @@ def keep(results: dict[str, Any], out: Path) -> str:
     """Write everything down; gives the tables."""
     text = tables.markdown(results)
     files.write(out / "results.json", results)
-    with written_whole(out / "tables.md") as aside:
-        aside.write_text(text + "\n", encoding="utf-8")
+    with atomic_write(out / "tables.md") as tmp:
+        tmp.write_text(text + "\n", encoding="utf-8")
     return text

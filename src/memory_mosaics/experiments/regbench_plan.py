@@ -13,7 +13,7 @@ from memory_mosaics.experiments.journal import Journal, Values
 from memory_mosaics.experiments.regbench_models import Size, architecture, check
 from memory_mosaics.experiments.regbench_training import Job, task_of, train
 from memory_mosaics.experiments.trials import Listed, Outcome, Settings, attempted
-from memory_mosaics.runtime import Machine
+from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.training.trainer import Diverged
 
 SEARCHED: Settings = {  # by the paper
@@ -77,7 +77,7 @@ class Plan:
 
     out: Path
     fixed: Settings  # what all runs have in common
-    machine: Machine
+    machine: RuntimeConfig
     listed: list[Settings] = field(default_factory=list)
     space: dict[str, Values] = field(default_factory=dict)
     trials: int = 0  # how many to draw, if none are listed
@@ -158,7 +158,7 @@ def _named(space: Mapping[str, Values]) -> str:
 
 def make(
     out: Path,
-    machine: Machine,
+    machine: RuntimeConfig,
     common: Settings,
     cases: list[tuple[str, int]],
     choices: Choices,

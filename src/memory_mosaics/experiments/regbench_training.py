@@ -15,10 +15,10 @@ import torch
 
 from memory_mosaics import checkpoint, runtime
 from memory_mosaics.experiments.regbench_models import Size, architecture
-from memory_mosaics.results import rounded, surroundings
-from memory_mosaics.runtime import Machine
+from memory_mosaics.results import environment_info, rounded
+from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.tasks.regbench import BATCH, RegBench, RegBenchTask
-from memory_mosaics.training.recipe import TaskRun, Training
+from memory_mosaics.training.config import TaskRun, Training
 from memory_mosaics.training.trainer import Trainer
 
 SAVE_SECONDS = 60.0
@@ -88,7 +88,7 @@ class Job:
         )
 
 
-def train(job: Job, out: Path, *, data: Path, machine: Machine) -> dict[str, Any] | None:
+def train(job: Job, out: Path, *, data: Path, machine: RuntimeConfig) -> dict[str, Any] | None:
     """Train a model in a folder of its own, or go on with it, and test it; nothing if it was told to stop.
 
     The model of the epoch with the lowest validation loss stays in OUT/model.
@@ -135,7 +135,7 @@ def train(job: Job, out: Path, *, data: Path, machine: Machine) -> dict[str, Any
         "tokens_per_second": round(trained * task.splits["train"].tokens / progress["seconds"]),
         "compiled": compiled,
         "precision": here.precision,
-        **surroundings(here.device),
+        **environment_info(here.device),
     }
 
 

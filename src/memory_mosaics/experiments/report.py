@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from memory_mosaics.files import written_whole
+from memory_mosaics.files import atomic_write
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #222; --paper: #fff; --line: #ddd; --soft: #f5f5f3; --accent: #b84e00; }
@@ -77,6 +77,6 @@ class Page:
         icon = '<link rel="icon" href="data:,">'  # or the browser would ask for one
         title = f"<title>{escape(self.title)}</title>"
         page = f'<!doctype html><html lang="en"><head>{head}{icon}{title}<style>{STYLE}</style></head>'
-        with written_whole(file) as aside:
-            aside.write_text(f"{page}<body>{''.join(self._parts)}</body></html>\n", encoding="utf-8")
+        with atomic_write(file) as tmp:
+            tmp.write_text(f"{page}<body>{''.join(self._parts)}</body></html>\n", encoding="utf-8")
         return file

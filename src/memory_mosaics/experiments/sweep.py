@@ -25,13 +25,13 @@ from memory_mosaics.experiments.journal import Values, optuna
 from memory_mosaics.experiments.sweep_ray import need_ray, on_ray
 from memory_mosaics.experiments.sweep_trials import SHORT, Plan, name_of, tidy
 from memory_mosaics.experiments.trials import News, Settings, carry_out, outcome_of, watched
-from memory_mosaics.runtime import Machine, find_device
+from memory_mosaics.runtime import RuntimeConfig, find_device
 from memory_mosaics.text.corpus import Corpus
+from memory_mosaics.training.config import ModelArgs, Run, Training, as_flag_only, recipe
 from memory_mosaics.training.log import read
-from memory_mosaics.training.recipe import ModelChoice, Run, Training, as_flag_only, recipe
 
 MODEL, TRAINING = recipe("memory-mosaic-tiny")
-MACHINE = Machine()
+MACHINE = RuntimeConfig()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +78,9 @@ def run(
     out: Path = Path("runs/sweep"),
     *,
     preset: str | None = None,
-    model: ModelChoice = MODEL,
+    model: ModelArgs = MODEL,
     training: Training = TRAINING,
-    machine: Machine = MACHINE,
+    machine: RuntimeConfig = MACHINE,
     method: Literal["table", "grid", "random", "tpe"] = "table",
     space: Space = SPACE,
     trials: int = 20,
@@ -223,7 +223,7 @@ def collect(plan: Plan, trials: list[Settings]) -> dict[str, Any]:
         "interrupted": False,
         "data": str(plan.run.data),
         **plan.identity,
-        **files.surroundings(),
+        **files.environment_info(),
         **({"hardware": "; ".join(hardware)} if hardware else {}),
         "base": plan.base,
         "best": best["name"] if best else None,

@@ -8,7 +8,7 @@ from memory_mosaics.errors import one_line
 from memory_mosaics.experiments.journal import Journal, Values
 from memory_mosaics.experiments.trials import Outcome, Settings, attempted
 from memory_mosaics.training import trainer
-from memory_mosaics.training.recipe import Run
+from memory_mosaics.training.config import Run
 
 SHORT = {"learning_rate": "lr", "dropout": "dropout", "weight_decay": "decay", "warm_up": "warm", "steps": "steps"}
 KEPT = ("train_loss", "valid_loss", "best", "best_step", "seconds", "tokens_per_second", "parameters", "hardware")

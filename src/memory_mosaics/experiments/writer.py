@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.config import MAX_SIZE
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.generation import PLAIN, Draw, beam_search, generate, stream
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.text.tokenizer import StreamDecoder
-from memory_mosaics.trained import Trained
 
 ROWS = 16  # texts that are written side by side
 
@@ -54,7 +54,7 @@ class Wish:
 class Writer:
     """Writes texts with a model. The text with number n of a seed is the same alone or beside others."""
 
-    def __init__(self, trained: Trained, wish: Wish):
+    def __init__(self, trained: LoadedModel, wish: Wish):
         self.trained, self.wish, self.written = trained, wish, 0
         self._cut = 0  # texts that ended with the model's positions
 

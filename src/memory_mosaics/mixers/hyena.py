@@ -21,7 +21,7 @@ from memory_mosaics.mixers.state_space import extended, masked
 from memory_mosaics.ops.common import at_least_fp32_dtype, full_precision
 from memory_mosaics.ops.convolution import causal_convolution
 from memory_mosaics.ops.taps import tapped
-from memory_mosaics.parameters import UNDECAYED
+from memory_mosaics.parameters import NO_DECAY
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import State
 
@@ -62,7 +62,7 @@ class Filter(nn.Module):
     activations: they begin with deviation 0.02 whatever their inputs.
     """
 
-    rules: ClassVar = dict.fromkeys(("weights", "offsets", "out", "frequency"), UNDECAYED)
+    param_specs: ClassVar = dict.fromkeys(("weights", "offsets", "out", "frequency"), NO_DECAY)
 
     def __init__(self, width: int, *, length: int, hidden: int):
         super().__init__()

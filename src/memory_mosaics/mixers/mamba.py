@@ -22,7 +22,7 @@ from memory_mosaics.mixers.hyena import ShortConvolution
 from memory_mosaics.mixers.state_space import masked, random_steps
 from memory_mosaics.ops.common import at_least_fp32_dtype, full_precision
 from memory_mosaics.ops.selective_scan import selective_scan
-from memory_mosaics.parameters import SENSITIVE, UNDECAYED, Rule
+from memory_mosaics.parameters import NO_DECAY, SENSITIVE, ParamSpec
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import State
 
@@ -30,7 +30,7 @@ from memory_mosaics.storage import State
 class Mamba(nn.Module):
     """State: the last inputs of the short convolution, then h."""
 
-    rules: ClassVar = {"A_log": SENSITIVE, "D": UNDECAYED, "dt_offset": Rule(exact=True)}
+    param_specs: ClassVar = {"A_log": SENSITIVE, "D": NO_DECAY, "dt_offset": ParamSpec(keep_fp32=True)}
 
     def __init__(self, width: int, *, states: int, taps: int, expansion: int, bias: bool = False):
         super().__init__()

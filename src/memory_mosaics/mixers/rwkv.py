@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from memory_mosaics.config import MixerConfig, part
 from memory_mosaics.ops.common import at_least_fp32_dtype
 from memory_mosaics.ops.scan import Elements, scan
-from memory_mosaics.parameters import SENSITIVE, Rule
+from memory_mosaics.parameters import SENSITIVE, ParamSpec
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import State
 
@@ -34,7 +34,9 @@ class RWKV(nn.Module):
     def __init__(self, width: int, *, as_published: bool = False):
         super().__init__()
         self.as_published = as_published
-        self.rules = {"time_decay": Rule(exact=True)} if as_published else dict.fromkeys(CHANNELS, SENSITIVE)
+        self.param_specs = (
+            {"time_decay": ParamSpec(keep_fp32=True)} if as_published else dict.fromkeys(CHANNELS, SENSITIVE)
+        )
         self.time_decay = nn.Parameter(torch.empty(width))
         self.time_first = nn.Parameter(torch.empty(width))  # u: the present token counts e^u times
         self.mix_key = nn.Parameter(torch.empty(width))

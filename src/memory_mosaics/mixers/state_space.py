@@ -23,7 +23,7 @@ from memory_mosaics.config import MixerConfig, at_least, part
 from memory_mosaics.errors import UserError
 from memory_mosaics.ops.common import at_least_fp32_dtype, full_precision
 from memory_mosaics.ops.convolution import causal_convolution
-from memory_mosaics.parameters import SLOW, UNDECAYED
+from memory_mosaics.parameters import NO_DECAY, SLOW
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.storage import State
 
@@ -82,7 +82,7 @@ class DiagonalSSM(nn.Module):
     h as pairs of real numbers.
     """
 
-    rules: ClassVar = {"A_log_real": SLOW, "A_imag": SLOW, "log_dt": SLOW, "B": UNDECAYED}
+    param_specs: ClassVar = {"A_log_real": SLOW, "A_imag": SLOW, "log_dt": SLOW, "B": NO_DECAY}
 
     def __init__(self, width: int, pairs: int, *, spectrum: Spectrum, discretise: Discretise, shared: bool):
         super().__init__()
@@ -173,7 +173,7 @@ class ShiftSSM(nn.Module):
     B begins as the first unit vector, so that K is C. The state of a call is the last L - 1 inputs.
     """
 
-    rules: ClassVar = {"B": UNDECAYED}
+    param_specs: ClassVar = {"B": NO_DECAY}
 
     def __init__(self, width: int, taps: int):
         super().__init__()

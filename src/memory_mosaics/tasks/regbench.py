@@ -36,11 +36,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from memory_mosaics.cuda_graphs import CapturedFunction
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import read_bytes, written_whole
+from memory_mosaics.files import atomic_write, read_bytes
 from memory_mosaics.language_model import LanguageModel, without_state
-from memory_mosaics.runtime import Runtime
+from memory_mosaics.runtime import CapturedFunction, Runtime
 from memory_mosaics.shapes import Bool, Float, Int
 from memory_mosaics.tasks.regbench_automata import LETTERS, Automata, sample
 from memory_mosaics.tasks.task import EAGER, Batch, CountedBatch, TokenTask
@@ -403,8 +402,8 @@ def _save(sequences: Sequences, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot make the folder {file.parent}: {one_line(error)}") from error
-    with written_whole(file) as aside:
-        aside.write_bytes(content.getvalue() + _checksum(content.getvalue(), file))
+    with atomic_write(file) as tmp:
+        tmp.write_bytes(content.getvalue() + _checksum(content.getvalue(), file))
 
 
 def _load(file: Path, limit: int) -> Sequences | None:

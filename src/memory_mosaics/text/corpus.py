@@ -184,19 +184,19 @@ def run(
         return _already_there(out, groups, options, chosen)
     start = time.monotonic()
     try:
-        with folder_written_whole(out) as aside:
+        with folder_written_whole(out) as tmp:
             if chosen is None:
                 held_out = partial(split_of, seed=seed, valid_share=share)
                 chosen = train_bpe(
                     _sample(find_sources(sources), field, held_out), vocabulary, name=f"bpe-{vocabulary}"
                 )
-            writer = CorpusWriter(aside, seed=seed, valid_share=share)
+            writer = CorpusWriter(tmp, seed=seed, valid_share=share)
             number = workers or default_workers([*groups["train"], *groups["valid"]])
             write_corpus(writer, groups, chosen, text_field=field, workers=number)
             _check_counts(writer, share)
-            chosen.save(aside)
+            chosen.save(tmp)
             manifest = _manifest(writer, groups, chosen, options)
-            (aside / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8", newline="\n")
+            (tmp / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8", newline="\n")
     except WrittenMeanwhile:
         print(f"mosaics: another process has written {out} meanwhile", file=sys.stderr)
         groups = {"train": find_sources(sources), "valid": find_sources(valid or [])}

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import check_manifest, written_whole
+from memory_mosaics.files import atomic_write, check_manifest
 from memory_mosaics.text.vocabulary import (
     BYTES,
     END_OF_TEXT,
@@ -158,10 +158,10 @@ class Tokenizer:
         settings |= {"bos_token": end, "eos_token": end, "pad_token": end, "padding_side": "left"}
         settings |= {"clean_up_tokenization_spaces": False} | ({"model_max_length": context} if context else {})
         folder.mkdir(parents=True, exist_ok=True)
-        with written_whole(folder / "tokenizer.json") as aside:
-            aside.write_text(self.canonical, encoding="utf-8", newline="\n")
-        with written_whole(folder / "tokenizer_config.json") as aside:
-            aside.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8", newline="\n")
+        with atomic_write(folder / "tokenizer.json") as tmp:
+            tmp.write_text(self.canonical, encoding="utf-8", newline="\n")
+        with atomic_write(folder / "tokenizer_config.json") as tmp:
+            tmp.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8", newline="\n")
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":

@@ -29,18 +29,18 @@ def folder_written_whole(folder: Path) -> Iterator[Path]:
     and not empty at the end.
     """
     target = folder.resolve()
-    aside = temporary_path(target)
+    tmp = temporary_path(target)
     made = [parent for parent in target.parents if not parent.exists()]
     done = False
     try:
-        aside.mkdir(parents=True)
-        yield aside
-        for path in (*aside.iterdir(), aside):
+        tmp.mkdir(parents=True)
+        yield tmp
+        for path in (*tmp.iterdir(), tmp):
             flush(path)
         try:
             if target.exists():
                 target.rmdir()  # only an empty one may be replaced
-            aside.rename(target)
+            tmp.rename(target)
         except OSError as error:
             if target.is_dir() and any(target.iterdir()):
                 raise WrittenMeanwhile(f"another process has written {folder} meanwhile; name another --out") from error
@@ -52,7 +52,7 @@ def folder_written_whole(folder: Path) -> Iterator[Path]:
         remedy = "free some space or name" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "name"
         raise UserError(f"cannot write {folder}: {reason}; {remedy} another --out") from error
     finally:
-        remove_temporary(aside)
+        remove_temporary(tmp)
         if not done:
             for parent in made:
                 with suppress(OSError):

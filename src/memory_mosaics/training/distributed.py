@@ -7,15 +7,15 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
-from memory_mosaics.runtime import Machine, Runtime
+from memory_mosaics.runtime import Runtime, RuntimeConfig
 
 
-def uses_fsdp(machine: Machine, runtime: Runtime) -> bool:
+def uses_fsdp(machine: RuntimeConfig, runtime: Runtime) -> bool:
     """Whether each process holds only its share of the parameters."""
     return runtime.distributed and machine.sharding == "fsdp"
 
 
-def parallelize(objective: nn.Module, machine: Machine, runtime: Runtime, *, compiled: bool) -> nn.Module:
+def parallelize(objective: nn.Module, machine: RuntimeConfig, runtime: Runtime, *, compiled: bool) -> nn.Module:
     """The objective as this process trains it: its gradients are summed over all, or its model's parameters divided."""
     if not runtime.distributed:
         return objective

@@ -11,15 +11,15 @@ from typing import Any
 from torch import Tensor
 
 from memory_mosaics import checkpoint
+from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.config import to_plain
 from memory_mosaics.errors import UserError
 from memory_mosaics.files import describe_files
 from memory_mosaics.language_model import LanguageModelConfig, weight_shapes
 from memory_mosaics.models import position_name
 from memory_mosaics.text.corpus import Corpus
-from memory_mosaics.trained import Trained
 from memory_mosaics.training import state
-from memory_mosaics.training.recipe import ModelChoice, Run
+from memory_mosaics.training.config import ModelArgs, Run
 
 
 def start(run: Run, corpus: Corpus, own: Path | None) -> tuple[LanguageModelConfig, dict[str, Tensor] | None]:
@@ -32,12 +32,12 @@ def start(run: Run, corpus: Corpus, own: Path | None) -> tuple[LanguageModelConf
     if own is not None:
         with state.resuming(own):
             return checkpoint.read_config(own), None
-    source = Trained.open(run.init_from)
+    source = LoadedModel.open(run.init_from)
     source.check_reads(corpus)
     return combine(run.model, source.model.config, run.init_from), source.model.state_dict()
 
 
-def combine(choice: ModelChoice, config: LanguageModelConfig, where: Path) -> LanguageModelConfig:
+def combine(choice: ModelArgs, config: LanguageModelConfig, where: Path) -> LanguageModelConfig:
     """The configuration of a checkpoint with the chosen context and dropout. Any other choice must be what it has."""
     alone = f"the model is that of --from {where}: leave out what is another"
     if choice.name is not None:

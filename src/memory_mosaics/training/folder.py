@@ -14,24 +14,24 @@ from filelock import FileLock, Timeout  # torch brings it
 from memory_mosaics import checkpoint
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import (
+    atomic_write,
     check_yaml,
     parse_json,
     read_bytes,
     read_json,
     read_text,
     remove_temporary,
-    written_whole,
 )
 from memory_mosaics.runtime import Runtime
+from memory_mosaics.training.config import AnyRun
 from memory_mosaics.training.fine_tuning import described
-from memory_mosaics.training.recipe import AnyRun
 
 # Temporary files and folders of a run, also by the names that earlier versions gave them.
 OURS = re.compile(r"\.+(step-\d+|run\.yaml|corpus\.json|samples\.md|log\.jsonl|results\.json)\.")
 
 
 @contextmanager
-def claimed(
+def locked_run_dir(
     run: AnyRun, fingerprint: dict[str, Any], runtime: Runtime, *, lengthen: bool = False
 ) -> Iterator[Callable[[], None]]:
     """Within, the folder is this run's: run.yaml says which it is, and no other process trains in it.
@@ -42,12 +42,12 @@ def claimed(
     """
     lock = FileLock(run.out / ".lock", timeout=0)
     try:
-        runtime.all(lambda: _claim(run, fingerprint, lock, lengthen=lengthen))
+        runtime.run_on_rank0(lambda: _claim(run, fingerprint, lock, lengthen=lengthen))
         (seen,) = runtime.sum(float((run.out / "run.yaml").exists()))
         if seen < runtime.size:
             raise UserError(f"{run.out} must be one folder that all processes see; {seen:.0f} of {runtime.size} do")
         with (run.out / ".lock").open("rb") as held:
-            yield lambda: runtime.all(lambda: _check_there(run.out, held.fileno()))
+            yield lambda: runtime.run_on_rank0(lambda: _check_there(run.out, held.fileno()))
     finally:
         lock.release()
 
@@ -103,8 +103,8 @@ def check_same(run: AnyRun, fingerprint: dict[str, Any], *, lengthen: bool = Fal
         if left is not None and (other := difference(part, left.get(part), right[part])):
             raise UserError(f"{run.out} holds a run with {other}; name another folder, or remove that one")
     for name, text in (("run.yaml", yaml.safe_dump(mine, sort_keys=False)), ("corpus.json", json.dumps(record))):
-        with written_whole(run.out / name) as aside:
-            aside.write_text(text, encoding="utf-8")
+        with atomic_write(run.out / name) as tmp:
+            tmp.write_text(text, encoding="utf-8")
 
 
 def read_run(out: Path) -> dict[str, Any] | None:
@@ -218,8 +218,8 @@ def trim_samples(file: Path, step: int) -> None:
             for part in parts
             if not (head := re.match(rb"## step (\d{1,18})$", part, re.M)) or int(head[1]) <= step
         ]
-        with written_whole(file) as aside:
-            aside.write_bytes(b"".join(kept))
+        with atomic_write(file) as tmp:
+            tmp.write_bytes(b"".join(kept))
 
 
 def write_samples(file: Path, step: int, stories: list[tuple[str, str]]) -> None:

@@ -10,9 +10,9 @@ from uuid import uuid4
 from tqdm import tqdm
 
 from memory_mosaics.errors import UserError
-from memory_mosaics.files import read_bytes, written_whole
+from memory_mosaics.files import atomic_write, read_bytes
+from memory_mosaics.training.config import AnyRun
 from memory_mosaics.training.folder import trim_samples
-from memory_mosaics.training.recipe import AnyRun
 
 SHOWN = {"loss": "loss {:.3f}", "valid_loss": "valid {:.3f}", "tokens_per_second": "{:,.0f} tokens/s"}
 
@@ -88,9 +88,9 @@ def trim(file: Path, step: int) -> None:
     lines = read(file)
     if file.exists() and (damaged := read_bytes(file, MAX_LOG_BYTES).count(b"\n") - len(lines)):
         print(f"{file}: {damaged} damaged lines are left out", file=sys.stderr)
-    with written_whole(file) as aside:
+    with atomic_write(file) as tmp:
         kept = "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= step)
-        aside.write_text(kept, encoding="utf-8")
+        tmp.write_text(kept, encoding="utf-8")
 
 
 class Tensorboard:

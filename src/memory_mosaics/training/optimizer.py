@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from memory_mosaics.language_model import LanguageModelConfig, weight_count
-from memory_mosaics.parameters import groups
-from memory_mosaics.training.recipe import Training
+from memory_mosaics.parameters import param_groups
+from memory_mosaics.training.config import Training
 
 
 def memory_needed(config: LanguageModelConfig, *, batch: int, micro: int, shards: int = 1, logits: bool = True) -> int:
@@ -29,7 +29,7 @@ def adamw(model: nn.Module, training: Training) -> torch.optim.AdamW:
     beginning, to be loaded into.
     """
     decayed = lambda weight: training.decay_all or weight.dim() >= 2  # noqa: E731
-    found = groups(model, weight_decay=training.weight_decay, decayed=decayed)
+    found = param_groups(model, weight_decay=training.weight_decay, decayed=decayed)
     weight = found[0]["params"][0]
     capturable = weight.is_cuda and not hasattr(weight, "full_tensor")  # then what changes between steps is a tensor
     for group in found:
@@ -60,7 +60,7 @@ def set_steps(optimizer: torch.optim.AdamW, steps: int) -> None:
 def set_rate(optimizer: torch.optim.AdamW, rate: float) -> None:
     """The learning rate of the next step, or the largest that a group bears."""
     for group in optimizer.param_groups:
-        own = min(rate, group.get("largest_rate", rate))
+        own = min(rate, group.get("max_lr", rate))
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(own)
         else:

@@ -54,40 +54,40 @@ def save(
     import torch.distributed.checkpoint as dcp
 
     folder = run / f"step-{progress['step']:08}"
-    aside = Path(runtime.agree(str(temporary_path(folder)) if runtime.first else None))
-    weights = full_weights(model, keep=runtime.first)
+    tmp = Path(runtime.broadcast(str(temporary_path(folder)) if runtime.is_rank0 else None))
+    weights = full_weights(model, keep=runtime.is_rank0)
     try:
         with _one_line(f"cannot save {folder}"):
-            runtime.all(lambda: _write_model(aside, model, weights, progress, tokenizer))
-            writer = dcp.HuggingFaceStorageWriter(str(aside / "training"), save_distributed=True)
+            runtime.run_on_rank0(lambda: _write_model(tmp, model, weights, progress, tokenizer))
+            writer = dcp.HuggingFaceStorageWriter(str(tmp / "training"), save_distributed=True)
             dcp.save(tensors, storage_writer=writer)
-            names = runtime.agree(
-                sorted(path.relative_to(aside).as_posix() for path in aside.rglob("*") if path.is_file())
+            names = runtime.broadcast(
+                sorted(path.relative_to(tmp).as_posix() for path in tmp.rglob("*") if path.is_file())
             )
-            described = runtime.gather(lambda: describe_files(aside, names[runtime.rank :: runtime.size]))
-            runtime.all(
-                lambda: _finish(aside, folder, {name: about for part in described for name, about in part.items()})
+            described = runtime.gather(lambda: describe_files(tmp, names[runtime.rank :: runtime.size]))
+            runtime.run_on_rank0(
+                lambda: _finish(tmp, folder, {name: about for part in described for name, about in part.items()})
             )
     finally:
-        if runtime.first:
-            remove_temporary(aside)  # a full disk should not stay full of it
+        if runtime.is_rank0:
+            remove_temporary(tmp)  # a full disk should not stay full of it
     return folder
 
 
 def _write_model(
-    aside: Path, model: nn.Module, weights: dict[str, Tensor], progress: dict[str, Any], tokenizer: Tokenizer | None
+    tmp: Path, model: nn.Module, weights: dict[str, Tensor], progress: dict[str, Any], tokenizer: Tokenizer | None
 ) -> None:
-    checkpoint.save(model, aside, weights=weights, tokenizer=tokenizer)
-    (aside / "progress.json").write_text(json.dumps(progress), encoding="utf-8")
-    (aside / "training").mkdir()
+    checkpoint.save(model, tmp, weights=weights, tokenizer=tokenizer)
+    (tmp / "progress.json").write_text(json.dumps(progress), encoding="utf-8")
+    (tmp / "training").mkdir()
 
 
-def _finish(aside: Path, folder: Path, described: dict[str, dict[str, Any]]) -> None:
+def _finish(tmp: Path, folder: Path, described: dict[str, dict[str, Any]]) -> None:
     files = dict(sorted(described.items()))
-    (aside / MANIFEST).write_text(json.dumps({"format": 1, "files": files}, indent=2) + "\n", encoding="utf-8")
-    for path in (*aside.rglob("*"), aside):
+    (tmp / MANIFEST).write_text(json.dumps({"format": 1, "files": files}, indent=2) + "\n", encoding="utf-8")
+    for path in (*tmp.rglob("*"), tmp):
         flush(path)
-    aside.rename(folder)
+    tmp.rename(folder)
     flush(folder.parent)
 
 
@@ -119,7 +119,7 @@ def restore(
         set_steps(optimizer, progress["step"])
         if name := not_finite(model, tensors, runtime):
             raise ValueError(f"{name} contains NaN or Inf")
-        if runtime.first and read_manifest(folder) is None:
+        if runtime.is_rank0 and read_manifest(folder) is None:
             print(f"{folder} has no {MANIFEST}: its files were not checked against checksums", file=sys.stderr)
     return progress
 

@@ -6,12 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from memory_mosaics.cuda_graphs import CapturedFunction
-from memory_mosaics.runtime import Runtime
+from memory_mosaics.runtime import CapturedFunction, Runtime
 from memory_mosaics.tasks.task import Batch, Task
+from memory_mosaics.training.config import Training
 from memory_mosaics.training.distributed import no_grad_sync
 from memory_mosaics.training.optimizer import set_rate, take_step
-from memory_mosaics.training.recipe import Training
 
 WARM_UP = 3  # steps before a capture: compilers and libraries have then prepared all that they will use
 

@@ -20,16 +20,15 @@ from torch import Tensor, nn
 from memory_mosaics import checkpoint, runtime
 from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.language_model import LanguageModelConfig, weight_count, without_state
-from memory_mosaics.results import surroundings, write
-from memory_mosaics.runtime import Runtime, precision_of
-from memory_mosaics.sizes import check_memory
+from memory_mosaics.results import environment_info, write
+from memory_mosaics.runtime import Runtime, check_memory, precision_of
 from memory_mosaics.tasks.language_modeling import LanguageModeling
 from memory_mosaics.tasks.task import Batch, Task
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training import distributed, fine_tuning, folder, state
+from memory_mosaics.training.config import AnyRun, Run
 from memory_mosaics.training.log import Log, read
 from memory_mosaics.training.optimizer import adamw, memory_needed, moments
-from memory_mosaics.training.recipe import AnyRun, Run
 from memory_mosaics.training.step import Objective, Step
 
 
@@ -52,7 +51,7 @@ def train(run: Run, *, lengthen: bool = False) -> dict[str, Any]:
     """
     with runtime.start(run.machine) as here:
         corpus = Corpus.open(run.data)
-        own = here.agree([str(path) for path in checkpoint.steps(run.out)][-1:])
+        own = here.broadcast([str(path) for path in checkpoint.steps(run.out)][-1:])
         config, weights = fine_tuning.start(run, corpus, Path(own[0]) if own else None)
         sizes = {"context": config.context, "batch_size": run.training.batch, "seed": run.training.seed}
         task = LanguageModeling(corpus, evaluate_windows=run.training.evaluate_windows, **sizes)
@@ -128,15 +127,17 @@ class Trainer:
 
     def run(self, *, lengthen: bool = False) -> dict[str, Any]:
         """Train until done or told to stop."""
-        with folder.claimed(self.spec, self.task.fingerprint, self.runtime, lengthen=lengthen) as self.check_folder:
-            newest = self.runtime.agree([str(path) for path in checkpoint.steps(self.spec.out)][-1:])
+        with folder.locked_run_dir(
+            self.spec, self.task.fingerprint, self.runtime, lengthen=lengthen
+        ) as self.check_folder:
+            newest = self.runtime.broadcast([str(path) for path in checkpoint.steps(self.spec.out)][-1:])
             for path in newest:
                 self.progress |= state.restore(Path(path), self.model, self.tensors(), self.optimizer, self.runtime)
                 self.note_length()
             if self.done and (results := folder.read_results(self.spec.out, self.progress["step"])):
                 return self._report(results)
-            step, silent = self.progress["step"], not self.runtime.first
-            with Log(self.spec, step=step, silent=silent) as log, stopped_gently(self):
+            step, silent = self.progress["step"], not self.runtime.is_rank0
+            with Log(self.spec, step=step, silent=silent) as log, graceful_shutdown(self):
                 size = self.runtime.micro_batch
                 with within_memory(f"{size} sequences at once are too many; give a smaller --machine.micro_batch"):
                     self._train(log)
@@ -149,7 +150,7 @@ class Trainer:
         if before != steps:
             lengthened = [*self.progress.get("lengthened", []), {"step": step, "from": before, "to": steps}]
             self.progress.update(steps=steps, lengthened=lengthened, worse=0)
-            if self.runtime.first:
+            if self.runtime.is_rank0:
                 rates = f"{self.training.rate(step):.2g} at step {step:,}, then down to the end"
                 print(f"{self.spec.out} goes on to {steps:,} steps, not {before:,}; the learning rate is {rates}")
 
@@ -177,7 +178,7 @@ class Trainer:
         return {
             **self.spec.plain(),
             **progress,
-            **surroundings(self.runtime.device),
+            **environment_info(self.runtime.device),
             "parameters": sum(weight.numel() for weight in self.model.parameters()),
             "tokens_per_second": median(speeds) if speeds else None,
             "interrupted": not self.done,
@@ -185,7 +186,7 @@ class Trainer:
 
     def _report(self, results: dict[str, Any]) -> dict[str, Any]:
         """Written and printed by the first process."""
-        if self.runtime.first:
+        if self.runtime.is_rank0:
             write(self.spec.out / "results.json", results)
             print(folder.closing(results))
         return results
@@ -288,8 +289,8 @@ class Trainer:
             folder.write_samples(self.spec.out / "samples.md", progress["step"], self._samples())
 
     def _samples(self) -> list[tuple[str, str]]:
-        weights = state.full_weights(self.model, keep=self.runtime.first) if self.sharded else None
-        if not self.runtime.first:
+        weights = state.full_weights(self.model, keep=self.runtime.is_rank0) if self.sharded else None
+        if not self.runtime.is_rank0:
             return []
         model, here = self.model, self.runtime
         if weights is not None:
@@ -319,12 +320,12 @@ class Trainer:
             progress.update(kept=measured, kept_step=progress["step"])
         tokenizer = self.task.tokenizer
         state.save(self.spec.out, self.model, self.tensors(), progress, runtime=self.runtime, tokenizer=tokenizer)
-        if self.runtime.first:
+        if self.runtime.is_rank0:
             state.prune(self.spec.out, keep=self.machine.keep, best=progress["kept_step"])
 
 
 @contextmanager
-def stopped_gently(trainer: Stoppable) -> Iterator[None]:
+def graceful_shutdown(trainer: Stoppable) -> Iterator[None]:
     """Ctrl-C and SIGTERM end the run after the current step, with a checkpoint; a second one ends it at once."""
 
     def stop(number: int, frame: Any) -> None:

@@ -12,8 +12,8 @@ import torch
 
 from memory_mosaics import LanguageModel, memory_mosaic, transformer
 from memory_mosaics.apps.explorer import Explorer
+from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.text.tokenizer import Tokenizer, byte_tokenizer, train_bpe
-from memory_mosaics.trained import Trained
 from waiting import HANG, until
 
 WORDS = "Once there was a girl named Lily. She had a red kite and a small dog. The dog saw the red kite. "
@@ -23,7 +23,7 @@ TEXT = "Once there was a girl named Lily. She had a red kite."
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
-def small(name: str, kind, tokenizer: Tokenizer | None = None, **options) -> Trained:
+def small(name: str, kind, tokenizer: Tokenizer | None = None, **options) -> LoadedModel:
     """An untrained model far from uniform, so that what it expects is clear."""
     tokenizer = tokenizer or train_bpe([WORDS], 300, name="words")
     torch.manual_seed(1)
@@ -31,33 +31,33 @@ def small(name: str, kind, tokenizer: Tokenizer | None = None, **options) -> Tra
     model = LanguageModel(kind(vocabulary=tokenizer.vocabulary, **options))
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.3) if weight.dim() > 1 else None
-    return Trained(name, Path(), model, tokenizer)
+    return LoadedModel(name, Path(), model, tokenizer)
 
 
 @pytest.fixture(scope="session")
-def mosaic() -> Trained:
+def mosaic() -> LoadedModel:
     return small("mosaic", memory_mosaic)
 
 
 @pytest.fixture(scope="session")
-def twin() -> Trained:
+def twin() -> LoadedModel:
     return small("twin", transformer)
 
 
 @pytest.fixture(scope="session")
-def rotary() -> Trained:
+def rotary() -> LoadedModel:
     return small("rotary", transformer, position="rotary")
 
 
 @pytest.fixture(scope="session")
-def of_bytes() -> Trained:
+def of_bytes() -> LoadedModel:
     return small("of bytes", memory_mosaic, byte_tokenizer())
 
 
 class Served:
     """The page, served from a thread until it is stopped."""
 
-    def __init__(self, models: list[Trained], port: int = 0):
+    def __init__(self, models: list[LoadedModel], port: int = 0):
         from memory_mosaics.apps.explorer.server import Server
         from memory_mosaics.apps.serve.listening import listen
 

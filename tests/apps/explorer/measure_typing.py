@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from playwright.sync_api import sync_playwright
 
-from memory_mosaics.trained import Trained
+from memory_mosaics.checkpoint import LoadedModel
 
 TIMES = 9
 STORY = (
@@ -41,7 +41,7 @@ HOVER = """async (position) => {
 
 
 def measure(run: Path) -> dict:
-    config = Trained.open(run).model.config
+    config = LoadedModel.open(run).model.config
     command = [sys.executable, "-m", "memory_mosaics.cli", "explore", str(run), "--port", "0", "--device", "cpu"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from memory_mosaics.runtime import Machine
+from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.training import trainer
-from memory_mosaics.training.recipe import ModelChoice, Run, Training
+from memory_mosaics.training.config import ModelArgs, Run, Training
 from waiting import HANG, until
 
 # Without what coverage puts there: the server must be one as users have it.
@@ -43,9 +43,9 @@ def story_run(tmp_path_factory) -> Path:
         Run(
             data=folder / "corpus",
             out=folder / "teller",
-            model=ModelChoice(name="memory-mosaic-tiny", width=32, blocks=2, heads=2, context=64),
+            model=ModelArgs(name="memory-mosaic-tiny", width=32, blocks=2, heads=2, context=64),
             training=Training(steps=20, batch=8, learning_rate=3e-3, warm_up=3, evaluate_every=20, evaluate_windows=5),
-            machine=Machine(device="cpu", samples=0),
+            machine=RuntimeConfig(device="cpu", samples=0),
         )
     )
     return folder / "teller"
@@ -82,9 +82,9 @@ def in_a_thread(run: Path, *, key: str | None = None, **limits: int):
     from memory_mosaics.apps.serve.app import Service
     from memory_mosaics.apps.serve.listening import Server, listen
     from memory_mosaics.apps.serve.requests import Limits
-    from memory_mosaics.trained import Trained
+    from memory_mosaics.checkpoint import LoadedModel
 
-    trained = Trained.open(run)
+    trained = LoadedModel.open(run)
     service = Service(trained, Limits.of(trained, **limits))
     listening = listen("127.0.0.1", 0)
     server = Server(service, listening, key=key)

@@ -21,7 +21,7 @@ from memory_mosaics import results
 from memory_mosaics.apps.babistories.collect import Entry, read_journal
 from memory_mosaics.apps.babistories.prompts import uses
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import check_regular, written_whole
+from memory_mosaics.files import atomic_write, check_regular
 from memory_mosaics.text.writing import split_of
 
 URL = re.compile(r"(?i)https?:|www\.|\b[\w-]+\.(?-i:com|org|net|edu|gov|io|co|info|html?)\b")
@@ -225,7 +225,7 @@ def _write(out: Path, cleaned: Iterator[Cleaned], seed: int, valid_share: float)
     counts: dict[str, int] = {"train": 0, "valid": 0}
     first = None  # held back: a small corpus in which chance leaves none to validate on takes it
     with ExitStack() as stack:
-        paths = {name: stack.enter_context(written_whole(out / file)) for name, file in FILES.items()}
+        paths = {name: stack.enter_context(atomic_write(out / file)) for name, file in FILES.items()}
         streams = {name: stack.enter_context(path.open("w", encoding="utf-8")) for name, path in paths.items()}
 
         def keep(split: str, text: str) -> None:

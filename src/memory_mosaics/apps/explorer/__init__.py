@@ -7,16 +7,16 @@ from typing import Any
 from memory_mosaics.apps.explorer.answers import PAGE, Explorer
 from memory_mosaics.apps.explorer.page import View
 from memory_mosaics.apps.explorer.sessions import Asked, Look
+from memory_mosaics.checkpoint import LoadedModel, unique_names
 from memory_mosaics.errors import UserError
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.text.tokenizer import Tokenizer
-from memory_mosaics.trained import Trained, named
 
 __all__ = ["Explorer", "View", "show"]
 
 
 def show(
-    model: str | Path | Trained | LanguageModel | Sequence[str | Path | Trained],
+    model: str | Path | LoadedModel | LanguageModel | Sequence[str | Path | LoadedModel],
     text: str,
     *,
     tokenizer: Tokenizer | None = None,
@@ -61,12 +61,12 @@ def _places(explorer: Explorer, text: str, position: int) -> list[int]:
     return [position, *(explorer.read(asked, letters=letters, look=look)["look"]["position"] for asked in others)]
 
 
-def _opened(model: Any, tokenizer: Tokenizer | None) -> Trained:
-    if isinstance(model, Trained):
+def _opened(model: Any, tokenizer: Tokenizer | None) -> LoadedModel:
+    if isinstance(model, LoadedModel):
         return model
     if isinstance(model, LanguageModel):
         if tokenizer is None:
             raise UserError("a LanguageModel alone reads no text: give its tokenizer too")
-        return Trained("model", Path(), model, tokenizer)
-    ((name, run),) = named([model]).items()
-    return Trained.open(run, name=name)
+        return LoadedModel("model", Path(), model, tokenizer)
+    ((name, run),) = unique_names([model]).items()
+    return LoadedModel.open(run, name=name)

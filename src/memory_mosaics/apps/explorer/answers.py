@@ -14,8 +14,8 @@ from memory_mosaics.apps.explorer import analysis, moons
 from memory_mosaics.apps.explorer.edits import Layer
 from memory_mosaics.apps.explorer.reading import GRID, Engine, one_thread
 from memory_mosaics.apps.explorer.sessions import CHARACTERS, TOKENS, Asked, Look, Session
+from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError
-from memory_mosaics.trained import Trained
 
 PAGE = 6 * GRID  # tokens
 SESSIONS = 4
@@ -35,7 +35,7 @@ LOOKS = 6000  # memories times positions that a record holds of all memories; el
 class Explorer:
     """Several models, and what was read with them for several pages."""
 
-    def __init__(self, models: Sequence[Trained]):
+    def __init__(self, models: Sequence[LoadedModel]):
         self.models = list(models)
         self.engines = [Engine(trained.model) for trained in models]
         self.sessions: OrderedDict[tuple[str, int], Session] = OrderedDict()

@@ -8,9 +8,9 @@ from threading import Timer
 from typing import Any
 
 from memory_mosaics import checkpoint
+from memory_mosaics.checkpoint import iter_models, unique_names
 from memory_mosaics.errors import UserError
 from memory_mosaics.runtime import find_device
-from memory_mosaics.trained import named, one_by_one
 
 HOST, PORT, MODELS = "127.0.0.1", 8642, 4
 DEPTH = 3  # folders in which runs are looked for, to name them
@@ -40,7 +40,7 @@ def run(runs: list[str], *, port: int = PORT, device: str = "auto", browser: boo
 
     for one in runs:
         _check_is_one(Path(one))
-    models = list(one_by_one(named(runs), device=find_device(device)))
+    models = list(iter_models(unique_names(runs), device=find_device(device)))
     for trained in models:
         trained.tokenizer.encode("a")  # one that cannot be built is found here
     with listen(HOST, port, remedy="name another --port, or 0 for any that is free") as listening:

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from memory_mosaics.files import written_whole
+from memory_mosaics.files import atomic_write
 
 SCRIPTS = (
     "basics.js",
@@ -70,6 +70,6 @@ class View:
 
     def save(self, file: str | Path) -> Path:
         """Write it as one HTML file that opens anywhere."""
-        with written_whole(Path(file)) as aside:
-            aside.write_text(self.html, encoding="utf-8")
+        with atomic_write(Path(file)) as tmp:
+            tmp.write_text(self.html, encoding="utf-8")
         return Path(file)

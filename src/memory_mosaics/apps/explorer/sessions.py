@@ -14,8 +14,8 @@ from typing import Any
 from memory_mosaics.apps.explorer import analysis
 from memory_mosaics.apps.explorer.edits import Edit, Layer
 from memory_mosaics.apps.explorer.reading import Engine, Reading
+from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError
-from memory_mosaics.trained import Trained
 
 CHARACTERS, TOKENS = 20_000, 4096  # of a text
 EDITS = 64
@@ -66,7 +66,7 @@ class Look:
 class Session:
     """One text in one model: read as it is, and with edits."""
 
-    def __init__(self, trained: Trained, engine: Engine):
+    def __init__(self, trained: LoadedModel, engine: Engine):
         self.trained, self.engine = trained, engine
         self.plain, self.edited = Reading(engine), Reading(engine)
         self.spelt: list[str] = []  # the letters that each token adds

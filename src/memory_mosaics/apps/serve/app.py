@@ -35,8 +35,8 @@ from memory_mosaics.apps.serve.requests import (
 )
 from memory_mosaics.apps.serve.shapes import ChatShape, CompletionShape, Shape
 from memory_mosaics.apps.serve.template import Template
+from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.trained import Trained
 
 LOOK = 1.0  # seconds between looks at whether a client is still there
 
@@ -44,7 +44,7 @@ LOOK = 1.0  # seconds between looks at whether a client is still there
 class Service:
     """A model with its engine, and what is needed to answer requests for it."""
 
-    def __init__(self, trained: Trained, limits: Limits):
+    def __init__(self, trained: LoadedModel, limits: Limits):
         self.trained, self.limits = trained, limits
         self.template = Template.of(trained.folder)
         self.engine = Engine(

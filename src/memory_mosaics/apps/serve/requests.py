@@ -5,10 +5,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.config import MAX_SIZE
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.generation import Draw
-from memory_mosaics.trained import Trained
 
 CONTEXT = 8192  # tokens, where the model itself has no limit
 CHOICES = 128  # texts of one request
@@ -61,7 +61,7 @@ class Limits:
         check_range(1, 4096, rows=self.rows)
 
     @classmethod
-    def of(cls, trained: Trained, *, context: int | None = None, **others: int) -> "Limits":
+    def of(cls, trained: LoadedModel, *, context: int | None = None, **others: int) -> "Limits":
         """With a context that the model itself can read; None takes all of it."""
         longest = trained.model.max_positions
         if longest is not None and (context or 0) > longest:

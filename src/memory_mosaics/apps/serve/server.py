@@ -7,9 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError
 from memory_mosaics.runtime import find_device
-from memory_mosaics.trained import Trained
 
 KEY = "MOSAICS_API_KEY"
 
@@ -56,7 +56,7 @@ def serve(
     from memory_mosaics.apps.serve.listening import Server, is_local, listen
     from memory_mosaics.apps.serve.requests import Limits
 
-    trained = Trained.open(run, name=name or run.resolve().name, device=find_device(device))
+    trained = LoadedModel.open(run, name=name or run.resolve().name, device=find_device(device))
     trained.tokenizer.encode("a")  # one that cannot be built is found here, not by the first client
     limits = Limits.of(trained, max_tokens=max_tokens, context=context, requests=requests, rows=rows, max_body=max_body)
     with listen(host, port) as listening:

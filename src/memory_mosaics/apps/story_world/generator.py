@@ -20,7 +20,7 @@ from memory_mosaics.apps.story_world.plots import PLOTS
 from memory_mosaics.apps.story_world.words import COLOURS, THINGS, TRAITS, words
 from memory_mosaics.config import MAX_STORIES
 from memory_mosaics.errors import UserError, check_range
-from memory_mosaics.files import written_whole
+from memory_mosaics.files import atomic_write
 
 FEATURES = ("Dialogue", "BadEnding", "MoralValue", "Foreshadowing", "Twist", "Conflict")  # of TinyStories' prompts
 WORDS = (100, 250)  # the fewest and the most words of a story
@@ -148,8 +148,8 @@ def run(count: int = 50_000, out: Path = Path("runs/stories.jsonl"), *, seed: in
         raise UserError(
             f"cannot make the folder of {out}: {error.strerror}; choose another place with --out"
         ) from error
-    with written_whole(out) as aside:
-        statistics = _write(count, aside, seed)
+    with atomic_write(out) as tmp:
+        statistics = _write(count, tmp, seed)
     statistics |= {"file": str(out), "seed": seed}
     print(_table(statistics))
     return statistics

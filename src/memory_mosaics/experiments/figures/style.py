@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memory_mosaics.errors import UserError
-from memory_mosaics.files import written_whole
+from memory_mosaics.files import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,5 +50,5 @@ def canvas(rows: int, columns: int, width: float, height: float, title: str) -> 
 
 def save(figure: "Figure", file: Path) -> None:
     """Write a PNG whole or not at all."""
-    with written_whole(file) as aside:
-        figure.savefig(aside, format="png")
+    with atomic_write(file) as tmp:
+        figure.savefig(tmp, format="png")

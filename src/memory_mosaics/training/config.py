@@ -1,7 +1,7 @@
 """Recipes: everything that one training run is, as dataclasses that YAML files and flags fill.
 
-`Training` decides the numbers of a run and `Machine` how they are computed: a run may go on under another `Machine`, on
-more processes or another device, but not under another `Training`. The presets of models.py have theirs.
+`Training` decides the numbers of a run and `RuntimeConfig` how they are computed: a run may resume under another
+`RuntimeConfig`, on more processes or another device, but not under another `Training`.
 """
 
 import json
@@ -17,14 +17,14 @@ from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import read_json
 from memory_mosaics.language_model import LanguageModelConfig, config_from_plain, weight_shapes
 from memory_mosaics.models import PRESETS, no_preset, preset
-from memory_mosaics.runtime import Machine
+from memory_mosaics.runtime import RuntimeConfig
 
 DEFAULT_MODEL = "memory-mosaic-tiny"
 LOWEST_RATE = 1e-6  # where the warm-up of cosine-from-start starts
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelChoice:
+class ModelArgs:
     """Which model to train: a preset and what to change of it, or a description of your own.
 
     Args:
@@ -160,9 +160,9 @@ class Run:
     data: Path
     out: Path
     init_from: Path | None = None
-    model: ModelChoice
+    model: ModelArgs
     training: Training = Training()
-    machine: Machine = Machine()
+    machine: RuntimeConfig = RuntimeConfig()
 
     def __post_init__(self) -> None:
         if self.init_from is None and self.model.name is None:
@@ -182,7 +182,7 @@ class TaskRun:
     task: Any
     model: Any
     training: Training
-    machine: Machine = Machine()
+    machine: RuntimeConfig = RuntimeConfig()
     init_from: None = None
 
     def plain(self) -> dict[str, Any]:
@@ -194,12 +194,12 @@ class TaskRun:
 AnyRun = Run | TaskRun
 
 
-def recipe(name: str) -> tuple[ModelChoice, Training]:
+def recipe(name: str) -> tuple[ModelArgs, Training]:
     """A model and its training by the name of a preset."""
     if name not in PRESETS:
         raise UserError(f"no preset {name!r}; {no_preset(name)}")
     found = PRESETS[name]
-    return ModelChoice(name=name, dropout=found.dropout), Training(**found.training)
+    return ModelArgs(name=name, dropout=found.dropout), Training(**found.training)
 
 
 def as_flag_only(preset: str | None) -> None:
