@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from huggingface_models import CONFIGS, GREEDY, every_architecture, huggingface_model, left_padded, tokens
 from memory_mosaics import LanguageModelConfig, to_plain
 from memory_mosaics.huggingface import MosaicCache, MosaicConfig, MosaicForCausalLM
-from memory_mosaics.inspection import questions
+from memory_mosaics.inspection import retrievals
 from memory_mosaics.language_model import next_token_loss
 from memory_mosaics.memory import PersistentMemoryConfig
 from memory_mosaics.mixers.lstm import LSTMConfig
@@ -40,14 +40,14 @@ def test_hidden_states_and_attentions_are_returned(name: str):
     assert_close(whole.logits(seen.hidden_states[-1]), seen.logits)
     assert_close(seen.logits, model(ids).logits)
     assert [tuple(x.shape) for x in seen.attentions] == [(2, 2, 9, 9)] * 2
-    for weights, (number, kind, _, question) in zip(
-        seen.attentions, (one for one in questions(whole, ids) if one[1] == "sequence"), strict=True
+    for weights, (number, kind, _, retrieval) in zip(
+        seen.attentions, (one for one in retrievals(whole, ids) if one[1] == "sequence"), strict=True
     ):
-        known = question.pairs.known
+        known = retrieval.pairs.known
         assert_close(weights.sum(dim=-1), (torch.arange(9) + known > 0).float().expand(2, 2, 9), msg=f"{number} {kind}")
         assert weights.triu(known).abs().sum() == 0  # no query sees what is later
-        values = F.pad(question.pairs.values, (0, 0, 0, 0, 0, 9 - question.pairs.values.shape[1]))
-        assert_close(torch.einsum("bhtn,bnhv->bthv", weights, values), question.answer(), rtol=1e-4, atol=1e-5)
+        values = F.pad(retrieval.pairs.values, (0, 0, 0, 0, 0, 9 - retrieval.pairs.values.shape[1]))
+        assert_close(torch.einsum("bhtn,bnhv->bthv", weights, values), retrieval.answer(), rtol=1e-4, atol=1e-5)
     plain = model(ids)
     assert plain.attentions is None
     assert plain.hidden_states is None

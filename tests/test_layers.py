@@ -26,7 +26,7 @@ ORDER = [
     "ops",
     "scales",
     "extractors",
-    "storage",
+    "stores",
     "memory",
     "mixers",
     "language_model",

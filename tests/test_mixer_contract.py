@@ -62,12 +62,12 @@ def test_a_stream_equals_all_at_once(mixer, size):
 @pytest.mark.parametrize("start", [0, 1, 2, 5])
 def test_a_stream_in_room_equals_all_at_once(config, start):
     mixer = config.build(WIDTH).eval()
-    if not hasattr(mixer, "with_room"):
+    if not hasattr(mixer, "to_fixed_capacity"):
         pytest.skip("its state does not grow")
     x = torch.randn(2, 8, WIDTH)
     with torch.no_grad():
         y, state = mixer(x[:, :start])
-        state, steps = mixer.with_room(state, 10), [y]
+        state, steps = mixer.to_fixed_capacity(state, 10), [y]
         for x_t in x[:, start:].split(1, dim=1):
             y, state = mixer(x_t, state)
             steps.append(y)
@@ -220,9 +220,9 @@ def test_double_precision_is_double_in_every_op(mixer):
             mixer(x[:, :1], state)[0].square().sum().backward()
         state = mixer(x[:, :1])[1]
         mixer(x, state)[0].square().sum().backward()
-        if hasattr(mixer, "with_room"):
+        if hasattr(mixer, "to_fixed_capacity"):
             with torch.no_grad():
-                mixer(x[:, :1], mixer.with_room(mixer(x)[1], 24))
+                mixer(x[:, :1], mixer.to_fixed_capacity(mixer(x)[1], 24))
 
 
 def test_gradients_in_double_precision_are_those_of_differences(mixer):

@@ -74,14 +74,16 @@ def test_a_value_that_peeks_further_than_the_prompt_reaches():
         torch.testing.assert_close(reading.read(text[:, t]), expected[:, t])
 
 
-@pytest.mark.parametrize("name", [name for name, config in MIXERS.items() if hasattr(config.build(32), "with_room")])
+@pytest.mark.parametrize(
+    "name", [name for name, config in MIXERS.items() if hasattr(config.build(32), "to_fixed_capacity")]
+)
 def test_every_mixer_with_room_equals_itself_at_once(name):
     torch.manual_seed(0)
     mixer = MIXERS[name].build(32).double().eval()
     x = torch.randn(2, 30, 32, dtype=torch.float64)
     expected, _ = mixer(x)
     _, state = mixer(x[:, :10])
-    state = mixer.with_room(state, 40)
+    state = mixer.to_fixed_capacity(state, 40)
     for t in range(10, 30):
         y, state = mixer(x[:, t : t + 1], state)
         torch.testing.assert_close(y[:, 0], expected[:, t])
@@ -91,16 +93,16 @@ def test_room_is_for_one_token_at_a_time_and_not_for_less_than_there_is():
     mixer = MIXERS["contextual memory"].build(32)
     _, state = mixer(torch.randn(2, 10, 32))
     with pytest.raises(ValueError, match="do not fit into room for 9"):
-        mixer.with_room(state, 9)
+        mixer.to_fixed_capacity(state, 9)
     with pytest.raises(ValueError, match="one token at a time, not 2"):
-        mixer(torch.randn(2, 2, 32), mixer.with_room(state, 20))
+        mixer(torch.randn(2, 2, 32), mixer.to_fixed_capacity(state, 20))
 
 
 def test_padding_read_in_room_counts_for_nothing():
     mixer = MIXERS["contextual memory"].build(32).double().eval()
     x = torch.randn(1, 12, 32, dtype=torch.float64)
     _, state = mixer(x[:, :5])
-    state = mixer.with_room(state, 16)
+    state = mixer.to_fixed_capacity(state, 16)
     _, state = mixer(x[:, 5:6], state, torch.tensor([[False]]))
     stored = state[2:]
     assert not stored[2][0, 5]

@@ -18,7 +18,7 @@ from memory_mosaics.extractors import (
     normalise,
 )
 from memory_mosaics.generation import Draw, beam_search, generate, stream
-from memory_mosaics.inspection import look, patterns, questions, retrieval_weights
+from memory_mosaics.inspection import look, patterns, retrieval_weights, retrievals
 from memory_mosaics.language_model import (
     Block,
     LanguageModel,
@@ -133,10 +133,10 @@ __all__ = [
     "part",
     "patterns",
     "preset",
-    "questions",
     "recall",
     "recall_with_lse",
     "retrieval_weights",
+    "retrievals",
     "save",
     "stream",
     "to_plain",

@@ -6,7 +6,7 @@
     Convolution     phi_T = Norm(sum_j W_j x_{T+j})                       a full matrix for every tap
 
 Values may depend on the next `peek` inputs, so T inputs complete the features of T - peek times: those are what a call
-returns, with one tensor of state that holds what the features still to come need. `length` multiplies them, per head.
+returns, with one tensor of state that holds what the features still to come need. `scale` multiplies them, per head.
 """
 
 from collections.abc import Callable
@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from memory_mosaics.config import ExtractorConfig, at_least, part
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.ops.leaky_average import leaky_key
-from memory_mosaics.ops.normalise import Length, normalise
-from memory_mosaics.ops.recall import sharpened
+from memory_mosaics.ops.normalise import HeadScale, normalise
+from memory_mosaics.ops.recall import scale_features
 from memory_mosaics.ops.taps import tapped, tapped_value
 from memory_mosaics.parameters import SENSITIVE
 from memory_mosaics.scales import Decay
@@ -29,7 +29,7 @@ from memory_mosaics.shapes import Bool, Float
 
 
 def identity(x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-    """No norm: for keys and values whose length matters."""
+    """No norm: for keys and values whose scale matters."""
     return x
 
 
@@ -40,26 +40,21 @@ class Extractor(Protocol):
     peek: int
 
     def __call__(
-        self, x: Tensor, state: Tensor | None = None, mask: Tensor | None = None, length: Length = None
+        self, x: Tensor, state: Tensor | None = None, mask: Tensor | None = None, scale: HeadScale = None
     ) -> tuple[Tensor, Tensor]: ...
 
 
-def no_peeking(key: Extractor) -> Extractor:
+def check_causal(key: Extractor) -> Extractor:
     """The key, if it is one: what is compared now cannot depend on inputs still to come."""
     if key.peek != 0:
         raise ValueError(f"a key cannot wait for inputs that have not come; got peek {key.peek}")
     return key
 
 
-def heads_of(x: Float[Tensor, "B T W"], heads: int, mask: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B T H D"]:
+def split_heads(x: Float[Tensor, "B T W"], heads: int, mask: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B T H D"]:
     """Split into heads; padding counts for nothing."""
     x = x if mask is None else x * mask[..., None]
     return x.unflatten(-1, (heads, -1))
-
-
-def lengthened(features: Float[Tensor, "B N H D"], length: Length) -> Float[Tensor, "B N H D"]:
-    """Times `length`, if any is wanted."""
-    return features if length is None else sharpened(features, length)
 
 
 class ComplexMap(nn.Module):
@@ -101,10 +96,10 @@ class Linear(nn.Module):
         x: Float[Tensor, "B T W"],
         state: Tensor | None = None,
         mask: Bool[Tensor, "B T"] | None = None,
-        length: Length = None,
+        scale: HeadScale = None,
     ) -> tuple[Float[Tensor, "B N H D"], Tensor]:
-        window = _extend(state, heads_of(self.map(x), self.heads, mask), back=0)
-        return lengthened(window[:, self.peek :], length), _keep(window, self.peek)
+        window = _extend(state, split_heads(self.map(x), self.heads, mask), back=0)
+        return scale_features(window[:, self.peek :], scale), _keep(window, self.peek)
 
 
 class LeakyAverage(nn.Module):
@@ -123,12 +118,12 @@ class LeakyAverage(nn.Module):
         x: Float[Tensor, "B T W"],
         state: Tensor | None = None,
         mask: Bool[Tensor, "B T"] | None = None,
-        length: Length = None,
+        scale: HeadScale = None,
     ) -> tuple[Float[Tensor, "B T H D"], Float[Tensor, "B H D"]]:
-        raw = heads_of(self.map(x), self.heads, mask)
-        if raw.dtype == torch.float16 and isinstance(length, Tensor):
-            length = length.clamp(max=torch.finfo(torch.float16).max)  # a sharp memory may leave its narrow range
-        return leaky_key(raw, self.decay(), state, length)
+        raw = split_heads(self.map(x), self.heads, mask)
+        if raw.dtype == torch.float16 and isinstance(scale, Tensor):
+            scale = scale.clamp(max=torch.finfo(torch.float16).max)  # a sharp memory may leave its narrow range
+        return leaky_key(raw, self.decay(), state, scale)
 
 
 class Taps(nn.Module):
@@ -167,13 +162,13 @@ class Taps(nn.Module):
         x: Float[Tensor, "B T W"],
         state: Tensor | None = None,
         mask: Bool[Tensor, "B T"] | None = None,
-        length: Length = None,
+        scale: HeadScale = None,
     ) -> tuple[Float[Tensor, "B N H D"], Tensor]:
-        window = _extend(state, heads_of(self.map(x), self.heads, mask), back=self.back)
+        window = _extend(state, split_heads(self.map(x), self.heads, mask), back=self.back)
         kept = _keep(window, self.taps.shape[1] - 1)
-        if self.taps.shape[1] == 2 and self.norm is normalise and length is None:
+        if self.taps.shape[1] == 2 and self.norm is normalise and scale is None:
             return tapped_value(window, self.taps), kept
-        return lengthened(self.norm(tapped(at_least_fp32(window), self.taps)), length).to(window.dtype), kept
+        return scale_features(self.norm(tapped(at_least_fp32(window), self.taps)), scale).to(window.dtype), kept
 
 
 class Convolution(nn.Module):
@@ -199,13 +194,13 @@ class Convolution(nn.Module):
         x: Float[Tensor, "B T W"],
         state: Tensor | None = None,
         mask: Bool[Tensor, "B T"] | None = None,
-        length: Length = None,
+        scale: HeadScale = None,
     ) -> tuple[Float[Tensor, "B N H D"], Tensor]:
         taps = self.back + 1 + self.peek
-        window = _extend(state, heads_of(self.map(x), taps * self.heads, mask), back=self.back)
+        window = _extend(state, split_heads(self.map(x), taps * self.heads, mask), back=self.back)
         complete = max(window.shape[1] - taps + 1, 0)
         terms = [part[:, j : j + complete] for j, part in enumerate(window.chunk(taps, dim=2))]
-        return lengthened(self.norm(torch.stack(terms).sum(dim=0)), length), _keep(window, taps - 1)
+        return scale_features(self.norm(torch.stack(terms).sum(dim=0)), scale), _keep(window, taps - 1)
 
 
 def _extend(state: Tensor | None, raw: Float[Tensor, "B T H D"], *, back: int) -> Float[Tensor, "B N H D"]:

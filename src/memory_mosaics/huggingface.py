@@ -269,7 +269,9 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
         if wants_hidden:
             output.hidden_states = (*hidden, features)  # type: ignore[assignment]
         if wants_weights:  # of the pairs that are complete: the last tokens have none yet
-            found = (mixer.ask(*given)[0].weights() for _, kind, mixer, given in inputs if kind == "sequence")
+            found = (
+                mixer.prepare_retrieval(*given)[0].weights() for _, kind, mixer, given in inputs if kind == "sequence"
+            )
             output.attentions = tuple(F.pad(weights, (0, length - weights.shape[-1])) for weights in found)  # type: ignore[assignment]
         return output
 
@@ -280,7 +282,7 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
     def _mixer_inputs(self) -> AbstractContextManager[list[tuple[int, str, Any, tuple]]]:
         for number, block in enumerate(self.language_model.blocks):
             mixer = block.sequence_mixer
-            if isinstance(mixer, PersistentMemory) or not hasattr(mixer, "ask"):
+            if isinstance(mixer, PersistentMemory) or not hasattr(mixer, "prepare_retrieval"):
                 what = f"{type(mixer).__name__}, the sequence mixer of block {number}"
                 raise ValueError(f"output_attentions: {what}, has no weights of tokens; memories and attention have")
         return mixer_inputs(self.language_model)

@@ -13,12 +13,12 @@ from memory_mosaics.memory import ContextualMemory, PersistentMemory
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.reader import reading
 from memory_mosaics.shapes import Float, Int
-from memory_mosaics.storage import Question
+from memory_mosaics.stores import Retrieval
 
 
 @torch.no_grad()
-def questions(model: LanguageModel, tokens: Int[Tensor, "B T"]) -> Iterator[tuple[int, str, nn.Module, Question]]:
-    """What the mixers ask while the model reads: block number, "sequence" or "channel", the mixer, its question.
+def retrievals(model: LanguageModel, tokens: Int[Tensor, "B T"]) -> Iterator[tuple[int, str, nn.Module, Retrieval]]:
+    """What the mixers ask while the model reads: block number, "sequence" or "channel", the mixer, its retrieval.
 
     The model runs as it always does and hooks see what comes to each mixer, so nothing here knows how a block
     computes. Mixers that recall nothing, such as an MLP, are passed over. Without dropout, whatever mode it is in.
@@ -27,17 +27,17 @@ def questions(model: LanguageModel, tokens: Int[Tensor, "B T"]) -> Iterator[tupl
         model.features(model.embedding(tokens))
     while inputs:
         number, kind, mixer, given = inputs.pop(0)  # what has been looked at need not be kept
-        yield number, kind, mixer, mixer.ask(*given)[0]  # type: ignore[operator]
+        yield number, kind, mixer, mixer.prepare_retrieval(*given)[0]  # type: ignore[operator]
 
 
 @torch.no_grad()
-def retrieval_weights(question: Question, times: Sequence[int]) -> Float[Tensor, "B H t N"]:
-    """The softmax weights behind the answers at some `times` (below zero: from the end): `Question.weights`.
+def retrieval_weights(retrieval: Retrieval, times: Sequence[int]) -> Float[Tensor, "B H t N"]:
+    """The softmax weights behind the answers at some `times` (below zero: from the end): `Retrieval.weights`.
 
-    The question of a persistent memory is one row of all B*T queries for each of its memories: time t of row b is
+    The retrieval of a persistent memory is one row of all B*T queries for each of its memories: time t of row b is
     b*T + t.
     """
-    return question.weights(times)
+    return retrieval.weights(times)
 
 
 LONGEST = 1024  # tokens whose weights are still handed out whole: heads x T x T of every block
@@ -76,8 +76,8 @@ def look(model: LanguageModel, tokens: Int[Tensor, " T"], *, position: int = -1,
     hooks = [norm.register_forward_pre_hook(see) for norm in residual_norms(model)]
     try:
         return [
-            _look(model, number, mixer, question, position, top, torch.stack(spreads, dim=-1))
-            for number, _, mixer, question in questions(model, tokens[None])
+            _look(model, number, mixer, retrieval, position, top, torch.stack(spreads, dim=-1))
+            for number, _, mixer, retrieval in retrievals(model, tokens[None])
         ]
     finally:
         for hook in hooks:
@@ -93,9 +93,9 @@ def patterns(model: LanguageModel, tokens: Int[Tensor, " T"]) -> list[np.ndarray
     if len(tokens) > LONGEST:
         raise ValueError(f"{len(tokens)} tokens are too many to hand out all weights; take at most {LONGEST}")
     blocks = []
-    for _, kind, _, question in questions(model, tokens.to(model.embedding.weight.device)[None]):
+    for _, kind, _, retrieval in retrievals(model, tokens.to(model.embedding.weight.device)[None]):
         if kind == "sequence":
-            weights = retrieval_weights(question, range(len(tokens)))
+            weights = retrieval_weights(retrieval, range(len(tokens)))
             missing = len(tokens) - weights.shape[-1]  # pairs whose value waits for what comes next
             blocks.append(torch.nn.functional.pad(weights, (0, missing)).cpu().numpy())
     return blocks
@@ -105,13 +105,13 @@ def _look(
     model: LanguageModel,
     block: int,
     mixer: nn.Module,
-    question: Question,
+    retrieval: Retrieval,
     position: int,
     top: int,
     spreads: Float[Tensor, "1 L"],
 ) -> Look:
-    weights = retrieval_weights(question, [position])[:, :, 0]  # (memories, H, N)
-    answers = torch.einsum("mhn,mnhv->mhv", weights, question.pairs.values.to(weights.dtype)).mean(dim=0)
+    weights = retrieval_weights(retrieval, [position])[:, :, 0]  # (memories, H, N)
+    answers = torch.einsum("mhn,mnhv->mhv", weights, retrieval.pairs.values.to(weights.dtype)).mean(dim=0)
     weights = weights.transpose(0, 1).flatten(1) / len(weights)  # (H, memories * N)
     heads, there = len(weights), min(top, weights.shape[1])
     best = weights.topk(there, dim=-1)
@@ -122,7 +122,7 @@ def _look(
     decay = getattr(getattr(mixer, "key", None), "decay", None)
     squares = weights.square().sum(dim=-1)
     own: Any = getattr(mixer, "sharpness", None)  # a memory may have given it to its keys
-    beta = at_least_fp32(torch.as_tensor(question.sharpness if own is None else own()))
+    beta = at_least_fp32(torch.as_tensor(retrieval.sharpness if own is None else own()))
     beta = beta if beta.ndim < 2 else beta.reshape(-1, *beta.shape[-2:])[0, position]
     return Look(
         block=block,

@@ -27,7 +27,7 @@ from memory_mosaics.ops.cross_entropy import linear_cross_entropy
 from memory_mosaics.runtime import check_memory
 from memory_mosaics.scales import Decay, Scale
 from memory_mosaics.shapes import Bool, Float, Int
-from memory_mosaics.storage import State
+from memory_mosaics.stores import State
 
 MAX_BLOCKS = 4096  # each costs milliseconds to build, whatever its size
 GAIN = 0.025 * 384**0.5  # where no norm follows: found at width 384, docs/LOG.md
@@ -207,11 +207,11 @@ class LanguageModel(nn.Module):
         recompute = self.gradient_checkpointing and self.training
         return (self._gradient_checkpointing_func if recompute else nn.Module.__call__)(block, x, state, mask)
 
-    def with_room(self, state: tuple, capacity: int) -> tuple:
+    def to_fixed_capacity(self, state: tuple, capacity: int) -> tuple:
         """The same state with room for `capacity` tokens in all, to be read on one token at a time, in place."""
         states = []
         for block, (sequence_state, channel_state) in zip(self.blocks, state[1:], strict=True):
-            make_room = getattr(block.sequence_mixer, "with_room", lambda state, _: state)  # some need none
+            make_room = getattr(block.sequence_mixer, "to_fixed_capacity", lambda state, _: state)  # some need none
             states.append((make_room(sequence_state, capacity), channel_state))
         return state[0], *states
 
@@ -275,14 +275,14 @@ def next_token_loss(
 
 @contextmanager
 def mixer_inputs(model: LanguageModel) -> Iterator[list[tuple[int, str, nn.Module, tuple]]]:
-    """Within: what comes to every mixer that has `ask` as the model reads: block number, "sequence" or "channel", the
-    mixer, and its inputs x, state and mask. Nothing here knows how a block computes.
+    """Collect the inputs of every mixer that has `prepare_retrieval`, within: block number, "sequence" or "channel",
+    the mixer, and its inputs x, state and mask.
     """
     inputs, hooks = [], []
     for number, block in enumerate(model.blocks):
         for kind in ("sequence", "channel"):
             mixer = getattr(block, f"{kind}_mixer")
-            if hasattr(mixer, "ask"):
+            if hasattr(mixer, "prepare_retrieval"):
                 see = lambda mixer, given, number=number, kind=kind: inputs.append((number, kind, mixer, given))  # noqa: E731
                 hooks.append(mixer.register_forward_pre_hook(see))
     try:

@@ -24,11 +24,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memory_mosaics.config import ExtractorConfig, MixerConfig, at_least, part
-from memory_mosaics.extractors import Extractor, LeakyAverageConfig, TapsConfig, no_peeking
+from memory_mosaics.extractors import Extractor, LeakyAverageConfig, TapsConfig, check_causal
 from memory_mosaics.ops.recall import gaussian, recall
-from memory_mosaics.scales import Fixed, Scale, with_parts_worked_out
+from memory_mosaics.scales import Fixed, Scale, fold_parts
 from memory_mosaics.shapes import Bool, Float
-from memory_mosaics.storage import Pairs, Question, State, remember, with_room
+from memory_mosaics.stores import Pairs, Retrieval, State, append, to_fixed_capacity
 
 # How training begins; docs/LOG.md has what was tried. Beta starts where a memory tells random keys apart: their scores
 # have these deviations. Slots are as small as all other matrices, so that they learn as fast under Adam; beta and the
@@ -101,7 +101,7 @@ class Combine(nn.Module):
             return self.map((answers * scale[:, None].to(answers.dtype)).flatten(2))
         return F.linear(answers.flatten(2), self._scaled(scale), self.map.bias)  # the matrix is the smaller to scale
 
-    def worked_out(self) -> nn.Module:
+    def fold_for_inference(self) -> nn.Module:
         scaled = copy(self.map)
         scaled._parameters = self.map._parameters | {"weight": nn.Parameter(self._scaled(self.scale()).detach())}
         return nn.Sequential(nn.Flatten(2), scaled)
@@ -130,17 +130,19 @@ class ContextualMemory(nn.Module):
         super().__init__()
         if value.peek < 1:
             raise ValueError(f"a value must peek at least 1 step ahead, or it is no prediction; got {value.peek}")
-        self.key, self.value, self.combine = no_peeking(key), value, combine
+        self.key, self.value, self.combine = check_causal(key), value, combine
         self.sharpness, self.dropout = sharpness if callable(sharpness) else Fixed(sharpness), dropout
         self.maps: nn.Module | None = None  # those of key and value in one, once worked out
 
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], State]:
-        question, state = self.ask(x, state, mask)
-        return self.combine(question.answer(self.dropout if self.training else 0.0)), state
+        retrieval, state = self.prepare_retrieval(x, state, mask)
+        return self.combine(retrieval.answer(self.dropout if self.training else 0.0)), state
 
-    def ask(self, x: Tensor, state: State | None = None, mask: Tensor | None = None) -> tuple[Question, State]:
+    def prepare_retrieval(
+        self, x: Tensor, state: State | None = None, mask: Tensor | None = None
+    ) -> tuple[Retrieval, State]:
         """What is asked at every time of x, and the state after it. Keys of length sqrt(beta) have the products
         beta q.k: nothing is left to multiply.
         """
@@ -148,17 +150,17 @@ class ContextualMemory(nn.Module):
         for_keys, for_values = (x, x) if self.maps is None else self.maps(x).chunk(2, dim=-1)
         queries, key_state = self.key(for_keys, key_state, mask, self.sharpness() ** 0.5)
         values, value_state = self.value(for_values, value_state, mask)
-        pairs, stored = remember(state[2:] if state else None, queries, values, mask, peek=self.value.peek)
+        pairs, stored = append(state[2:] if state else None, queries, values, mask, peek=self.value.peek)
         fresh = state is None and mask is None
-        return Question(queries, pairs, sharpness=1.0, own=fresh), (key_state, value_state, *stored)
+        return Retrieval(queries, pairs, sharpness=1.0, queries_are_keys=fresh), (key_state, value_state, *stored)
 
-    def with_room(self, state: State, capacity: int) -> State:
+    def to_fixed_capacity(self, state: State, capacity: int) -> State:
         """The same state with room for `capacity` pairs, to be read on one token at a time."""
-        return *state[:2], *with_room(state[2:], capacity)
+        return *state[:2], *to_fixed_capacity(state[2:], capacity)
 
-    def worked_out(self) -> "ContextualMemory":
+    def fold_for_inference(self) -> "ContextualMemory":
         """One matrix for key and value: both have to wait for one product, not for two."""
-        twin = with_parts_worked_out(self)
+        twin = fold_parts(self)
         maps: list[Any] = [getattr(part, "map", None) for part in (self.key, self.value)]
         plain = all(type(one) is nn.Linear and one.bias is None for one in maps)
         if plain and maps[0].weight.shape == maps[1].weight.shape:
@@ -187,7 +189,7 @@ class PersistentMemory(nn.Module):
         dropout: float = 0.0,
     ):
         super().__init__()
-        self.key, self.combine = no_peeking(key), combine
+        self.key, self.combine = check_causal(key), combine
         self.sharpness = sharpness if callable(sharpness) else Fixed(sharpness)
         self.keys = nn.Parameter(torch.empty(memories, slots, *head_shape))
         self.values = nn.Parameter(torch.empty(memories, slots, *head_shape))
@@ -201,19 +203,21 @@ class PersistentMemory(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], State]:
-        question, state = self.ask(x, state, mask)
-        answers = question.answer(self.dropout if self.training else 0.0)
+        retrieval, state = self.prepare_retrieval(x, state, mask)
+        answers = retrieval.answer(self.dropout if self.training else 0.0)
         answers = answers.squeeze(0) if len(answers) == 1 else answers.mean(dim=0)  # a view costs no copy
         return self.combine(answers.unflatten(0, x.shape[:2])), state
 
-    def ask(self, x: Tensor, state: State | None = None, mask: Tensor | None = None) -> tuple[Question, State]:
+    def prepare_retrieval(
+        self, x: Tensor, state: State | None = None, mask: Tensor | None = None
+    ) -> tuple[Retrieval, State]:
         """What is asked at every time of every row of x, as if it were one row: (memories, B*T, H, D). Queries have
         the length beta: the stored keys are as they are.
         """
         keys, key_state = self.key(x, state[0] if state else None, mask, self.sharpness())
         queries = keys.flatten(0, 1)[None].expand(len(self.keys), -1, -1, -1)
         pairs = Pairs(self.keys.to(queries.dtype), self.values.to(queries.dtype))
-        return Question(queries, pairs, sharpness=1.0), (key_state,)
+        return Retrieval(queries, pairs, sharpness=1.0), (key_state,)
 
 
 def head_width(width: int, heads: int) -> int:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from memory_mosaics.language_model import LanguageModel, map_state
 from memory_mosaics.runtime import capture
-from memory_mosaics.scales import worked_out
+from memory_mosaics.scales import fold_for_inference
 from memory_mosaics.shapes import Bool, Float, Int
 
 ROOM = 2048  # tokens that get room at once; beyond, room doubles
@@ -84,7 +84,7 @@ class Reader:
     def _make_room(self, tokens: int) -> None:
         if self.count >= self.desk.peek and tokens > self.room:
             self.room = -(-max(tokens, 2 * self.room) // GRAIN) * GRAIN
-            self.state = self.model.with_room(self.state, self.room)
+            self.state = self.model.to_fixed_capacity(self.state, self.room)
             self.replay = None  # was of other tensors
 
     def _record(self) -> None:
@@ -125,7 +125,7 @@ class Desk:
     desks: ClassVar[WeakKeyDictionary[nn.Module, "Desk"]] = WeakKeyDictionary()
 
     def __init__(self, model: LanguageModel, stamp: tuple):
-        self.model, self.stamp = worked_out(model).eval(), stamp
+        self.model, self.stamp = fold_for_inference(model).eval(), stamp
         self.peek = max(getattr(module, "peek", 0) for module in model.modules())  # shapes change before so many tokens
         self.free: deque[Place] = deque(maxlen=KEPT)
         self.steps: dict[bool, Callable[..., Any]] = {}  # compiled, for one row and for more

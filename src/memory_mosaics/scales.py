@@ -52,7 +52,7 @@ class Scale(nn.Module):
     def forward(self) -> Float[Tensor, " H"]:
         return (self.speed * at_least_fp32(self.theta)).clamp(max=self.LARGEST).exp()
 
-    def worked_out(self) -> Fixed:
+    def fold_for_inference(self) -> Fixed:
         return Fixed(self())
 
 
@@ -73,19 +73,19 @@ class Decay(nn.Module):
     def forward(self) -> Float[Tensor, " H"]:
         return torch.exp(-(10 * at_least_fp32(self.rate)).abs())
 
-    def worked_out(self) -> Fixed:
+    def fold_for_inference(self) -> Fixed:
         return Fixed(self())
 
 
 @torch.no_grad()
-def worked_out(module: Any) -> Any:
+def fold_for_inference(module: Any) -> Any:
     """The same module to read with, not to train: what follows from its parameters alone is computed once. Modules
-    that have such work say how, in `worked_out`; all others share their parameters.
+    that have such work say how, in `fold_for_inference`; all others share their parameters.
     """
-    return module.worked_out() if hasattr(module, "worked_out") else with_parts_worked_out(module)
+    return module.fold_for_inference() if hasattr(module, "fold_for_inference") else fold_parts(module)
 
 
-def with_parts_worked_out(module: Any) -> Any:
+def fold_parts(module: Any) -> Any:
     twin = copy(module)
-    twin._modules = {name: child and worked_out(child) for name, child in module._modules.items()}
+    twin._modules = {name: child and fold_for_inference(child) for name, child in module._modules.items()}
     return twin

@@ -82,11 +82,11 @@ def test_room_beyond_the_filter():
     expected, (_, state) = mixer(x)[0], mixer(x[:, :10])
     for t in range(10, 45):
         if t in (10, 30):
-            state = mixer.with_room(state, t + 20)
+            state = mixer.to_fixed_capacity(state, t + 20)
         y, state = mixer(x[:, t : t + 1], state)
         assert_close(y[:, 0], expected[:, t])
     with pytest.raises(ValueError, match="50 inputs do not fit into room for 49"):
-        mixer.with_room(state, 49)
+        mixer.to_fixed_capacity(state, 49)
     with pytest.raises(ValueError, match="one token at a time, not 2"):
         mixer(x[:, :2], state)
 

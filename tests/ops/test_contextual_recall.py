@@ -42,7 +42,7 @@ class TestTriton:
     def test_total_weights(self):
         keys, values = problem(70)
         _, lse = torch.ops.memory_mosaics.contextual_recall(keys, values)
-        _, expected = recall_reference(keys.float(), keys[:, :-1].float(), values.float(), known=0)
+        _, expected = recall_reference(keys.float(), keys[:, :-1].float(), values.float(), causal_offset=0)
         torch.testing.assert_close(lse[:, :, 1:] * log(2), expected.transpose(1, 2)[:, :, 1:], rtol=1e-4, atol=1e-4)
         assert (lse[:, :, 0] == 0).all()
 
@@ -109,7 +109,7 @@ def test_many_tiles_and_heads(time, rows):
     weight = torch.randn_like(inputs[0])
 
     def plain(keys, values):
-        return recall(keys, keys[:, :-1], values, known=0)
+        return recall(keys, keys[:, :-1], values, causal_offset=0)
 
     fast, slow = (with_gradients(act, inputs, (weight,)) for act in (contextual_recall, plain))
     assert_same(fast, slow, 8e-3)

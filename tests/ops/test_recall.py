@@ -47,21 +47,21 @@ def check(inputs, *, tolerance=1e-4, **options):
 
 
 @pytest.mark.parametrize("time", AWKWARD)
-@pytest.mark.parametrize("known", [0, 1, -2], ids=["contextual", "attention", "peek-3"])
-def test_causal_recall_is_the_definition(time, known):
-    check(problem(time, time), known=known)
+@pytest.mark.parametrize("causal_offset", [0, 1, -2], ids=["contextual", "attention", "peek-3"])
+def test_causal_recall_is_the_definition(time, causal_offset):
+    check(problem(time, time), causal_offset=causal_offset)
 
 
 @pytest.mark.parametrize("time", [1, 2, 63, 130])
 def test_recall_with_pairs_from_earlier_is_the_definition(time):
-    check(problem(time, 40 + time), known=40)
+    check(problem(time, 40 + time), causal_offset=40)
 
 
 @pytest.mark.parametrize("time", [1, 2, 63, 130])
-@pytest.mark.parametrize("known", [0, 5, None])
-def test_padding_counts_for_nothing(time, known):
-    pairs = time + 5 if known else max(time, 3)
-    check(problem(time, pairs, batch=3), known=known, real=padding(3, pairs))
+@pytest.mark.parametrize("causal_offset", [0, 5, None])
+def test_padding_counts_for_nothing(time, causal_offset):
+    pairs = time + 5 if causal_offset else max(time, 3)
+    check(problem(time, pairs, batch=3), causal_offset=causal_offset, key_padding_mask=padding(3, pairs))
 
 
 @pytest.mark.parametrize("pairs", AWKWARD)
@@ -71,22 +71,22 @@ def test_recall_over_fixed_pairs_is_the_definition(pairs):
 
 @pytest.mark.parametrize(("width", "value_width"), [(8, 3), (3, 8), (1, 1)])
 def test_keys_and_values_may_have_different_widths(width, value_width):
-    check(problem(20, 20, width=width, value_width=value_width), known=0)
+    check(problem(20, 20, width=width, value_width=value_width), causal_offset=0)
 
 
 @settings(max_examples=60)
 @given(
     time=st.integers(0, 20),
     pairs=st.integers(0, 20),
-    known=st.none() | st.integers(-3, 20),
+    causal_offset=st.none() | st.integers(-3, 20),
     batch=st.integers(1, 3),
     padded=st.booleans(),
 )
-def test_any_shape(time, pairs, known, batch, padded):
-    known = None if known is None else min(known, 1 + max(pairs - time, 0))
-    pairs = pairs if known is None else max(pairs, known + time)
+def test_any_shape(time, pairs, causal_offset, batch, padded):
+    causal_offset = None if causal_offset is None else min(causal_offset, 1 + max(pairs - time, 0))
+    pairs = pairs if causal_offset is None else max(pairs, causal_offset + time)
     inputs = problem(time, pairs, batch=batch)
-    options = {"known": known, "real": padding(batch, pairs) if padded else None}
+    options = {"causal_offset": causal_offset, "key_padding_mask": padding(batch, pairs) if padded else None}
     slow, slow_lse = reference(*inputs, **options)
     assert_close(recall(*inputs, **options), slow, rtol=1e-4, atol=1e-5)
     for gradients_wanted in (True, False):  # two ways to the same numbers
@@ -98,24 +98,33 @@ def test_any_shape(time, pairs, known, batch, padded):
 
 def test_blocks_of_queries_do_not_show(monkeypatch):
     inputs = problem(50, 50)
-    whole = recall_with_lse(*inputs, known=0)
+    whole = recall_with_lse(*inputs, causal_offset=0)
     monkeypatch.setattr(module, "BLOCK", 7)
-    assert_close(recall_with_lse(*inputs, known=0), whole)
-    assert_close(recall(*inputs, known=0, real=padding(2, 50)), reference(*inputs, known=0, real=padding(2, 50))[0])
+    assert_close(recall_with_lse(*inputs, causal_offset=0), whole)
+    assert_close(
+        recall(*inputs, causal_offset=0, key_padding_mask=padding(2, 50)),
+        reference(*inputs, causal_offset=0, key_padding_mask=padding(2, 50))[0],
+    )
 
 
 def test_empty_memory_answers_zero_with_zero_gradients():
     inputs = problem(4, 4)
     nothing = torch.zeros(2, 4, dtype=torch.bool)
-    for answers in (recall(*inputs, known=0, real=nothing), recall_with_lse(*inputs, known=0, real=nothing)[0]):
+    for answers in (
+        recall(*inputs, causal_offset=0, key_padding_mask=nothing),
+        recall_with_lse(*inputs, causal_offset=0, key_padding_mask=nothing)[0],
+    ):
         assert_close(answers, torch.zeros_like(answers))
         assert all((gradient == 0).all() for gradient in gradients(answers.sum(), inputs))
 
 
 def test_gradients_flow_through_the_log_sum_exp():
     inputs = problem(30, 30)
-    real = padding(2, 30)
-    slow, fast = (form(*inputs, known=0, real=real)[1].clamp(min=-1e3) for form in (reference, recall_with_lse))
+    key_padding_mask = padding(2, 30)
+    slow, fast = (
+        form(*inputs, causal_offset=0, key_padding_mask=key_padding_mask)[1].clamp(min=-1e3)
+        for form in (reference, recall_with_lse)
+    )
     assert_close(gradients(fast.sum(), inputs[:2]), gradients(slow.sum(), inputs[:2]), rtol=1e-4, atol=1e-4)
 
 
@@ -154,14 +163,16 @@ def test_sharpness_may_change_with_head_time_and_row(shape):
     queries, keys, values, _ = problem(10, 10)
     sharpness = torch.rand(shape) * 3
     by_hand = queries * sharpness[..., None]
-    assert_close(recall(queries, keys, values, sharpness, known=0), reference(by_hand, keys, values, known=0)[0])
+    assert_close(
+        recall(queries, keys, values, sharpness, causal_offset=0), reference(by_hand, keys, values, causal_offset=0)[0]
+    )
 
 
 def test_dropout_forgets_the_right_share_and_keeps_the_mean():
     queries, keys, values, sharpness = problem(200, 200)
     torch.manual_seed(1)
-    answers = torch.stack([recall(queries, keys, values, sharpness, known=0, dropout=0.3) for _ in range(200)])
-    whole = recall(queries, keys, values, sharpness, known=0)
+    answers = torch.stack([recall(queries, keys, values, sharpness, causal_offset=0, dropout=0.3) for _ in range(200)])
+    whole = recall(queries, keys, values, sharpness, causal_offset=0)
     assert (answers[0] - whole).abs().max() > 0.05
     assert (answers.mean(dim=0) - whole)[:, 20:].abs().mean() < 0.03
     alone = answers[:, :, 1]  # one stored pair: it is either forgotten or scaled by 1 / 0.7
@@ -170,7 +181,7 @@ def test_dropout_forgets_the_right_share_and_keeps_the_mean():
 
 def test_dropout_draws_the_same_weights_again_in_the_backward_pass():
     queries, keys, values, sharpness = problem(300, 300)
-    answers = recall(queries, keys, values, sharpness, known=0, dropout=0.5)
+    answers = recall(queries, keys, values, sharpness, causal_offset=0, dropout=0.5)
     (gradient,) = torch.autograd.grad(answers.sum(), values)
     assert_close((gradient * values).sum(), answers.sum(), rtol=1e-4, atol=1e-3)  # answers are linear in the values
 
@@ -193,7 +204,7 @@ def test_on_unit_keys_equation_2_is_equation_3_with_twice_the_sharpness():
 @pytest.mark.parametrize("form", [recall, recall_with_lse])
 def test_gradients_are_those_of_small_differences(form):
     inputs = [tensor.detach().double().requires_grad_() for tensor in problem(5, 6, batch=1, heads=2, width=3)]
-    assert torch.autograd.gradcheck(lambda *x: form(*x, known=2), inputs)
+    assert torch.autograd.gradcheck(lambda *x: form(*x, causal_offset=2), inputs)
 
 
 def strided(rows: int, steps: int, width: int, dtype: torch.dtype) -> torch.Tensor:
@@ -214,25 +225,32 @@ def few_problem(queries: int, pairs: int, *, dtype=torch.float32, width=16, valu
 
 
 def marks(pairs: int) -> torch.Tensor:
-    """Which pairs are real: a row without any, and one that begins and ends with some that are not."""
-    real = torch.rand(B, 2 * pairs, device=DEVICE)[:, ::2] < 0.7
-    real[0] = False
-    real[1, : pairs // 4] = real[1, pairs - pairs // 3 :] = False
-    return real
+    """Which pairs are key_padding_mask: a row without any, and one that begins and ends with some that are not."""
+    key_padding_mask = torch.rand(B, 2 * pairs, device=DEVICE)[:, ::2] < 0.7
+    key_padding_mask[0] = False
+    key_padding_mask[1, : pairs // 4] = key_padding_mask[1, pairs - pairs // 3 :] = False
+    return key_padding_mask
 
 
-def answer(queries, keys, values, sharpness=None, real=None, held=None) -> torch.Tensor:
+def answer(queries, keys, values, sharpness=None, key_padding_mask=None, lengths=None) -> torch.Tensor:
     """By the kernels for few queries, or where they do not run by the PyTorch form."""
     if KERNELS:
-        return torch.ops.memory_mosaics.recall_few(queries, keys, values, sharpness, real, held)
+        return torch.ops.memory_mosaics.recall_few(queries, keys, values, sharpness, key_padding_mask, lengths)
     with torch.no_grad():
-        return recall(queries, keys, values, 1.0 if sharpness is None else sharpness, real=real, held=held)
+        return recall(
+            queries,
+            keys,
+            values,
+            1.0 if sharpness is None else sharpness,
+            key_padding_mask=key_padding_mask,
+            lengths=lengths,
+        )
 
 
-def expected_answer(queries, keys, values, sharpness=None, real=None, held=None) -> torch.Tensor:
-    seen = torch.ones(keys.shape[:2], dtype=torch.bool, device=DEVICE) if real is None else real
-    seen = seen if held is None else seen & (torch.arange(keys.shape[1], device=DEVICE) < held[:, None])
-    answers, _ = reference(queries, keys, values, 1.0 if sharpness is None else sharpness, real=seen)
+def expected_answer(queries, keys, values, sharpness=None, key_padding_mask=None, lengths=None) -> torch.Tensor:
+    seen = torch.ones(keys.shape[:2], dtype=torch.bool, device=DEVICE) if key_padding_mask is None else key_padding_mask
+    seen = seen if lengths is None else seen & (torch.arange(keys.shape[1], device=DEVICE) < lengths[:, None])
+    answers, _ = reference(queries, keys, values, 1.0 if sharpness is None else sharpness, key_padding_mask=seen)
     return answers.to(queries.dtype)
 
 
@@ -260,24 +278,24 @@ class TestTriton:
 
     @few
     def test_marked_pairs(self, queries):
-        found = check_few(**few_problem(queries, 150), real=marks(150))
+        found = check_few(**few_problem(queries, 150), key_padding_mask=marks(150))
         assert found[0].abs().max() == 0 < found[1].abs().min()
 
     @pytest.mark.parametrize("queries", [1, 33])
     @pytest.mark.parametrize("count", [(0, 1), (64, 150), (130, 999)], ids=str)
     def test_counted_pairs(self, queries, count):
         given, count = few_problem(queries, 150), torch.tensor(count, device=DEVICE)
-        check_few(**given, held=count)
-        check_few(**given, held=count, real=~marks(150))
+        check_few(**given, lengths=count)
+        check_few(**given, lengths=count, key_padding_mask=~marks(150))
 
     @needs_kernels
     @pytest.mark.parametrize("queries", [1, 5])
     def test_what_lies_beyond_the_count_is_never_read(self, queries):
         given, count = few_problem(queries, 150), torch.tensor([20, 99], device=DEVICE)
         beyond = torch.arange(150, device=DEVICE) >= count[:, None]
-        expected = answer(**given, held=count)
+        expected = answer(**given, lengths=count)
         given["keys"][beyond] = given["values"][beyond] = torch.nan
-        assert_close(answer(**given, held=count), expected, rtol=0, atol=0)
+        assert_close(answer(**given, lengths=count), expected, rtol=0, atol=0)
 
     @pytest.mark.parametrize("queries", [1, 5])
     @pytest.mark.parametrize("dtype", FEW_TOLERANCE, ids=str)
@@ -288,7 +306,7 @@ class TestTriton:
     @pytest.mark.parametrize(("width", "value_width"), [(64, 64), (128, 128), (131, 128)])
     def test_wide_heads(self, queries, width, value_width):
         check_few(
-            **few_problem(queries, 100, width=width, value_width=value_width), held=torch.tensor([90, 30]).to(DEVICE)
+            **few_problem(queries, 100, width=width, value_width=value_width), lengths=torch.tensor([90, 30]).to(DEVICE)
         )
 
     @pytest.mark.parametrize("queries", [1, 5])
@@ -296,7 +314,7 @@ class TestTriton:
     def test_few_pairs(self, queries, pairs):
         given = few_problem(queries, pairs)
         check_few(**given | dict(sharpness=None))
-        check_few(**given, real=torch.ones(B, pairs, dtype=torch.bool, device=DEVICE))
+        check_few(**given, key_padding_mask=torch.ones(B, pairs, dtype=torch.bool, device=DEVICE))
 
     @pytest.mark.parametrize("queries", [1, 5])
     def test_pairs_shared_by_all_rows(self, queries):
@@ -353,11 +371,11 @@ def test_recorded_once_and_replayed_as_the_memory_fills(queries):
         few_problem(queries, 2000, dtype=torch.bfloat16, width=64, value_width=64),
         torch.zeros(B).long().cuda(),
     )
-    answer(**given, held=count)
+    answer(**given, lengths=count)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = answer(**given, held=count)
+        found = answer(**given, lengths=count)
     for filled in ([1, 2], [500, 63], [2000, 1999]):
         count.copy_(torch.tensor(filled))
         graph.replay()
-        assert_same([found], [expected_answer(**given, held=count)], FEW_TOLERANCE[torch.bfloat16])
+        assert_same([found], [expected_answer(**given, lengths=count)], FEW_TOLERANCE[torch.bfloat16])

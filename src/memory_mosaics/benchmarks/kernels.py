@@ -174,7 +174,7 @@ def _contextual(clock: Clock, shape: Shape) -> Case:
     """Query t sees t pairs, whose keys asked before it: causal attention on shifted tensors, to the stock kernels."""
     B, T, H, D = shape.batch, shape.time, shape.heads, shape.head_width
     inputs = (_random(clock, B, T, H, D), _random(clock, B, T - 1, H, D))
-    asking = {"recall": partial(recall, known=0)} | {
+    asking = {"recall": partial(recall, causal_offset=0)} | {
         name: partial(_stock, BACKENDS[name], ahead=1) for name in STOCK[clock.device.type]
     }
     forms = {"op": contextual_recall} | {

@@ -13,7 +13,7 @@ import torch
 
 from memory_mosaics.benchmarks.clock import Clock, short
 from memory_mosaics.benchmarks.train import GPT2_SMALL, LAPTOP, PAIR, Size, measure_size
-from memory_mosaics.storage import Pairs, Question
+from memory_mosaics.stores import Pairs, Retrieval
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ def recall_once(clock: Clock, size: Size, model: str) -> Callable[[], object]:
     keys, gradient = (torch.randn(shape, device=clock.device, dtype=dtype) for _ in range(2))
     if model == "memory-mosaic":  # keys are what is asked with, and the last has no value yet
         others = [torch.randn_like(keys[:, 1:])]
-        ask = lambda keys, values: Question(keys, Pairs(keys[:, :-1], values, 0), 1.0, own=True).answer()  # noqa: E731
+        ask = lambda keys, values: Retrieval(keys, Pairs(keys[:, :-1], values, 0), 1.0, queries_are_keys=True).answer()  # noqa: E731
     else:
         others = [torch.randn_like(keys) for _ in range(2)]
-        ask = lambda keys, values, queries: Question(queries, Pairs(keys, values, 1), 1.0).answer()  # noqa: E731
+        ask = lambda keys, values, queries: Retrieval(queries, Pairs(keys, values, 1), 1.0).answer()  # noqa: E731
     inputs = [x.requires_grad_() for x in (keys, *others)]
     answer = torch.compile(ask, dynamic=False) if clock.cuda else ask
     return lambda: torch.autograd.grad(answer(*inputs), inputs, gradient)

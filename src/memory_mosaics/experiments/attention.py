@@ -23,7 +23,7 @@ from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.evaluation import Sample
 from memory_mosaics.experiments import figures
 from memory_mosaics.experiments.measuring import about, keep
-from memory_mosaics.inspection import questions, retrieval_weights
+from memory_mosaics.inspection import retrieval_weights, retrievals
 from memory_mosaics.results import progress_bar
 from memory_mosaics.runtime import find_device
 from memory_mosaics.shapes import Float
@@ -82,7 +82,7 @@ def _texts(
     read: dict[str, list[int]] = {}
     for trained in iter_models(models):
         trained.check_reads(corpus)
-        if not any(hasattr(block.sequence_mixer, "ask") for block in trained.model.blocks):
+        if not any(hasattr(block.sequence_mixer, "prepare_retrieval") for block in trained.model.blocks):
             raise UserError(f"{trained.name} has no attention to look at: its sequence mixers recall nothing")
         read[trained.name] = [long for long in lengths if _reads(trained, long)]
     samples = {
@@ -135,9 +135,9 @@ def measure(trained: LoadedModel, text: Sample, *, batch: int = 8) -> list[dict[
         for rows in text.batches(batch, length=text.length):
             many = f"{batch} sequences of {text.length} tokens at once are too many"
             with within_memory(f"{many}; give a smaller --batch"):
-                for number, kind, mixer, question in questions(model, rows[:, :-1].to(model.embedding.weight.device)):
+                for number, kind, mixer, retrieval in retrievals(model, rows[:, :-1].to(model.embedding.weight.device)):
                     if kind == "sequence":
-                        weights = retrieval_weights(question, [-1])[:, :, 0].cpu().double().numpy()  # (B, H, N)
+                        weights = retrieval_weights(retrieval, [-1])[:, :, 0].cpu().double().numpy()  # (B, H, N)
                         totals[number] = totals.get(number, 0) + _sums(weights, text.length)
                         mixers[number] = mixer
             bar.update(len(rows))

@@ -212,7 +212,7 @@ def rules(task: InductionTask, batch: CountedBatch) -> dict[str, Any]:
     recall answers with what followed the same token earlier. The second knows the statistics of the language alone.
     """
     tokens, following = (F.one_hot(x, task.vocabulary).float()[:, :, None] for x in (batch.inputs, batch.targets))
-    recalled = recall(tokens, tokens, following, sharpness=100.0, known=0)[:, :, 0]
+    recalled = recall(tokens, tokens, following, sharpness=100.0, causal_offset=0)[:, :, 0]
     expected = torch.from_numpy(task.chain.bigram).float()[batch.inputs]
     shares = {"token-memory": measure(recalled, batch), "bigram": measure(expected.log(), batch)}
     return {

@@ -240,7 +240,7 @@ def errors_ahead(
     now, found, predicted = x[:, :contexts], [], []
     for step in range(1, ahead + 1):
         key = net.key(now)[0]
-        answer = recall_with_lse(key, shared_keys, shared_values, SHARPNESS, known=0)
+        answer = recall_with_lse(key, shared_keys, shared_values, SHARPNESS, causal_offset=0)
         if own_keys:
             own = (torch.stack(part, dim=2).flatten(0, 1) for part in (own_keys, own_values))  # (B*C, step - 1, H, D)
             alone = recall_with_lse(key.flatten(0, 1)[:, None], *own, SHARPNESS)

@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memory_mosaics.config import ExtractorConfig, MixerConfig, at_least, part
-from memory_mosaics.extractors import Extractor, LinearConfig, no_peeking
+from memory_mosaics.extractors import Extractor, LinearConfig, check_causal
 from memory_mosaics.memory import head_width
 from memory_mosaics.ops.common import at_least_fp32, at_least_fp32_dtype
 from memory_mosaics.shapes import Bool, Float
-from memory_mosaics.storage import Question, State, remember, stored_count, with_room
+from memory_mosaics.stores import Retrieval, State, append, stored_length, to_fixed_capacity
 
 
 @runtime_checkable
@@ -119,17 +119,19 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.position, self.dropout = heads, position, dropout
         self.query = nn.Linear(width, width, bias=bias)
-        self.key = no_peeking(key)
+        self.key = check_causal(key)
         self.value = nn.Linear(width, width, bias=bias)
         self.combine = nn.Linear(width, width, bias=bias)
 
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], State]:
-        question, state = self.ask(x, state, mask)
-        return self.combine(question.answer(self.dropout if self.training else 0.0).flatten(2)), state
+        retrieval, state = self.prepare_retrieval(x, state, mask)
+        return self.combine(retrieval.answer(self.dropout if self.training else 0.0).flatten(2)), state
 
-    def ask(self, x: Tensor, state: State | None = None, mask: Tensor | None = None) -> tuple[Question, State]:
+    def prepare_retrieval(
+        self, x: Tensor, state: State | None = None, mask: Tensor | None = None
+    ) -> tuple[Retrieval, State]:
         """What is asked at every time of x, and the state after it."""
         queries = self.query(x).unflatten(-1, (self.heads, -1))
         keys, key_state = self.key(x, state[0] if state else None, mask)
@@ -137,14 +139,14 @@ class Attention(nn.Module):
         stored = state[1:] if state else None
         sharpness = queries.shape[-1] ** -0.5
         if self.position is not None:
-            start = stored_count(stored)
+            start = stored_length(stored)
             queries, keys = self.position.queries(queries, start), self.position.keys(keys, start)
-        pairs, stored = remember(stored, keys, values, mask, peek=0)
-        return Question(queries, pairs, sharpness), (key_state, *stored)
+        pairs, stored = append(stored, keys, values, mask, peek=0)
+        return Retrieval(queries, pairs, sharpness), (key_state, *stored)
 
-    def with_room(self, state: State, capacity: int) -> State:
+    def to_fixed_capacity(self, state: State, capacity: int) -> State:
         """The same state with room for `capacity` pairs, to be read on one token at a time."""
-        return state[0], *with_room(state[1:], capacity)
+        return state[0], *to_fixed_capacity(state[1:], capacity)
 
 
 @part("attention")

@@ -23,7 +23,7 @@ from memory_mosaics.ops.convolution import causal_convolution
 from memory_mosaics.ops.taps import tapped
 from memory_mosaics.parameters import NO_DECAY
 from memory_mosaics.shapes import Bool, Float
-from memory_mosaics.storage import State
+from memory_mosaics.stores import State
 
 BANDS = 2  # cosines and sines of time that the filter sees
 FREQUENCY = 10.0  # of its sines, at the beginning
@@ -151,7 +151,7 @@ class Hyena(nn.Module):
         weights = K[ago.clamp(0, len(K) - 1)] * reached[..., None]
         return (weights * inputs).sum(1, keepdim=True), (inputs, count + 1)
 
-    def with_room(self, state: State, capacity: int) -> State:
+    def to_fixed_capacity(self, state: State, capacity: int) -> State:
         """The same state with room for `capacity` inputs, to be read on one token at a time."""
         short, inputs = state[:2]
         if inputs.shape[1] > capacity:

@@ -24,12 +24,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from memory_mosaics.config import MixerConfig, at_least, part
-from memory_mosaics.extractors import heads_of
+from memory_mosaics.extractors import split_heads
 from memory_mosaics.memory import head_width
 from memory_mosaics.ops.common import at_least_fp32_dtype, full_precision
 from memory_mosaics.ops.scan import Elements, bucket_length, scan
 from memory_mosaics.shapes import Bool, Float, Int
-from memory_mosaics.storage import State
+from memory_mosaics.stores import State
 
 CHUNK, GATED_CHUNK = 64, 16  # e^(3 * 16), the most that a gate of GLA can do in a chunk, is well within float32
 BLOCK = 128  # queries at a time where scores are dropped
@@ -139,8 +139,8 @@ class LinearTransformer(nn.Module):
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], State]:
         exact = at_least_fp32_dtype(x)
-        q, v = (heads_of(map(x), self.heads, None).to(exact) for map in (self.query, self.value))
-        k = heads_of(self.key(x), self.heads, mask).to(exact) * q.shape[-1] ** -0.5
+        q, v = (split_heads(map(x), self.heads, None).to(exact) for map in (self.query, self.value))
+        k = split_heads(self.key(x), self.heads, mask).to(exact) * q.shape[-1] ** -0.5
         if self.training and self.dropout:
             answers = _dropped(q, k, v, self.dropout)
             with full_precision(x.device):
@@ -177,9 +177,9 @@ class RetNet(nn.Module):
         memory, seen = state or (None, torch.zeros(B, dtype=torch.long, device=x.device))
         real = torch.ones(B, T, dtype=torch.long, device=x.device) if mask is None else mask.long()
         position = (seen[:, None] + real.cumsum(dim=1) - 1).clamp(min=0)
-        q = rotate(heads_of(self.query(x), self.heads, None).to(exact), position)
-        k = rotate(heads_of(self.key(x), self.heads, mask).to(exact) * q.shape[-1] ** -0.5, position)
-        v = heads_of(self.value(x), self.heads, None).to(exact)
+        q = rotate(split_heads(self.query(x), self.heads, None).to(exact), position)
+        k = rotate(split_heads(self.key(x), self.heads, mask).to(exact) * q.shape[-1] ** -0.5, position)
+        v = split_heads(self.value(x), self.heads, None).to(exact)
 
         # Not a buffer: 1 - 2^-12 is 1 in bfloat16.
         leak = 2.0 ** (-5 - torch.arange(self.heads, device=x.device, dtype=exact))  # 1 - gamma
@@ -216,8 +216,8 @@ class GLA(nn.Module):
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], State]:
         exact = at_least_fp32_dtype(x)
-        q, v, decay = (heads_of(map(x), self.heads, None).to(exact) for map in (self.query, self.value, self.decay))
-        k = heads_of(self.key(x), self.heads, mask).to(exact) * v.shape[-1] ** -0.5
+        q, v, decay = (split_heads(map(x), self.heads, None).to(exact) for map in (self.query, self.value, self.decay))
+        k = split_heads(self.key(x), self.heads, mask).to(exact) * v.shape[-1] ** -0.5
         log_decay = (F.logsigmoid(decay) / GATE_TEMPERATURE).clamp(min=FASTEST_GATE)
         answers, memory = linear_attention(q, k, v, log_decay, *(state or ()))
         return self.combine(gated(self.gate(x), answers)), (memory,)

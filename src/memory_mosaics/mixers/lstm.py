@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from memory_mosaics.config import MixerConfig, part
 from memory_mosaics.ops.common import full_precision
 from memory_mosaics.shapes import Bool, Float
-from memory_mosaics.storage import State
+from memory_mosaics.stores import State
 
 SHUT = -1e4  # added to the logit of a gate: its sigmoid is zero in every precision
 

@@ -24,7 +24,7 @@ from memory_mosaics.ops.common import at_least_fp32_dtype, full_precision
 from memory_mosaics.ops.selective_scan import selective_scan
 from memory_mosaics.parameters import NO_DECAY, SENSITIVE, ParamSpec
 from memory_mosaics.shapes import Bool, Float
-from memory_mosaics.storage import State
+from memory_mosaics.stores import State
 
 
 class Mamba(nn.Module):

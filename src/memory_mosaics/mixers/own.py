@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from memory_mosaics.config import MixerConfig, part
 from memory_mosaics.shapes import Bool, Float
-from memory_mosaics.storage import State
+from memory_mosaics.stores import State
 
 
 @part("own")

@@ -22,7 +22,7 @@ from memory_mosaics.ops.common import at_least_fp32_dtype
 from memory_mosaics.ops.scan import Elements, scan
 from memory_mosaics.parameters import SENSITIVE, ParamSpec
 from memory_mosaics.shapes import Bool, Float
-from memory_mosaics.storage import State
+from memory_mosaics.stores import State
 
 EMPTY = -1e30  # log b of nothing: infinity would make its gradients undefined
 CHANNELS = ("time_decay", "time_first", "mix_key", "mix_value", "mix_receptance")  # a number for each channel

@@ -25,7 +25,7 @@ from memory_mosaics.ops.common import at_least_fp32_dtype, full_precision
 from memory_mosaics.ops.convolution import causal_convolution
 from memory_mosaics.parameters import NO_DECAY, SLOW
 from memory_mosaics.shapes import Bool, Float
-from memory_mosaics.storage import State
+from memory_mosaics.stores import State
 
 CHUNK = 64  # powers of A are made of those inside a chunk and those of chunks
 SMALLEST_STEP, LARGEST_STEP = 1e-3, 0.1  # dt begins log-uniform in between

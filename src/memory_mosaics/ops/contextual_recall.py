@@ -29,7 +29,7 @@ PAIRS = dict(M=TILE, N=TILE, num_warps=4, num_stages=3)
 def reference(keys: Float[Tensor, "B T H D"], values: Float[Tensor, "B M H V"]) -> Float[Tensor, "B T H V"]:
     """The definition, query by query in float32."""
     pairs = values.shape[1]
-    return recall_reference(keys, keys[:, :pairs], values, known=1 + pairs - keys.shape[1])[0].to(keys.dtype)
+    return recall_reference(keys, keys[:, :pairs], values, causal_offset=1 + pairs - keys.shape[1])[0].to(keys.dtype)
 
 
 def contextual_recall(keys: Float[Tensor, "B T H D"], values: Float[Tensor, "B M H V"]) -> Float[Tensor, "B T H V"]:
@@ -37,7 +37,7 @@ def contextual_recall(keys: Float[Tensor, "B T H D"], values: Float[Tensor, "B M
     if _fits(keys, values) and can_use_triton(keys, values, dtypes=HALF):
         return _contextual_recall(keys, values)[0]
     pairs = values.shape[1]
-    return recall(keys, keys[:, :pairs], values, known=1 + pairs - keys.shape[1])
+    return recall(keys, keys[:, :pairs], values, causal_offset=1 + pairs - keys.shape[1])
 
 
 def _fits(keys: Tensor, values: Tensor) -> bool:
@@ -113,7 +113,7 @@ NOTHING = tl.constexpr(-1e30)  # a score that no pair has; finite, so that diffe
 
 @triton.jit
 def rows_of(start, t, stride, d, end, WHOLE: tl.constexpr):
-    """Rows t of a head (., D); zeros from row `end` on, or it is known that there are none."""
+    """Rows t of a head (., D); zeros from row `end` on, unless WHOLE promises that there are none."""
     if WHOLE:
         return tl.load(start + t[:, None] * stride + d[None, :])
     else:

@@ -31,7 +31,7 @@ from memory_mosaics.ops.common import (
     tl,
     triton,
 )
-from memory_mosaics.ops.normalise import EPS, Length, normalise
+from memory_mosaics.ops.normalise import EPS, HeadScale, normalise
 from memory_mosaics.shapes import Float
 
 CHUNK = 16
@@ -77,7 +77,7 @@ def leaky_key(
     raw: Float[Tensor, "B T H D"],
     decay: Float[Tensor, " H"],
     mean: Float[Tensor, "B H D"] | None = None,
-    scale: Length = None,
+    scale: HeadScale = None,
 ) -> tuple[Float[Tensor, "B T H D"], Float[Tensor, "B H D"]]:
     """Keys, and the last average in float32 at least, to continue from. `scale` is the norm of the keys, or 1."""
     if raw.shape[1] > 1 and can_use_triton(raw, widths=WIDTHS):

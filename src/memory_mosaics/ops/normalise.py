@@ -9,41 +9,41 @@ from torch import Tensor
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.shapes import Float
 
-Length = float | Float[Tensor, " H"] | None  # of what is normalised, one for all or one per head; None is 1
+HeadScale = float | Float[Tensor, " H"] | None  # of what is normalised, one for all or one per head; None is 1
 EPS = 1e-12
 
 
-def reference(x: Float[Tensor, "*B D"], length: Length = None) -> Float[Tensor, "*B D"]:
+def reference(x: Float[Tensor, "*B D"], scale: HeadScale = None) -> Float[Tensor, "*B D"]:
     """The definition."""
-    wanted = 1.0 if length is None else length[:, None] if isinstance(length, Tensor) else length
+    wanted = 1.0 if scale is None else scale[:, None] if isinstance(scale, Tensor) else scale
     return (wanted * F.normalize(at_least_fp32(x), dim=-1, eps=EPS)).to(x.dtype)
 
 
-def normalise(x: Float[Tensor, "*B D"], length: Length = None) -> Float[Tensor, "*B D"]:
-    """Norm(x) times `length`, in float32 or better and rounded once. With a length for each head x is (..., H, D)."""
-    wanted = length[:, None] if isinstance(length, Tensor) else length
+def normalise(x: Float[Tensor, "*B D"], scale: HeadScale = None) -> Float[Tensor, "*B D"]:
+    """Norm(x) times `scale`, in float32 or better and rounded once. With a scale for each head x is (..., H, D)."""
+    wanted = scale[:, None] if isinstance(scale, Tensor) else scale
     return cast(Tensor, _Normalise.apply(at_least_fp32(x), wanted)).to(x.dtype)
 
 
 class _Normalise(torch.autograd.Function):
-    """The gradient in three passes, that of the length included; that of F.normalize takes a dozen.
+    """The gradient in three passes, that of the scale included; that of F.normalize takes a dozen.
 
     With y = l u and |u| = 1:  dx = l / |x| (dy - u u.dy),  dl = u.dy.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, length: Tensor | float | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, scale: Tensor | float | None) -> Tensor:
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp(min=EPS)
-        y = x / norm if length is None else x * (length / norm)
-        trained = length if isinstance(length, Tensor) else None
+        y = x / norm if scale is None else x * (scale / norm)
+        trained = scale if isinstance(scale, Tensor) else None
         ctx.save_for_backward(y, norm, trained)
-        ctx.length = 1.0 if length is None or trained is not None else length
+        ctx.scale = 1.0 if scale is None or trained is not None else scale
         return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None]:
         (gradient,), (y, norm, trained) = gradients, ctx.saved_tensors
-        length = ctx.length if trained is None else trained
-        along = torch.linalg.vecdot(y, gradient)[..., None] / length
-        d_x = torch.addcmul(gradient, y, along / length, value=-1).mul_(length / norm)
+        scale = ctx.scale if trained is None else trained
+        along = torch.linalg.vecdot(y, gradient)[..., None] / scale
+        d_x = torch.addcmul(gradient, y, along / scale, value=-1).mul_(scale / norm)
         return d_x, None if trained is None else along.sum_to_size(trained.shape)

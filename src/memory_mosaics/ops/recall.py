@@ -2,9 +2,9 @@
 
     y_t = sum_i  exp(beta q_t . k_i) v_i  /  sum_j exp(beta q_t . k_j)          over the pairs that query t may see
 
-Time decides what a query may see, and one number says it: query 0 sees the first `known` pairs, query t the first
-`known + t`. A contextual memory that peeks p steps ahead has known = 1 - p (plus what was stored earlier), attention
-has known = 1, fixed pairs have known = None. A memory in which a query sees nothing answers zero.
+Visibility is one number: query 0 sees the first `causal_offset` pairs, query t the first `causal_offset + t`. For a
+contextual memory with values that depend on the next p inputs it is 1 - p (plus the number of pairs stored earlier),
+for attention 1, for pairs that every query sees None. A query that sees no pair is answered with zero.
 
 `recall` runs on PyTorch's fused attention kernels, in memory linear in T: the strict causal mask is an ordinary one on
 shifted tensors, and anything else goes block by block of queries. Few queries, as in a step of decoding, would leave
@@ -56,19 +56,19 @@ def reference(
     values: Float[Tensor, "B N H V"],
     sharpness: Sharpness = 1.0,
     *,
-    known: int | None = None,
-    real: Bool[Tensor, "B N"] | None = None,
+    causal_offset: int | None = None,
+    key_padding_mask: Bool[Tensor, "B N"] | None = None,
 ) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "B T H"]]:
     """The definition, query by query in float32. The empty sum is zero: a memory that holds nothing says nothing."""
     dtype = at_least_fp32_dtype(queries)
-    queries, keys, values = sharpened(queries.to(dtype), sharpness), keys.to(dtype), values.to(dtype)
+    queries, keys, values = scale_features(queries.to(dtype), sharpness), keys.to(dtype), values.to(dtype)
     B, T = queries.shape[:2]
     i = torch.arange(keys.shape[1], device=keys.device)
     answers, lse = _zeros(queries, values), queries.new_zeros(queries.shape[:3])
     for b in range(B):
         for t in range(T):
-            seen = torch.ones_like(i, dtype=torch.bool) if known is None else i < known + t
-            seen = seen if real is None else seen & real[b]
+            seen = torch.ones_like(i, dtype=torch.bool) if causal_offset is None else i < causal_offset + t
+            seen = seen if key_padding_mask is None else seen & key_padding_mask[b]
             scores = torch.einsum("hd,nhd->hn", queries[b, t], keys[b, seen])
             answers[b, t] = torch.einsum("hn,nhv->hv", scores.softmax(dim=-1), values[b, seen])
             lse[b, t] = scores.logsumexp(dim=-1)
@@ -81,44 +81,47 @@ def recall(
     values: Float[Tensor, "B N H V"],
     sharpness: Sharpness = 1.0,
     *,
-    known: int | None = None,
-    real: Bool[Tensor, "B N"] | None = None,
-    held: Int[Tensor, " B"] | None = None,
+    causal_offset: int | None = None,
+    key_padding_mask: Bool[Tensor, "B N"] | None = None,
+    lengths: Int[Tensor, " B"] | None = None,
     dropout: float = 0.0,
 ) -> Float[Tensor, "B T H V"]:
-    """Answer every query from the pairs it may see; `real` is False where a pair is padding.
+    """Answer every query from the pairs it may see; `key_padding_mask` is True for pairs that are not padding.
 
-    `held` says, row by row, how many pairs there are at all: what follows them is room for more.
+    `lengths` is the number of pairs stored in each row; what follows them is unused capacity.
     `sharpness` (beta) is a number, or one per head (H), per time and head (T H), or per row too (B T H).
     `dropout` forgets that share of the retrieval weights.
     """
     time, pairs = queries.shape[1], keys.shape[1]
-    if known is not None and time == 1:  # one query: all it may see, and nothing else, is there
-        keys, values, known = keys[:, : max(known, 0)], values[:, : max(known, 0)], None
-        real = None if real is None else real[:, : keys.shape[1]]
+    if causal_offset is not None and time == 1:  # one query: all it may see, and nothing else, is there
+        keys, values, causal_offset = keys[:, : max(causal_offset, 0)], values[:, : max(causal_offset, 0)], None
+        key_padding_mask = None if key_padding_mask is None else key_padding_mask[:, : keys.shape[1]]
     if 0 in (time, pairs, keys.shape[1]):
         return _zeros(queries, values)
-    few = len(queries) * time <= FEW and known is None and not (dropout or torch.is_grad_enabled())
+    few = len(queries) * time <= FEW and causal_offset is None and not (dropout or torch.is_grad_enabled())
     if few and max(queries.shape[-1], values.shape[-1]) <= WIDEST and can_use_triton(queries, keys, values):
         beta = sharpness.float() if isinstance(sharpness, Tensor) and sharpness.ndim == 1 else None
-        queries = sharpened(queries, sharpness) if beta is None else queries
-        return _recall_few(queries, keys, values, beta, real, held)
-    if held is not None:
-        there = torch.arange(keys.shape[1], device=keys.device) < held[:, None]
-        real = there if real is None else real & there
-    queries = sharpened(queries, sharpness)
-    fused = real is None and (dropout == 0.0 or queries.is_cuda)
-    if fused and known is None:
+        queries = scale_features(queries, sharpness) if beta is None else queries
+        return _recall_few(queries, keys, values, beta, key_padding_mask, lengths)
+    if lengths is not None:
+        there = torch.arange(keys.shape[1], device=keys.device) < lengths[:, None]
+        key_padding_mask = there if key_padding_mask is None else key_padding_mask & there
+    queries = scale_features(queries, sharpness)
+    fused = key_padding_mask is None and (dropout == 0.0 or queries.is_cuda)
+    if fused and causal_offset is None:
         return _attend_in_rows(queries, keys, values, dropout=dropout)
-    if fused and known is not None and known <= 1:
-        ahead = 1 - known
+    if fused and causal_offset is not None and causal_offset <= 1:
+        ahead = 1 - causal_offset
         if time <= ahead:
             return _zeros(queries, values)
         last = time - ahead
         answers = _attend(queries[:, ahead:], keys[:, :last], values[:, :last], causal=True, dropout=dropout)
         return F.pad(answers, (0, 0, 0, 0, ahead, 0))
     return torch.cat(
-        _in_blocks(lambda *block: _masked(*block, dropout=dropout), queries, keys, values, known, real), dim=1
+        _in_blocks(
+            lambda *block: _masked(*block, dropout=dropout), queries, keys, values, causal_offset, key_padding_mask
+        ),
+        dim=1,
     )
 
 
@@ -128,22 +131,24 @@ def recall_with_lse(
     values: Float[Tensor, "B N H V"],
     sharpness: Sharpness = 1.0,
     *,
-    known: int | None = None,
-    real: Bool[Tensor, "B N"] | None = None,
+    causal_offset: int | None = None,
+    key_padding_mask: Bool[Tensor, "B N"] | None = None,
 ) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "B T H"]]:
     """The answers and the logarithm of the total weight behind each (-inf where nothing was seen), for `merge`."""
-    queries = sharpened(queries, sharpness)
+    queries = scale_features(queries, sharpness)
     if 0 in (queries.shape[1], keys.shape[1]):
         return _zeros(queries, values), queries.new_full(
             queries.shape[:3], -torch.inf, dtype=at_least_fp32_dtype(queries)
         )
-    ahead = 0 if known is None else 1 - known
-    fused = real is None and ahead >= 0 and queries.device.type == "cpu" and not torch.is_grad_enabled()
+    ahead = 0 if causal_offset is None else 1 - causal_offset
+    fused = key_padding_mask is None and ahead >= 0 and queries.device.type == "cpu" and not torch.is_grad_enabled()
     if fused and queries.shape[1] > ahead:  # the kernel knows its log-sum-exp, but has no gradient for it
-        last = keys.shape[1] if known is None else queries.shape[1] - ahead
-        answers, lse = _attend_with_lse(queries[:, ahead:], keys[:, :last], values[:, :last], causal=known is not None)
+        last = keys.shape[1] if causal_offset is None else queries.shape[1] - ahead
+        answers, lse = _attend_with_lse(
+            queries[:, ahead:], keys[:, :last], values[:, :last], causal=causal_offset is not None
+        )
         return F.pad(answers, (0, 0, 0, 0, ahead, 0)), F.pad(lse, (0, 0, ahead, 0), value=-torch.inf)
-    answers, lse = zip(*_in_blocks(_weighed, queries, keys, values, known, real), strict=True)
+    answers, lse = zip(*_in_blocks(_weighed, queries, keys, values, causal_offset, key_padding_mask), strict=True)
     return torch.cat(answers, dim=1), torch.cat(lse, dim=1)
 
 
@@ -182,14 +187,14 @@ def gaussian(
     return torch.cat([2 * sharpness * queries, -sharpness * ones], dim=-1), torch.cat([keys, squares], dim=-1)
 
 
-def sharpened(queries: Tensor, sharpness: Sharpness) -> Tensor:
-    """Beta times the queries, rounded once: the product is taken in float32 whatever they are kept in."""
-    if isinstance(sharpness, float | int):
-        return queries if sharpness == 1.0 else queries * sharpness
-    product = at_least_fp32(queries) * sharpness[..., None]
-    if queries.dtype == torch.float16:  # a sharp memory may leave its narrow range
+def scale_features(x: Tensor, scale: Sharpness | None) -> Tensor:
+    """X (B T H D) times a number, or one per head (H), time (T H) or row (B T H): in float32, rounded once."""
+    if scale is None or isinstance(scale, float | int):
+        return x if scale in (None, 1.0) else x * scale
+    product = at_least_fp32(x) * scale[..., None]
+    if x.dtype == torch.float16:  # a sharp memory may leave its narrow range
         product = product.clamp(-torch.finfo(torch.float16).max, torch.finfo(torch.float16).max)
-    return product.to(queries.dtype)
+    return product.to(x.dtype)
 
 
 def _zeros(queries: Tensor, values: Tensor) -> Tensor:
@@ -260,8 +265,8 @@ def _in_blocks(
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
-    known: int | None,
-    real: Tensor | None,
+    causal_offset: int | None,
+    key_padding_mask: Tensor | None,
 ) -> list[Answer]:
     """`answer(queries, keys, values, visible)` for each block, where visible is (B or 1, 1, block, N).
 
@@ -271,8 +276,10 @@ def _in_blocks(
     def answer_from(start: int, queries: Tensor, keys: Tensor, values: Tensor) -> Answer:
         i = torch.arange(keys.shape[1], device=keys.device)
         t = torch.arange(start, start + queries.shape[1], device=keys.device)[:, None]
-        visible = (i < known + t if known is not None else i >= 0 * t)[None, None]
-        return answer(queries, keys, values, visible if real is None else visible & real[:, None, None])
+        visible = (i < causal_offset + t if causal_offset is not None else i >= 0 * t)[None, None]
+        return answer(
+            queries, keys, values, visible if key_padding_mask is None else visible & key_padding_mask[:, None, None]
+        )
 
     answers = []
     for start in range(0, queries.shape[1], BLOCK):
@@ -325,14 +332,22 @@ def _power_of_two(size: int) -> int:
 
 
 def _few(
-    queries: Tensor, keys: Tensor, values: Tensor, sharpness: Tensor | None, real: Tensor | None, held: Tensor | None
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    sharpness: Tensor | None,
+    key_padding_mask: Tensor | None,
+    lengths: Tensor | None,
 ) -> Tensor:
-    """Answers from the pairs that are `real`, without gradients. What lies beyond the first `held` is never read.
+    """Answers from the pairs that are not padding, without gradients. Pairs beyond the first `lengths` are never read.
 
-    This is cheaper than `real` alone, and the programs share out what is there, not the capacity. A value that is not
-    real must still be finite.
+    This is cheaper than `key_padding_mask` alone: the programs split the stored pairs, not the capacity. Values of
+    padding must still be finite.
     """
-    (queries, keys, values), (sharpness, held) = contiguous_rows(queries, keys, values), contiguous(sharpness, held)
+    (queries, keys, values), (sharpness, lengths) = (
+        contiguous_rows(queries, keys, values),
+        contiguous(sharpness, lengths),
+    )
     (B, T, H, D), (N, V) = queries.shape, (values.shape[1], values.shape[-1])
     options: dict[str, Any] = launch_options(T, D, V, keys.element_size())
     tiles = -(-T // options["TILE"])
@@ -343,17 +358,17 @@ def _few(
         parts = torch.empty(B, H, S, T, V, dtype=torch.float32, device=queries.device)
         lse = torch.empty(B, H, S, T, dtype=torch.float32, device=queries.device)
     strides = [stride for x in (queries, keys, values) for stride in x.stride()[:3]]
-    strides += (0, 0) if real is None else real.stride()
-    marks = None if real is None else real.view(torch.uint8)
+    strides += (0, 0) if key_padding_mask is None else key_padding_mask.stride()
+    marks = None if key_padding_mask is None else key_padding_mask.view(torch.uint8)
     recall_answer[(B * H, S, tiles)](
-        queries, keys, values, sharpness, marks, held, parts, lse, *strides, T, N, H, S, D=D, V=V,
-        HAS_SHARPNESS=sharpness is not None, HAS_REAL=real is not None, HAS_COUNT=held is not None, SPLIT=S > 1,
-        **options,
+        queries, keys, values, sharpness, marks, lengths, parts, lse, *strides, T, N, H, S, D=D, V=V,
+        HAS_SHARPNESS=sharpness is not None, HAS_REAL=key_padding_mask is not None, HAS_COUNT=lengths is not None,
+        SPLIT=S > 1, **options,
     )  # fmt: skip
     if S > 1:
         together = min(_power_of_two(S), 2**12 // options["WV"])
         sizes = dict(V=V, WV=options["WV"], BLOCK=options["BLOCK"], PARTS=together)
-        recall_merge[(B * H, T)](parts, lse, held, y, T, N, H, S, HAS_COUNT=held is not None, **sizes)
+        recall_merge[(B * H, T)](parts, lse, lengths, y, T, N, H, S, HAS_COUNT=lengths is not None, **sizes)
     return y
 
 
@@ -383,12 +398,12 @@ def shares(count, b, N, S, BLOCK: tl.constexpr, HAS_COUNT: tl.constexpr):
 
 
 @triton.jit
-def narrowed(real, rn, start, stop):
-    """From the first real pair between start and stop to the last: room that is not filled costs a byte a pair."""
+def narrowed(key_padding_mask, rn, start, stop):
+    """The range from the first pair that is not padding to the last, within start to stop, at one byte per pair."""
     first, last = stop, start
     for at in range(start, stop, LOOK):
         n = at + tl.arange(0, LOOK)
-        seen = tl.load(real + n * rn, mask=n < stop, other=0) != 0
+        seen = tl.load(key_padding_mask + n * rn, mask=n < stop, other=0) != 0
         first = tl.minimum(first, tl.min(tl.where(seen, n, stop), axis=0))
         last = tl.maximum(last, tl.max(tl.where(seen, n + 1, start), axis=0))
     return first, last
@@ -396,7 +411,7 @@ def narrowed(real, rn, start, stop):
 
 @triton.jit
 def by_sums(
-    q, keys, values, real, kn, vn, rn, start, stop, scale,
+    q, keys, values, key_padding_mask, kn, vn, rn, start, stop, scale,
     D: tl.constexpr, V: tl.constexpr, WD: tl.constexpr, WV: tl.constexpr, BLOCK: tl.constexpr, HAS_REAL: tl.constexpr,
 ):  # fmt: skip
     """One query: a tensor core would do sixteen. Each place in a block keeps a softmax of its own, and they meet only
@@ -412,7 +427,7 @@ def by_sums(
         k = tl.load(keys + at * kn + at_key, mask=seen[:, None] & (d < D)[None, :], other=0.0)
         v = tl.load(values + at * vn + at_value, mask=seen[:, None] & (w < V)[None, :], other=0.0)
         if HAS_REAL:
-            seen = tl.load(real + at * rn + place * rn, mask=seen, other=0) != 0
+            seen = tl.load(key_padding_mask + at * rn + place * rn, mask=seen, other=0) != 0
         scores = tl.where(seen, tl.sum(k.to(tl.float32) * q[None, :], axis=1), float("-inf"))
         higher = tl.maximum(top, scores)
         fade, weight = tl.exp2(top - higher), tl.exp2(scores - higher)
@@ -429,7 +444,7 @@ def by_sums(
 
 @triton.jit
 def by_products(
-    q, keys, values, real, qt, kn, vn, rn, T, start, stop, scale,
+    q, keys, values, key_padding_mask, qt, kn, vn, rn, T, start, stop, scale,
     D: tl.constexpr, V: tl.constexpr, WD: tl.constexpr, WV: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
     HAS_REAL: tl.constexpr,
 ):  # fmt: skip
@@ -445,7 +460,7 @@ def by_products(
         k = tl.load(keys + at * kn + at_key, mask=seen[None, :] & (d < D)[:, None], other=0.0)
         v = tl.load(values + at * vn + at_value, mask=seen[:, None] & (w < V)[None, :], other=0.0)
         if HAS_REAL:
-            seen = tl.load(real + at * rn + place * rn, mask=seen, other=0) != 0
+            seen = tl.load(key_padding_mask + at * rn + place * rn, mask=seen, other=0) != 0
         scores = tl.dot(q, k, input_precision="tf32x3") * scale
         scores = tl.where(seen[None, :], scores, float("-inf"))
         higher = tl.maximum(top, tl.max(scores, axis=1))
@@ -458,7 +473,7 @@ def by_products(
 
 @triton.jit
 def recall_answer(
-    queries, keys, values, sharpness, real, count, y, lse,
+    queries, keys, values, sharpness, key_padding_mask, count, y, lse,
     qb, qt, qh, kb, kn, kh, vb, vn, vh, rb, rn, T, N, H, S,
     D: tl.constexpr, V: tl.constexpr, WD: tl.constexpr, WV: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
     HAS_SHARPNESS: tl.constexpr, HAS_REAL: tl.constexpr, HAS_COUNT: tl.constexpr, SPLIT: tl.constexpr,
@@ -472,9 +487,9 @@ def recall_answer(
         if start >= stop:  # `recall_merge` will not look here
             return
     if HAS_REAL:
-        real += b * rb
+        key_padding_mask += b * rb
         if not HAS_COUNT:
-            start, stop = narrowed(real, rn, start, stop)
+            start, stop = narrowed(key_padding_mask, rn, start, stop)
     scale = LOG2E
     if HAS_SHARPNESS:
         scale *= tl.load(sharpness + h)
@@ -483,11 +498,11 @@ def recall_answer(
     values += b * vb + h * vh
     if TILE == 1:
         mixed, total, top = by_sums(
-            queries, keys, values, real, kn, vn, rn, start, stop, scale, D, V, WD, WV, BLOCK, HAS_REAL
+            queries, keys, values, key_padding_mask, kn, vn, rn, start, stop, scale, D, V, WD, WV, BLOCK, HAS_REAL
         )
     else:
         mixed, total, top = by_products(
-            queries, keys, values, real, qt, kn, vn, rn, T - first, start, stop, scale,
+            queries, keys, values, key_padding_mask, qt, kn, vn, rn, T - first, start, stop, scale,
             D, V, WD, WV, TILE, BLOCK, HAS_REAL,
         )  # fmt: skip
     total = tl.where(total > 0, total, 1.0)

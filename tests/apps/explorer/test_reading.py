@@ -172,8 +172,8 @@ def test_a_pair_written_anew_is_that_of_another_text(name, peek, request):
     assert (features(edited) - features(plain)).abs().max() > 1e-4
     wanted = plain.pairs[0, "sequence"].values.clone()
     wanted[0, 70 - peek, 2] = value
-    question = edited.question((0, "sequence"), 1, slice(20, 26))
-    torch.testing.assert_close(question.pairs.values[2, :, 0], wanted[0, :, 2])
+    retrieval = edited.retrieval((0, "sequence"), 1, slice(20, 26))
+    torch.testing.assert_close(retrieval.pairs.values[2, :, 0], wanted[0, :, 2])
 
 
 def test_edits_are_read_from_where_they_reach(mosaic):

@@ -76,9 +76,9 @@ def retrieved(
     """
     stretch, engine = first // GRID, reading.engine
     times = slice(first % GRID, (last - 1) % GRID + 1)
-    question = reading.question(layer, stretch, times)
-    weights = retrieval_weights(question, range(last - first))[:, 0]  # (memories * H, T, N)
-    answers = torch.einsum("rtn,rnv->rtv", weights, question.pairs.values[:, :, 0].to(weights.dtype))
+    retrieval = reading.retrieval(layer, stretch, times)
+    weights = retrieval_weights(retrieval, range(last - first))[:, 0]  # (memories * H, T, N)
+    answers = torch.einsum("rtn,rnv->rtv", weights, retrieval.pairs.values[:, :, 0].to(weights.dtype))
     weights = weights.unflatten(0, (-1, engine.heads(layer)))
     answers = answers.unflatten(0, (-1, engine.heads(layer))).mean(dim=0).transpose(0, 1)  # (T, H, V)
     if layer in reading.changes:

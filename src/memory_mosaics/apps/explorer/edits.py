@@ -7,7 +7,7 @@ from torch import Tensor
 
 from memory_mosaics.ops.recall import recall
 from memory_mosaics.shapes import Float
-from memory_mosaics.storage import Pairs, Question
+from memory_mosaics.stores import Pairs, Retrieval
 
 Layer = tuple[int, str]  # a block and "sequence" or "channel"
 
@@ -32,45 +32,53 @@ class Edit:
 
 @dataclass
 class Changes:
-    """The edits of one layer, as its questions need them."""
+    """The edits of one layer, as its retrievals need them."""
 
     off: list[int] = field(default_factory=list)
     removed: list[tuple[int, int]] = field(default_factory=list)  # heads and places
     written: list[tuple[int, int, Tensor]] = field(default_factory=list)  # heads, places, values
 
 
-def by_head(question: Question, changes: Changes | None = None) -> Question:
-    """The same question with every head of every memory a row of its own, so that each may see other pairs."""
-    queries, (keys, values, known, _, _), sharpness, _ = question
+def by_head(retrieval: Retrieval, changes: Changes | None = None) -> Retrieval:
+    """The same retrieval with every head of every memory a row of its own, so that each may see other pairs."""
+    queries, (keys, values, causal_offset, _, _), sharpness, _ = retrieval
     memories, time, heads, _ = queries.shape
     if changes and changes.written:
         values = values.clone()
         for head, place, value in changes.written:
             if place < values.shape[1]:
                 values[0, place, head] = value.to(values.dtype)
-    real = None
+    key_padding_mask = None
     if changes and changes.removed:
-        real = torch.ones(memories, heads, keys.shape[1], dtype=torch.bool, device=keys.device)
+        key_padding_mask = torch.ones(memories, heads, keys.shape[1], dtype=torch.bool, device=keys.device)
         for head, place in changes.removed:
             if place < memories * keys.shape[1]:
-                real[place // keys.shape[1], head, place % keys.shape[1]] = False
-        real = real.flatten(0, 1)
+                key_padding_mask[place // keys.shape[1], head, place % keys.shape[1]] = False
+        key_padding_mask = key_padding_mask.flatten(0, 1)
     beta = torch.as_tensor(sharpness, device=queries.device).expand(memories, time, heads)
     rows = [
         x.transpose(1, 2).flatten(0, 1)[:, :, None] for x in (queries, keys, values)
     ]  # (memories * H, T or N, 1, D)
-    return Question(rows[0], Pairs(rows[1], rows[2], known, real), beta.transpose(1, 2).flatten(0, 1)[:, :, None])
+    return Retrieval(
+        rows[0],
+        Pairs(rows[1], rows[2], causal_offset, key_padding_mask),
+        beta.transpose(1, 2).flatten(0, 1)[:, :, None],
+    )
 
 
 class Edited:
-    """A question whose answer heeds changes: stands in for a Question where a layer answers."""
+    """A retrieval whose answer heeds changes: stands in for a Retrieval where a layer answers."""
 
-    def __init__(self, question: Question, changes: Changes):
-        self.question, self.changes = question, changes
+    def __init__(self, retrieval: Retrieval, changes: Changes):
+        self.retrieval, self.changes = retrieval, changes
 
     def answer(self, dropout: float = 0.0) -> Float[Tensor, "B T H V"]:
-        queries, (keys, values, known, real, _), sharpness, _ = by_head(self.question, self.changes)
-        answers = recall(queries, keys, values, sharpness, known=known, real=real)
-        answers = answers[:, :, 0].unflatten(0, (len(self.question.queries), -1)).transpose(1, 2).contiguous()
+        queries, (keys, values, causal_offset, key_padding_mask, _), sharpness, _ = by_head(
+            self.retrieval, self.changes
+        )
+        answers = recall(
+            queries, keys, values, sharpness, causal_offset=causal_offset, key_padding_mask=key_padding_mask
+        )
+        answers = answers[:, :, 0].unflatten(0, (len(self.retrieval.queries), -1)).transpose(1, 2).contiguous()
         answers[:, :, self.changes.off] = 0
         return answers

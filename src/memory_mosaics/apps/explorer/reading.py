@@ -22,9 +22,9 @@ from memory_mosaics.errors import UserError
 from memory_mosaics.inspection import residual_norms, spread
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.memory import PersistentMemory
-from memory_mosaics.scales import worked_out
+from memory_mosaics.scales import fold_for_inference
 from memory_mosaics.shapes import Float, Int
-from memory_mosaics.storage import Pairs, Question
+from memory_mosaics.stores import Pairs, Retrieval
 
 GRID = 64  # tokens of a stretch: a letter typed at the end reads so many again, at most
 BEST = 8  # next tokens kept of every position
@@ -36,27 +36,27 @@ class Step:
 
     features: Float[Tensor, "T W"]  # what the output matrix reads
     spreads: Float[Tensor, "T L"]  # what the norms divided by, those that the sum of all mixers goes through
-    questions: dict[Layer, Question]
+    retrievals: dict[Layer, Retrieval]
 
 
 class Engine:
     """A model to read with, one stretch at a time. Not for two threads at once."""
 
     def __init__(self, model: LanguageModel):
-        self.model: LanguageModel = worked_out(model).eval()
+        self.model: LanguageModel = fold_for_inference(model).eval()
         self.device = model.embedding.weight.device
         self.average = self.model.output.detach().float().mean(dim=0)  # the output vector of the average token
         self.layers: dict[Layer, Any] = {}
         self.changes: dict[Layer, Changes] = {}
         self.stopped = False  # by another thread
-        self._asked: dict[Layer, Question] = {}
+        self._asked: dict[Layer, Retrieval] = {}
         self._spreads: list[Tensor] = []
         for number, block in enumerate(self.model.blocks):
             for kind in ("sequence", "channel"):
                 mixer = getattr(block, f"{kind}_mixer")
-                if hasattr(mixer, "ask"):
+                if hasattr(mixer, "prepare_retrieval"):
                     self.layers[number, kind] = mixer
-                    mixer.ask = self._watched((number, kind), mixer.ask)
+                    mixer.prepare_retrieval = self._watched((number, kind), mixer.prepare_retrieval)
         for norm in residual_norms(self.model):
             norm.register_forward_pre_hook(lambda norm, x: self._spreads.append(spread(norm, x[0][0])))
 
@@ -95,24 +95,24 @@ class Engine:
 
     def _watched(self, layer: Layer, ask: Any) -> Any:
         def watched(x: Tensor, state: Any = None, mask: Any = None) -> Any:
-            question, state = ask(x, state, mask)
-            self._asked[layer] = question
+            retrieval, state = ask(x, state, mask)
+            self._asked[layer] = retrieval
             changes = self.changes.get(layer)
-            return (question if changes is None else Edited(question, changes)), state
+            return (retrieval if changes is None else Edited(retrieval, changes)), state
 
         return watched
 
 
 @dataclass
 class Stretch:
-    """Some tokens of a text, the state before them, and what was seen. The pairs of questions are with the Reading."""
+    """Some tokens of a text, the state before them, and what was seen. The pairs of retrievals are with the Reading."""
 
     tokens: Sequence[int]
     before: Any
     features: Tensor
     spreads: Tensor
     queries: dict[Layer, Tensor]
-    known: dict[Layer, int | None]
+    causal_offset: dict[Layer, int | None]
     sharpness: dict[Layer, Any]
     best: "Best | None" = None  # once asked for
 
@@ -162,28 +162,30 @@ class Reading:
     def _read_on(self, tokens: Sequence[int]) -> None:
         before = self._state
         step, self._state = self.engine.read(tokens, before, self.changes)
-        asked = step.questions
+        asked = step.retrievals
         self.stretches.append(
             Stretch(
                 tokens,
                 before and _thin(before, self._state),
                 step.features,
                 step.spreads,
-                {layer: question.queries for layer, question in asked.items()},
-                {layer: question.pairs.known for layer, question in asked.items()},
-                {layer: question.sharpness for layer, question in asked.items()},
+                {layer: retrieval.queries for layer, retrieval in asked.items()},
+                {layer: retrieval.pairs.causal_offset for layer, retrieval in asked.items()},
+                {layer: retrieval.sharpness for layer, retrieval in asked.items()},
             )
         )
-        self.pairs = {layer: question.pairs for layer, question in asked.items()}
+        self.pairs = {layer: retrieval.pairs for layer, retrieval in asked.items()}
 
-    def question(self, layer: Layer, stretch: int, times: slice) -> Question:
+    def retrieval(self, layer: Layer, stretch: int, times: slice) -> Retrieval:
         """What a layer was asked at some times of a stretch, each head a row, with the edits made."""
         self.engine.check()
         seen = self.stretches[stretch]
-        known = seen.known[layer]
-        pairs = self.pairs[layer]._replace(known=None if known is None else known + (times.start or 0))
-        question = Question(seen.queries[layer][:, times], pairs, seen.sharpness[layer])
-        return by_head(question, self.changes.get(layer))
+        causal_offset = seen.causal_offset[layer]
+        pairs = self.pairs[layer]._replace(
+            causal_offset=None if causal_offset is None else causal_offset + (times.start or 0)
+        )
+        retrieval = Retrieval(seen.queries[layer][:, times], pairs, seen.sharpness[layer])
+        return by_head(retrieval, self.changes.get(layer))
 
     @torch.no_grad()
     def best(self, stretches: Sequence[int]) -> list[Best]:
@@ -207,7 +209,7 @@ class Reading:
         first = at // GRID
         state = _whole(self.stretches[first].before, self._state)
         step, _ = self.engine.read([*self.tokens[first * GRID : at], token], state, {})
-        return step.questions[layer].pairs.values[0, place]
+        return step.retrievals[layer].pairs.values[0, place]
 
     def _prepare(self, edits: Sequence[Edit], plain: "Reading | None") -> dict[Layer, Changes]:
         changes: dict[Layer, Changes] = {}

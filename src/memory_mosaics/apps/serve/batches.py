@@ -181,7 +181,7 @@ class Batch:
         rooms = self.reader.room, other.reader.room
         if not self.live or not min(rooms) or max(rooms) > ALIKE * min(rooms):
             return False
-        mine, theirs = (each.reader.model.with_room(each.reader.state, max(rooms)) for each in (self, other))
+        mine, theirs = (each.reader.model.to_fixed_capacity(each.reader.state, max(rooms)) for each in (self, other))
         if not _beside(mine, theirs):
             return False
         reader = self.reader
