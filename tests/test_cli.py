@@ -6,10 +6,14 @@ import pytest
 from jsonargparse import auto_parser
 
 from memory_mosaics import __version__
-from memory_mosaics.cli import COMMANDS, gather_lists, main
-from memory_mosaics.errors import UserError
+from memory_mosaics.cli import COMMANDS, main
 from memory_mosaics.experiments.regbench_models import ARCHITECTURES
-from memory_mosaics.parser import Parser, wanted
+from memory_mosaics.parser import Parser, expected
+
+
+def parsed(command, *words):
+    """What the parser makes of the words after a command."""
+    return auto_parser(COMMANDS, parser_class=Parser, allow_abbrev=True).parse_args([command, *words])[command]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -58,19 +62,22 @@ def test_a_wrong_flag_is_one_line_and_exit_code_2(arguments, message, capsys):
     ("arguments", "message"),
     [
         ("regbench --environments abc", "--environments must be whole numbers, not abc (see mosaics regbench --help)"),
-        ("regbench --environments", "--environments must be whole numbers, and nothing follows it"),
+        ("regbench --environments", "--environments: expected at least one argument"),
         ("regbench --choices.learning-rate 1e-3 nan", "--choices.learning_rate must be numbers, not nan"),
         ("regbench --sweep perhaps", "--sweep must be true or false, not perhaps"),
         ("sweep c --cluster slurm", "--cluster must be ray, not slurm (see mosaics sweep --help)"),
         ("train c --training.steps 1.5", "--training.steps must be a whole number, not 1.5"),
         ("train c --training.betas 0.9 x", "--training.betas must be 2 numbers, not x"),
         ('train c --training {"steps":"x"}', "--training.steps must be a whole number, not x"),
-        ("train c --config {FOLDER}/nowhere.yaml", "--config: File does not exist: '{FOLDER}/nowhere.yaml'"),
+        (
+            "train c --config {FOLDER}/nowhere.yaml",
+            "--config must be a YAML file or JSON object, not {FOLDER}/nowhere.yaml",
+        ),
         ("train c --config {FOLDER}/text.yaml", "--training.steps must be a whole number, not text"),
         ("regbench --config {FOLDER}/numbers.yaml", "--architectures must be texts, not 1"),
         ("regbench --config {FOLDER}/path.yaml", "--out must be a path"),
         ("generate tiny --top_p abc", "--top_p must be a number, not abc (see mosaics generate --help)"),
-        ("serve tiny --device", "--device must be a text, and nothing follows it"),
+        ("serve tiny --device", "--device: expected one argument"),
         ("babistories names --stream=loud", "--stream must be true or false, not loud (see mosaics babistories names"),
     ],
 )
@@ -96,30 +103,47 @@ def test_a_configuration_that_is_no_text_is_one_line(tmp_path, capsys):
 @pytest.mark.parametrize(("given", "told"), [("[1]", "[1]"), ("null", "None")])
 def test_a_list_in_place_of_many_flags_is_one_line(tmp_path, capsys, given, told):
     (tmp_path / "list.yaml").write_text(f"training: {given}\n")
-    assert main(["train", "c", "--config", str(tmp_path / "list.yaml")]) == 2
-    assert capsys.readouterr().err == f"mosaics: --training must be an object with its own values, not {told}\n"
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "c", "--config", str(tmp_path / "list.yaml")])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith(f"mosaics: --training must be a YAML file or JSON object, not {told} (")
 
 
 def test_no_type_of_any_flag_is_without_words():
-    """A type that a command takes for the first time wants a word in `wanted`."""
-    parsers, kinds = [auto_parser(COMMANDS, parser_class=Parser)], set()
+    """A type that a command takes for the first time wants a noun in `NOUNS`."""
+    parsers, texts = [auto_parser(COMMANDS, parser_class=Parser)], set()
     while parsers:
         for action in parsers.pop()._actions:
             parsers += (action.choices or {}).values() if isinstance(action.choices, dict) else ()
-            kinds |= {action._typehint} if hasattr(action, "_typehint") else set()
-    assert len(kinds) > 10
-    assert not [kind for kind in kinds if "YAML" in wanted(kind)]
+            texts |= {expected(action)} if hasattr(action, "_typehint") else set()
+    assert len(texts) > 10
 
 
-def test_the_beginning_of_a_flag_is_enough():
-    assert gather_lists(["regbench", "--arch", "gla", "lstm"]) == ["regbench", "--architectures", '["gla", "lstm"]']
-    assert gather_lists(["regbench", "--choices.wi=8"]) == ["regbench", "--choices.width=[8]"]
-    assert gather_lists(["regbench", "--swe", "--in-d"]) == ["regbench", "--sweep", "true", "--in_distribution", "true"]
-    assert gather_lists(["inspect", "tiny", "--", "--text"]) == ["inspect", "tiny", "--", "--text"]
-    with pytest.raises(
-        UserError, match=r"--choices\.w may be --choices\.width or --choices\.weight_decay; write it in full"
-    ):
-        gather_lists(["regbench", "--choices.w", "8"])
+def test_the_beginning_of_a_flag_is_enough(capsys):
+    assert parsed("regbench", "--arch", "gla", "lstm").architectures == ["gla", "lstm"]
+    assert parsed("regbench", "--choices.wi=8").choices.width == [8]
+    found = parsed("regbench", "--swe", "--in-d")
+    assert (found.sweep, found.in_distribution) == (True, True)
+    assert parsed("inspect", "tiny", "--", "--text").text == "--text"
+    with pytest.raises(SystemExit):
+        parsed("regbench", "--choices.w", "8")
+    said = capsys.readouterr().err
+    assert "ambiguous option: --choices.w could match --choices.width, --choices.weight_decay" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--json", "memory-mosaic-tiny"], True),
+        (["memory-mosaic-tiny", "--json"], True),
+        (["--json", "false", "memory-mosaic-tiny"], False),
+        (["memory-mosaic-tiny", "--json=false"], False),
+        (["memory-mosaic-tiny"], False),
+    ],
+)
+def test_a_flag_may_stand_alone_or_have_a_value(words, expected):
+    found = parsed("info", *words)
+    assert (found.model, found.json) == ("memory-mosaic-tiny", expected)
 
 
 def test_the_help_of_regbench_names_the_architectures(capsys):
@@ -127,6 +151,16 @@ def test_the_help_of_regbench_names_the_architectures(capsys):
         main(["regbench", "--help"])
     said = re.sub(r"-\s+", "-", capsys.readouterr().out)  # lines end at hyphens too
     assert set(ARCHITECTURES) <= set(re.split(r"[\s,;]+", said))
+
+
+def test_modules_with_parts_of_your_own_are_imported_first(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "own_parts.py").write_text("print('imported')\n")
+    assert main(["--import", "own_parts", "info", "memory-mosaic-tiny"]) == 0
+    assert capsys.readouterr().out.startswith("imported\n{")
+    assert main(["--import", "no_parts", "info", "memory-mosaic-tiny"]) == 2
+    assert "--import no_parts fails: ModuleNotFoundError: No module named" in capsys.readouterr().err
 
 
 def test_an_unknown_model_is_one_line_and_exit_code_2(capsys):
@@ -198,23 +232,30 @@ def test_a_preset_in_a_file_is_refused(tmp_path, capsys):
     assert "give it as the flag --preset" in capsys.readouterr().err
 
 
+def test_a_preset_is_applied_before_the_flags_wherever_it_is_given():
+    found = parsed("train", "c", "--training.steps", "600", "--model.heads", "2", "--preset", "memory-mosaic-12")
+    assert (found.training.steps, found.training.batch, found.model.heads) == (600, 512, 2)
+
+
 @pytest.mark.parametrize(
-    ("given", "gathered"),
+    ("given", "texts"),
     [
-        (["--prompt", "🐉 loved", "[1,2]"], ["--prompt", '["🐉 loved", "[1,2]"]']),
-        (["--prompt", '["a", "b"]'], ["--prompt", '["a", "b"]']),
-        (["--prompt=-x"], ['--prompt=["-x"]']),
-        (['--prompt=["-x"]'], ['--prompt=["-x"]']),
+        (["--prompt", "🐉 loved", "[1,2]"], ["🐉 loved", "[1,2]"]),
+        (["--prompt", '["a", "b"]'], ["a", "b"]),
+        (["--prompt=-x"], ["-x"]),
+        (['--prompt=["-x"]'], ["-x"]),
+        (["--prompt", "[1]"], ["[1]"]),
+        (["--prompt", "7", "true", "null"], ["7", "true", "null"]),
     ],
 )
-def test_texts_are_taken_as_they_are_written(given, gathered):
-    assert gather_lists(["generate", "run", *given]) == ["generate", "run", *gathered]
+def test_texts_are_taken_as_they_are_written(given, texts):
+    assert parsed("generate", "run", *given).prompt == texts
 
 
-def test_numbers_are_gathered():
-    given = ["attention", "a", "b", "--data", "d", "--length", "512", "1536", "--batch", "2"]
-    gathered = ["attention", '["a", "b"]', "--data", "d", "--length", "[512,1536]", "--batch", "2"]
-    assert gather_lists(given) == gathered
+def test_lists_are_several_words_or_one_list():
+    found = parsed("attention", "a", "b", "--data", "d", "--length", "512", "1536", "--batch", "2")
+    assert (found.runs, found.length, found.batch) == (["a", "b"], [512, 1536], 2)
+    assert parsed("moons", "--heads", "[1,3]").heads == [1, 3]
 
 
 def test_ctrl_c_while_python_cleans_up_is_not_lost():

@@ -5,14 +5,10 @@ Flags come from the signatures and their help from the docstrings. A user's mist
 
 import _thread
 import os
-import re
 import sys
 import threading
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, fields, is_dataclass
-from inspect import signature
-from itertools import takewhile
-from json import dumps, loads
+from collections.abc import Sequence
+from json import dumps
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +16,6 @@ from jsonargparse import auto_cli
 
 from memory_mosaics.apps import demo
 from memory_mosaics.apps.babistories.commands import COMMANDS as BABISTORIES
-from memory_mosaics.apps.babistories.writers import Writer
 from memory_mosaics.apps.explorer import command as explorer
 from memory_mosaics.apps.serve import server
 from memory_mosaics.apps.story_world import generator
@@ -43,7 +38,7 @@ from memory_mosaics.experiments import (
     sweep,
 )
 from memory_mosaics.files import read_json
-from memory_mosaics.parser import FLAGS, Parser, check_arguments, either
+from memory_mosaics.parser import Parser
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus
 from memory_mosaics.training import trainer
@@ -52,8 +47,6 @@ from memory_mosaics.version import __version__
 
 MODEL, TRAINING = ModelArgs(), recipe("memory-mosaic-tiny")[1]
 MACHINE = RuntimeConfig()
-FLAG = re.compile(r"--?[A-Za-z]")  # among the values of a list
-PARSERS_OWN = ("help", "config", "print_config")  # flags
 
 
 def info(model: str, *, json: bool = False) -> None:
@@ -187,88 +180,6 @@ COMMANDS: dict[str, Any] = {
 }
 
 
-def _is_list(value: str, kind: str) -> bool:
-    """Whether it is a list as the parser has it, and not a text in brackets."""
-    try:
-        found = loads(value)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(found, list) and not ("str" in kind and any(not isinstance(each, str) for each in found))
-
-
-def _as_list(values: list[str], kind: str) -> str:
-    return dumps(values, ensure_ascii=False) if "str" in kind else f"[{','.join(values)}]"
-
-
-def _in_full(word: str, names: Collection[str]) -> str:
-    """`--architecture` as `--architectures`, if no other flag begins like that; those of a group want its name."""
-    flag, given, value = word.partition("=")
-    start = flag.removeprefix("--")
-    if start in (flag, "") or start in names:
-        return word
-    meant = [name for name in names if name.startswith(start) and "." not in name.removeprefix(start)]
-    if len(meant) > 1:
-        raise UserError(f"{flag} may be {either(f'--{name}' for name in meant)}; write it in full")
-    return f"--{meant[0]}{given}{value}" if meant else word
-
-
-def gather_lists(arguments: Sequence[str]) -> list[str]:
-    """`--heads 1 3` as `--heads [1,3]`, which is how the parser wants a list; words before the first flag likewise.
-
-    `bench train` is `bench --benchmarks train`, a flag that is true or false may stand alone: `--cpu`, `--by-position`
-    is `--by_position`, and so is `--by`.
-    """
-    rest = [re.sub(r"^--[\w.-]+", lambda flag: "--" + flag[0][2:].replace("-", "_"), word) for word in arguments]
-    gathered = [rest.pop(0)]
-    command = COMMANDS.get(gathered[0])
-    if isinstance(command, dict):
-        gathered += rest[:1]
-        command = command.get(rest.pop(0) if rest else None)
-    parameters = signature(command).parameters if callable(command) else {}
-    kinds = dict.fromkeys(PARSERS_OWN) | {FLAGS.get(name, name): each.annotation for name, each in parameters.items()}
-    if kinds.pop("writer", None):  # given on to it, flag by flag
-        kinds |= {field.name: field.type for field in fields(Writer)}
-    for name, group in tuple(kinds.items()):
-        kinds |= {f"{name}.{field.name}": field.type for field in (fields(group) if is_dataclass(group) else ())}
-    check_arguments(arguments, {"--config"} | {f"--{name.partition('.')[0]}" for name in kinds if "." in name})
-    lists = {
-        f"--{name}": str(kind) for name, kind in kinds.items() if re.match(r"(list|tuple)\[(?!.*\| str)", str(kind))
-    }
-    word = f"--{next(iter(parameters), '')}"  # the first parameter takes the words before any flag
-    if word in lists and parameters[word[2:]].default is None and rest and not rest[0].startswith("-"):
-        rest.insert(0, word)
-    takes_words = any(each.default is each.empty and each.kind is not each.VAR_KEYWORD for each in parameters.values())
-    while rest:
-        kind = lists.get(word, "")
-        values = takewhile(lambda value: not FLAG.match(value) and not _is_list(value, kind), rest)  # noqa: B023
-        values = list(values) if kind else []
-        if values:
-            gathered.append(_as_list(values, kind))
-            del rest[: len(values)]
-        if rest:
-            word = _in_full(rest.pop(0), kinds)
-            name, given, value = word.partition("=")
-            if given and (kind := lists.get(name, "")) and not _is_list(value, kind):
-                word = f"{name}={_as_list([value], kind)}"  # the way to give one that begins with a dash
-            gathered.append(word)
-            if kinds.get(word[2:]) is bool:
-                told = rest and (rest[0].lower() in ("true", "false") or not (takes_words or rest[0].startswith("-")))
-                gathered.append(rest.pop(0).lower() if told else "true")
-    return gathered
-
-
-def with_preset(arguments: list[str]) -> list[str]:
-    """A training preset as the configuration that it stands for; what else is on the command line changes it."""
-    named = [at for at, word in enumerate(arguments) if word.split("=")[0] == "--preset"]
-    if arguments[0] not in ("train", "sweep") or not named:
-        return arguments
-    at = named[-1]
-    _, given, name = arguments[at].partition("=")
-    rest = arguments[1:at] + arguments[at + (1 if given else 2) :]
-    model, training = recipe(name if given else " ".join(arguments[at + 1 : at + 2]))
-    return [arguments[0], "--config", dumps({"model": asdict(model), "training": asdict(training)}), *rest]
-
-
 def _interrupt_again(ignored: Any) -> None:
     """Ctrl-C that came while Python cleaned up, where it cannot be raised, comes again; else it would be lost."""
     if issubclass(ignored.exc_type, KeyboardInterrupt):
@@ -282,12 +193,12 @@ def _interrupt_again(ignored: Any) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 2 for a user's mistake, 130 after Ctrl-C."""
     arguments = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    options: dict[str, Any] = {"prog": "mosaics", "parser_class": Parser, "version": __version__}
+    options: dict[str, Any] = {"prog": "mosaics", "parser_class": Parser, "version": __version__, "allow_abbrev": True}
     if sys.unraisablehook is sys.__unraisablehook__:
         sys.unraisablehook = _interrupt_again
     try:
         with within_memory("these sizes do not fit this machine; choose smaller ones"):
-            results = auto_cli(COMMANDS, args=with_preset(gather_lists(arguments)), **options)
+            results = auto_cli(COMMANDS, args=arguments, **options)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, `head` say, has what it wants
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,14 +1,22 @@
-"""The parser of the command, whose errors are for people: `--environments must be whole numbers, not abc`."""
+"""The parser of the command: jsonargparse, with lists as several words, flags that stand alone, presets, plain errors.
 
-import re
+An argument's type comes from a function's signature; `Parser.add_argument` says how its values are written. Errors are
+one line in words: `--environments must be whole numbers, not abc`.
+"""
+
+import os
 import sys
-from argparse import ArgumentError
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from argparse import SUPPRESS, Action, ArgumentError
+from argparse import ArgumentParser as PlainParser
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from importlib import import_module
+from inspect import Parameter, signature
+from json import loads
 from math import isfinite
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, NoReturn, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
 import yaml
 from jsonargparse import ArgumentParser, Namespace, get_loader, set_loader
@@ -16,19 +24,16 @@ from jsonargparse import ArgumentParser, Namespace, get_loader, set_loader
 from memory_mosaics.config import MAX_SEED
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import check_yaml, read_text
+from memory_mosaics.training.config import recipe
 
 NOUNS = {int: "whole number", float: "number", str: "text", Path: "path"}
-# What jsonargparse says: the last key is the innermost, the first value the wrong one, also of a list.
-KEY = re.compile(r'.*Parser key "(?P<key>[^"]+)":?\s*(?P<why>.*)', re.DOTALL)
-VALUE = re.compile(r"(?:Got value:|Given value:|load config) (.*)")
-
-
+FLAGS = {"--init_from": "--from"}  # whose names Python reserves
 MAX_CONFIG_BYTES = 1 << 20
 LOAD_YAML = get_loader("yaml")
 
 
 def load_yaml(text: str) -> Any:
-    """A value as jsonargparse reads it, of bounded nesting: PyYAML recurses in C, to a segmentation fault."""
+    """Load a value as jsonargparse does, with bounded nesting: PyYAML recurses in C, to a segmentation fault."""
     try:
         check_yaml(text, MAX_CONFIG_BYTES)
         return LOAD_YAML(text)
@@ -39,95 +44,229 @@ def load_yaml(text: str) -> Any:
 set_loader("yaml", load_yaml, (yaml.YAMLError,))
 
 
-def check_arguments(arguments: Sequence[str], flags: Iterable[str]) -> None:
-    """Refuse nested values, and configurations too large, not of text or not regular, before jsonargparse reads them.
+class InvalidValue(TypeError):
+    """A value that is not of its argument's type."""
 
-    `flags` are those that take a file. Other values, such as prompts, need not be YAML.
-    """
-    for word in arguments:
-        with suppress(yaml.YAMLError):
-            check_yaml(word.partition("=")[2] if word.startswith("--") else word)
-    for flag, value in zip(arguments, [*arguments[1:], ""], strict=True):
-        flag, given, inline = flag.partition("=")
-        file = Path(inline if given else value)
+    def __init__(self, action: Action, value: Any):
+        name = action.option_strings[0] if action.option_strings else action.dest
+        super().__init__(f"{name} must be {expected(action)}, not {value}")
+
+
+class ImportModule(Action):
+    """Import a module, which registers the parts of models that it defines."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        sys.path.append(os.getcwd())  # as for a script that is here
         try:
-            there = flag in flags and not file.is_dir() and file.exists()
-        except (OSError, ValueError):  # a text that cannot be a path
-            continue
-        if there:
-            read_text(file, MAX_CONFIG_BYTES)
-
-
-def check_numbers(flag: str, value: Any) -> None:
-    """Refuse what is no number, and whole numbers that PyTorch and NumPy have no room for, wherever they are given."""
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            check_numbers(f"{flag}.{name}" if flag else str(name), inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            check_numbers(flag, inner)
-    elif isinstance(value, float) and not isfinite(value):
-        raise UserError(f"--{flag} must be a finite number, not {value}")
-    elif isinstance(value, int) and abs(value) > MAX_SEED:
-        raise UserError(f"--{flag} must be between {-MAX_SEED} and {MAX_SEED}, not {str(value)[:40]}")
-
-
-FLAGS = {"init_from": "from"}  # whose names Python reserves
+            import_module(values)
+        except Exception as error:  # a module may do anything
+            raise UserError(f"--import {values} fails: {type(error).__name__}: {one_line(error)}") from error
 
 
 class Parser(ArgumentParser):
-    """Says what is wrong in one line, without the usage that `--help` shows."""
+    """Reports an error in one line, without the usage that `--help` shows."""
 
-    def add_function_arguments(self, *arguments: Any, **options: Any) -> Any:
-        added = super().add_function_arguments(*arguments, **options)
-        for action in self._actions:
-            if flag := FLAGS.get(action.dest):
-                self._option_string_actions[f"--{flag}"] = self._option_string_actions.pop(f"--{action.dest}")
-                action.option_strings, action.metavar = [f"--{flag}"], "CHECKPOINT"
-        return added
+    words = ""  # the optional list that the words before any flag are for
 
-    def parse_args(self, *arguments: Any, **options: Any) -> Any:
-        found = super().parse_args(*arguments, **options)
-        if "subcommand" not in found:  # whose parser has checked its own
-            check_numbers("", found.as_dict())
-            for name in self.groups or {}:
-                if name in found and not isinstance(found[name], Namespace):
-                    raise UserError(f"--{name} must be an object with its own values, not {found[name]}")
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        if "version" in options:  # the parser of all commands
+            text = "import a module with parts of your own first: mosaics --import my_mixers train ..."
+            self.add_argument("--import", action=ImportModule, default=SUPPRESS, metavar="MODULE", help=text)
+
+    def add_function_arguments(self, function: Callable[..., Any], *args: Any, **options: Any) -> list[str]:
+        first = next(iter(signature(function).parameters.values()), None)
+        if first and first.kind is Parameter.POSITIONAL_OR_KEYWORD and first.default is None:
+            self.words = first.name if element_type(first.annotation) else ""
+        return super().add_function_arguments(function, *args, **options)
+
+    def add_argument(self, *args: Any, **options: Any) -> Any:  # which jsonargparse's groups of arguments have as well
+        args, options = argument_options(args, options, getattr(self, "words", ""))
+        action: Any = super().add_argument(*args, **options)
+        if isinstance(options.get("nargs"), int):
+            action.instantiate_classes = tuple
+        return action
+
+    def set_defaults(self, *args: dict[str, Any], **defaults: Any) -> None:
+        given = {name: value for each in (*args, defaults) for name, value in each.items()}
+        super().set_defaults({name: list(each) if isinstance(each, tuple) else each for name, each in given.items()})
+
+    def parse_args(self, args: Any = None, *rest: Any, **options: Any) -> Any:
+        name = None
+        if args is not None and "--preset" in self._option_string_actions:
+            name = PRESET.parse_known_args(args)[0].preset
+        if name is not None:
+            model, training = recipe(name)
+            self.set_defaults(model=asdict(model), training=asdict(training))
+        found = super().parse_args(args, *rest, **options)
+        if found.get("preset") != name:
+            raise UserError(f"preset {found.preset}: give it as the flag --preset, or its values as model and training")
+        if name is not None:
+            found.preset = None  # its values are those of `model` and `training` now
         return found
+
+    def _parse_optional(self, arg_string: str) -> Any:
+        """`--by-position` is `--by_position`."""
+        flag, equals, value = arg_string.partition("=")
+        if flag.startswith("--"):
+            arg_string = f"--{flag[2:].replace('-', '_')}{equals}{value}"
+        return super()._parse_optional(arg_string)
+
+    def _get_option_tuples(self, option_string: str) -> Any:
+        """`--arch` is `--architectures`; those of a group want its name."""
+        start = option_string.partition("=")[0]
+        found = super()._get_option_tuples(option_string)
+        return [each for each in found if "." not in each[1].removeprefix(start) and not each[1].endswith("+")]
+
+    def _match_argument(self, action: Action, arg_strings_pattern: str) -> int:
+        """`--json MODEL`: a flag that is true or false leaves another word to the arguments without a flag."""
+        words = any(not each.option_strings and each.nargs != "*" for each in self._actions)
+        if words and action.option_strings and action.nargs == "?":
+            flag, *following = self.args[-len(arg_strings_pattern) - 1 :]
+            alone = action.dest.startswith(flag[2:].replace("-", "_"))  # not --json=false
+            if alone and following and following[0].lower() not in ("true", "false"):
+                return 0
+        return super()._match_argument(action, arg_strings_pattern)
+
+    def _get_values(self, action: Action, arg_strings: list[str]) -> Any:
+        """The words of an argument, if they are of its type; a list may be one word, `[1,3]`."""
+        values = super()._get_values(action, arg_strings)
+        if takes_config(action):
+            check_config(action, values)
+        elif hasattr(action, "_typehint"):
+            if takes_list(action) and len(values) == 1 and (items := json_list(values[0], action)) is not None:
+                values = items
+            check_type(action, values)
+        return values
+
+    def _check_value_key(self, action: Action, value: Any, key: str, cfg: Any, append: bool = False) -> Any:
+        if takes_config(action) and not isinstance(value, str | Mapping | Namespace):
+            raise InvalidValue(action, value)
+        if hasattr(action, "_typehint"):
+            check_type(action, value)
+        return super()._check_value_key(action, value, key, cfg, append=append)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:  # type: ignore[override]
         command = self.prog.replace(" [options]", "")
         where = "--help" if command == "mosaics" else f"{command} --help"
-        print(f"mosaics: {one_line(ValueError(self._in_words(message, ex)))} (see {where})", file=sys.stderr)
+        cause: BaseException | None = ex
+        while cause and not isinstance(cause, InvalidValue):
+            cause = cause.__cause__ or cause.__context__
+        if cause:
+            message = str(cause)
+        elif isinstance(ex, ArgumentError) and ex.argument_name:
+            message = f"{ex.argument_name}: {ex.message}"
+        print(f"mosaics: {one_line(ValueError(message))} (see {where})", file=sys.stderr)
         raise SystemExit(2)
 
-    def _in_words(self, message: str, ex: Exception | None) -> str:
-        """Which flag must be what, and is not."""
-        if isinstance(ex, ArgumentError) and str(ex.argument_name).startswith("--"):
-            key, why, told = str(ex.argument_name).split("/")[0][2:], ex.message, ", and nothing follows it"
-        elif found := KEY.match(message):
-            key, why = found.groups()
-            told = f", not {given[1]}" if (given := VALUE.search(why)) else ""
-        else:
-            return message
-        action = next((each for each in self._actions if each.dest == key), None)
-        kind = getattr(action, "_typehint", getattr(action, "basetype", None))
-        if action and not action.option_strings:
-            return f"{key} must be {wanted(kind)}, named before any flag{told}"
-        return f"--{key} must be {wanted(kind)}{told}" if kind else f"--{key}: {why}"
+
+PRESET = PlainParser(add_help=False, exit_on_error=False)  # reads one flag first, whose values others then change
+PRESET.add_argument("--preset", nargs="?")
 
 
-def wanted(kind: Any, *, many: bool = False) -> str:
-    """What a value of a type is, in words."""
-    origin, parts = get_origin(kind), [part for part in get_args(kind) if part is not NoneType]
-    if kind is bool or origin is Literal:
+def argument_options(args: Any, options: dict[str, Any], words: str) -> tuple[Any, dict[str, Any]]:
+    """How the values of an argument's type are written: the arguments of `add_argument`, with nargs and names."""
+    hint = options.get("type", getattr(options.get("action"), "_typehint", None))
+    if element := element_type(hint):
+        count = len(get_args(hint)) if get_origin(hint) is tuple else "+"
+        default = options.get("default")
+        options = options | {"type": element, "nargs": count}
+        options |= {"default": list(default)} if default else {}
+        options.pop("action", None)
+        args = args[:1]  # without jsonargparse's --NAME+
+        if args == (f"--{words}",):
+            args, options["nargs"] = (words,), "*"
+    elif hint is bool:
+        options = options | {"nargs": "?", "const": True}
+    if args[0] in FLAGS:
+        options |= {"dest": args[0][2:], "metavar": "CHECKPOINT"}
+        args = (FLAGS[args[0]],)
+    return args, options
+
+
+def element_type(hint: Any) -> Any:
+    """The type of the elements of a list or tuple, or of None or a list; None for other types."""
+    if get_origin(hint) in (Union, UnionType):
+        parts = [part for part in get_args(hint) if part is not NoneType]
+        hint = parts[0] if len(parts) == 1 else None
+    return get_args(hint)[0] if get_origin(hint) in (list, tuple) else None
+
+
+def takes_list(action: Action) -> bool:
+    return action.nargs in ("+", "*") or isinstance(action.nargs, int)
+
+
+def takes_config(action: Action) -> bool:
+    """Whether the value is a configuration: `--config`, or the flag of a group such as `--training`."""
+    return action.dest == "config" or hasattr(action, "basetype")
+
+
+def check_config(action: Action, value: str) -> None:
+    """Refuse configurations that are too large, no text or not regular, before jsonargparse reads them."""
+    try:
+        exists = not Path(value).is_dir() and Path(value).exists()
+    except (OSError, ValueError):  # a text that cannot be a path
+        exists = False
+    if exists:
+        read_text(Path(value), MAX_CONFIG_BYTES)
+        return
+    try:
+        check_yaml(value)
+        if isinstance(load_yaml(value), Mapping):
+            return
+    except yaml.YAMLError:
+        pass
+    raise InvalidValue(action, value)
+
+
+def check_type(action: Any, values: Any) -> None:
+    """Refuse a value, or an element of a list, that is not of the argument's type or beyond what PyTorch takes."""
+    several = takes_list(action)
+    if several and not isinstance(values, list | tuple | None):
+        raise InvalidValue(action, values)
+    for value in (values or ()) if several else (values,):
+        try:
+            found = action._check_type([value])[0] if several else action._check_type(value)
+        except (TypeError, ValueError):
+            raise InvalidValue(action, value) from None
+        flag = action.option_strings[0] if action.option_strings else action.dest
+        for number in found if isinstance(found, list) else (found,):
+            if isinstance(number, float) and not isfinite(number):
+                raise UserError(f"{flag} must be a finite number, not {number}")
+            if isinstance(number, int) and abs(number) > MAX_SEED:
+                raise UserError(f"{flag} must be between {-MAX_SEED} and {MAX_SEED}, not {str(number)[:40]}")
+
+
+def json_list(word: str, action: Any) -> list[Any] | None:
+    """The list that a word is, unless it is one of several texts."""
+    try:
+        found = loads(word)
+    except (ValueError, RecursionError):
+        return None
+    texts = action._typehint is str
+    return (
+        found if isinstance(found, list) and not (texts and any(not isinstance(each, str) for each in found)) else None
+    )
+
+
+def expected(action: Any) -> str:
+    """What a value of an argument is, in words."""
+    if takes_config(action):
+        return "a YAML file or JSON object"
+    if not takes_list(action):
+        return in_words(action._typehint)
+    count = f"{action.nargs} " if isinstance(action.nargs, int) else ""
+    return f"{count}{NOUNS[action._typehint]}s"
+
+
+def in_words(hint: Any) -> str:
+    """What a value of a type is."""
+    parts = [part for part in get_args(hint) if part is not NoneType]
+    if hint is bool or get_origin(hint) is Literal:
         return either(parts or ("true", "false"))
-    if origin in (list, tuple):
-        return f"{len(parts) if origin is tuple else ''} {wanted(parts[0], many=True)}".strip()
-    if parts:
-        return either(map(wanted, parts))
-    noun = NOUNS.get(kind, "YAML file or JSON object")
-    return f"{noun}s" if many else f"a {noun}"
+    if get_origin(hint) is list:
+        return f"{NOUNS[parts[0]]}s"
+    return either(map(in_words, parts)) if parts else f"a {NOUNS[hint]}"
 
 
 def either(names: Iterable[str]) -> str:
