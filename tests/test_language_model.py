@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -6,7 +7,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from memory_mosaics.config import MixerConfig
 from memory_mosaics.language_model import (
+    GAIN,
     LanguageModel,
     LanguageModelConfig,
     map_state,
@@ -188,7 +191,7 @@ def test_every_preset_builds():
         assert count(preset(name))["total"] > 0
 
 
-def test_initial_deviations():
+def test_initial_standard_deviations():
     model = LanguageModel(preset("memory-mosaic-tiny"))
     block = model.blocks[0]
     assert block.sequence_mixer.key.map.weight.std().item() == pytest.approx(128**-0.5, rel=0.05)
@@ -199,6 +202,33 @@ def test_initial_deviations():
     block = LanguageModel(preset("transformer-tiny", width=384, heads=6)).blocks[0]
     for matrix in (block.sequence_mixer.query, block.sequence_mixer.key.map, block.channel_mixer.expand):
         assert matrix.weight.std().item() == pytest.approx(0.025, rel=0.05)
+
+
+def test_initial_values_follow_declared_roles_and_depth():
+    """A user's mixer: a subclass of nn.Linear is a matrix, a declared residual map is scaled, depth is passed on."""
+
+    class Mixer(torch.nn.Module):
+        init_roles: ClassVar = {"last": "residual"}
+
+        def __init__(self):
+            super().__init__()
+            self.first = type("Special", (torch.nn.Linear,), {})(256, 256)
+            self.last = torch.nn.Linear(256, 256)
+
+        def reset_at_depth(self, layer, layers):
+            self.depth = layer, layers
+
+    class MixerConfigOfMine(MixerConfig):
+        def build(self, width, *, dropout=0.0, bias=False):
+            return Mixer()
+
+    config = LanguageModelConfig(vocabulary=9, width=256, blocks=2, sequence_mixer=MixerConfigOfMine())
+    for init, first, last in (("default", GAIN / 16, 0.01), ("gpt2", 0.02, 0.01), ("gpt2-channel", 0.02, 0.02)):
+        mixers = [block.sequence_mixer for block in LanguageModel(replace(config, init=init)).blocks]
+        assert [mixer.depth for mixer in mixers] == [(0, 2), (1, 2)]
+        assert mixers[0].first.weight.std().item() == pytest.approx(first, rel=0.05)
+        assert mixers[1].last.weight.std().item() == pytest.approx(last, rel=0.05)
+        assert not mixers[0].first.bias.any()
 
 
 @pytest.mark.parametrize("heads", [1, 4, 16])

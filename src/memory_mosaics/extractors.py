@@ -105,6 +105,8 @@ class Linear(nn.Module):
 class LeakyAverage(nn.Module):
     """k_T = Norm(k-_T),  k-_T = W x_T + lambda k-_{T-1}: the keys of equation 6."""
 
+    init_roles: ClassVar = {"map": "normalised"}
+
     peek = 0
 
     def __init__(self, width: int, heads: int, *, head_width: int, bias: bool = False):
@@ -132,6 +134,7 @@ class Taps(nn.Module):
     With back = 0 and peek = 1 these are the values of equation 6; the two taps start as c and 1 - c, c random.
     """
 
+    init_roles: ClassVar = {"": "taps", "map": "normalised"}
     param_specs: ClassVar = {"taps": SENSITIVE}
 
     def __init__(
@@ -173,6 +176,8 @@ class Taps(nn.Module):
 
 class Convolution(nn.Module):
     """phi_T = Norm(sum_j W_j x_{T+j}),  j from -back to peek: a full matrix for every tap."""
+
+    init_roles: ClassVar = {"map": "normalised"}
 
     def __init__(
         self,

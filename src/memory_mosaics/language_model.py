@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, ClassVar, Literal, get_args, get_type_hints
 
 import torch
 import torch.nn.functional as F
@@ -20,12 +20,9 @@ from torch.utils.checkpoint import checkpoint
 
 from memory_mosaics.config import MixerConfig, at_least, at_most, check_sizes, from_plain
 from memory_mosaics.errors import UserError, within_memory
-from memory_mosaics.extractors import Convolution, LeakyAverage, Taps
-from memory_mosaics.memory import PersistentMemory
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.ops.cross_entropy import linear_cross_entropy
 from memory_mosaics.runtime import check_memory
-from memory_mosaics.scales import Decay, Scale
 from memory_mosaics.shapes import Bool, Float, Int
 from memory_mosaics.stores import State
 
@@ -146,6 +143,8 @@ OUTPUT_NORMS = {"layer": nn.LayerNorm, "scaled": ScaledNorm, "none": lambda widt
 class LanguageModel(nn.Module):
     """Tokens to the logits of the next token. State: that of the positions, then one of every block."""
 
+    init_roles: ClassVar = {"head": "embedding"}
+
     def __init__(self, config: LanguageModelConfig):
         super().__init__()
         self.config = config
@@ -161,8 +160,6 @@ class LanguageModel(nn.Module):
         self._gradient_checkpointing_func: Callable[..., Any] = _checkpoint
         if config.init != "as-built":
             initialise(self)
-        if config.init in REINITIALISE:
-            REINITIALISE[config.init](self)
 
     def forward(
         self, tokens: Int[Tensor, "B T"], state: tuple | None = None, mask: Tensor | None = None
@@ -297,72 +294,89 @@ def map_state(function: Callable[[Tensor], Tensor], state: Any) -> Any:
     return function(state) if isinstance(state, Tensor) else tuple(map_state(function, part) for part in state)
 
 
-def initialise(model: nn.Module) -> None:
-    """Every initial value of a model, in one place.
+Roles = dict[Any, str]  # by module
+TORCH_ROLES = {nn.Linear: "hidden", nn.Embedding: "embedding"}  # of PyTorch's modules, unless their owner declares one
+MATRICES = ("hidden", "normalised", "residual", "embedding")
 
-    Matrices are normal with deviation gain / sqrt(inputs). The gain is 1 where a norm follows, as in the authors' code,
-    and about a half elsewhere: 0.018 at GPT-2's width, where GPT-2 has 0.02. Embeddings and the output matrix have 0.02
-    at any width, and so has the last map of each mixer, divided by sqrt(2 blocks) since what they add adds up. Scales,
-    decays, taps and slots say their own beginning, and a module whose initial values depend on its depth has
-    `reset_at_depth(layer, layers)`, called with the number of its block. docs/LOG.md has what was tried.
+
+def initialise(model: LanguageModel) -> None:
+    """Draw a model's initial values: the default ones, then those of the scheme that its config names.
+
+    Modules set in their own `reset_parameters` what depends on nothing but themselves. What depends on the whole model
+    they declare by role in `init_roles`, for themselves ("") or for modules they hold: a map before a norm is
+    "normalised", one whose output is added to the residual "residual", any other "hidden". A module whose values depend
+    on its depth has `reset_at_depth(layer, layers)`. docs/LOG.md has what was tried.
     """
-    blocks = [module for module in model.modules() if isinstance(module, Block)]
-    normed = {module.map for module in model.modules() if isinstance(module, LeakyAverage | Taps | Convolution)}
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-            std = (1.0 if module in normed else GAIN) / module.in_features**0.5
-            if name.endswith(("combine", "combine.map")):
-                std = 0.02 / (2 * max(len(blocks), 1)) ** 0.5
-            nn.init.normal_(module.weight, std=0.02 if name == "head" else std)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=0.02)
-        elif isinstance(module, nn.LayerNorm | Scale | Decay | Taps | PersistentMemory):
-            module.reset_parameters()
-    for layer, block in enumerate(blocks):
+    declared: Roles = {}
+    for module in model.modules():
+        own = (role for kind, role in TORCH_ROLES.items() if isinstance(module, kind))
+        declared.setdefault(module, next(own, ""))
+        for name, role in getattr(module, "init_roles", {}).items():
+            declared[getattr(module, name) if name else module] = role
+    roles = {module: declared[module] for module in model.modules()}
+    for scheme in dict.fromkeys(("default", model.config.init)):
+        SCHEMES[scheme](model, roles)
+    for layer, block in enumerate(model.blocks):
         for module in block.modules():
             if hasattr(module, "reset_at_depth"):
-                module.reset_at_depth(layer, len(blocks))  # type: ignore[operator]
+                module.reset_at_depth(layer, len(model.blocks))  # type: ignore[operator]
 
 
-def _pytorch(model: LanguageModel) -> None:
+def _default(model: LanguageModel, roles: Roles) -> None:
+    """Matrices have standard deviation gain / sqrt(inputs). The gain is 1 before a norm, as in the authors' code, and
+    about a half elsewhere: 0.018 at GPT-2's width, where GPT-2 has 0.02. Embeddings and the output matrix have 0.02 at
+    any width, and so have residual maps, divided by sqrt(2 blocks) since their outputs add up.
+    """
+    residual = 0.02 / (2 * len(model.blocks)) ** 0.5
+    for module, role in roles.items():
+        if role in ("slots", "taps"):
+            module.reset_parameters()
+        elif role in MATRICES:
+            inputs = module.weight.shape[1]
+            stds = {"hidden": GAIN / inputs**0.5, "normalised": 1 / inputs**0.5, "residual": residual}
+            nn.init.normal_(module.weight, std=stds.get(role, 0.02))
+            if getattr(module, "bias", None) is not None:
+                nn.init.zeros_(module.bias)
+
+
+def _pytorch(model: LanguageModel, roles: Roles) -> None:
     """PyTorch's own matrices and embeddings, as in Bietti et al. 2023."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
+    for module, role in roles.items():
+        if role in MATRICES:
             module.reset_parameters()
 
 
-def _gpt2(model: LanguageModel, *, kinds: tuple[str, ...] = ("sequence_mixer", "channel_mixer")) -> None:
-    """All matrices 0.02, the last map of these mixers divided by sqrt(2 blocks), as in RegBench's baselines."""
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
-            last = name.endswith(".combine") and any(kind in name for kind in kinds)
-            nn.init.normal_(module.weight, std=0.02 / (2 * len(model.blocks)) ** 0.5 if last else 0.02)
+def _gpt2(model: LanguageModel, roles: Roles, *, scale_sequence_mixers: bool = True) -> None:
+    """All matrices 0.02, residual maps divided by sqrt(2 blocks), as in RegBench's baselines."""
+    mixers: list[Any] = [] if scale_sequence_mixers else [block.sequence_mixer for block in model.blocks]
+    unscaled = {module for mixer in mixers for module in mixer.modules()}
+    for module, role in roles.items():
+        if role in MATRICES:
+            scaled = role == "residual" and module not in unscaled
+            nn.init.normal_(module.weight, std=0.02 / (2 * len(model.blocks)) ** 0.5 if scaled else 0.02)
 
 
-def _authors(model: LanguageModel) -> None:
+def _authors(model: LanguageModel, roles: Roles) -> None:
     """The authors' for RegBench, which memorise less than this library's: slots of unit norm, matrices 1/sqrt(inputs),
-    divided by sqrt(blocks) where they are the last of a mixer; beta is e^2, other scales are e^-1/2.
+    divided by sqrt(blocks) where they are residual maps; beta is e^2, other scales are e^-1/2.
     """
-    width, blocks = model.config.width, len(model.blocks)
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-            last = name.endswith("combine.map")
-            nn.init.normal_(module.weight, std=module.in_features**-0.5 / (blocks**0.5 if last else 1))
-        elif isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=width**-0.5)
-        elif isinstance(module, PersistentMemory):
+    module: Any
+    for module, role in roles.items():
+        if role in MATRICES:
+            depth = len(model.blocks) ** 0.5 if role == "residual" else 1
+            nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5 / depth)
+        elif role == "slots":
             for slots in (module.keys, module.values):
                 nn.init.normal_(slots, std=slots.shape[-1] ** -0.5)
-        elif isinstance(module, Scale):
-            module.set(torch.full_like(module.theta, math.e**2 if name.endswith("sharpness") else math.e**-0.5))
+        elif role in ("sharpness", "scale"):
+            module.set(torch.full_like(module.theta, math.e**2 if role == "sharpness" else math.e**-0.5))
 
 
-REINITIALISE: dict[str, Callable[[LanguageModel], None]] = {
+SCHEMES: dict[str, Callable[[LanguageModel, Roles], None]] = {
+    "default": _default,
     "pytorch": _pytorch,
     "gpt2": _gpt2,
-    "gpt2-channel": partial(_gpt2, kinds=("channel_mixer",)),
+    "gpt2-channel": partial(_gpt2, scale_sequence_mixers=False),
     "authors": _authors,
 }
 

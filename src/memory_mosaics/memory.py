@@ -17,7 +17,7 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from math import e
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -90,6 +90,8 @@ def _same_memories(name: str, new: Tensor, stored: Tensor) -> None:
 class Combine(nn.Module):
     """The combining layer: the answers of all heads, each with its trained scale, through one matrix."""
 
+    init_roles: ClassVar = {"map": "residual", "scale": "scale"}
+
     def __init__(self, width: int, heads: int, *, head_width: int, bias: bool = False, scale: float = e**-0.5):
         super().__init__()
         self.scale = Scale(heads, initial=scale)
@@ -117,6 +119,8 @@ class ContextualMemory(nn.Module):
     At time T each memory answers its key k_T from the pairs stored before (equation 7); the pair (k_T, v_T) is stored
     once the `value.peek` inputs that v_T depends on have come. State: the extractors' own, then what is stored.
     """
+
+    init_roles: ClassVar = {"sharpness": "sharpness"}
 
     def __init__(
         self,
@@ -176,6 +180,8 @@ class PersistentMemory(nn.Module):
     With `memories` > 1 each head asks several memories and takes the mean of their answers. The stored keys are not
     normalised. State: the key extractor's own.
     """
+
+    init_roles: ClassVar = {"": "slots", "sharpness": "sharpness"}
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ Attention is `recall` with queries of its own and pairs visible from their own t
 
 import math
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -105,6 +105,8 @@ class Attention(nn.Module):
 
     State: the key extractor's own, then what is stored.
     """
+
+    init_roles: ClassVar = {"combine": "residual"}
 
     def __init__(
         self,

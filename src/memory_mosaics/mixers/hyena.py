@@ -102,6 +102,8 @@ class Hyena(nn.Module):
     (B, C, W) and how many there are (B).
     """
 
+    init_roles: ClassVar = {"combine": "residual"}
+
     def __init__(self, width: int, *, length: int, hidden: int, short: int, bias: bool = False):
         super().__init__()
         self.expand = nn.Linear(width, 3 * width, bias=bias)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -127,6 +128,8 @@ class LinearTransformer(nn.Module):
     State: S. In training, `dropout` forgets scores between tokens of one call; what a state holds, it holds.
     """
 
+    init_roles: ClassVar = {"combine": "residual"}
+
     def __init__(self, width: int, heads: int, *, dropout: float = 0.0, bias: bool = False):
         super().__init__()
         self.heads, self.dropout = heads, dropout
@@ -159,6 +162,8 @@ class RetNet(nn.Module):
     A_ts = q_t . k_s gamma^(t-s) / sqrt(sum_s gamma^(t-s)), divided by max(1, |sum_s A_ts|). The sum over s is what a
     value of one would find, so S has one column more for it. State: S, and how many tokens each row has seen.
     """
+
+    init_roles: ClassVar = {"combine": "residual"}
 
     def __init__(self, width: int, heads: int, *, bias: bool = False):
         super().__init__()
@@ -201,6 +206,8 @@ class GLA(nn.Module):
 
     Keys are half as wide as values. Biases stand where the paper has them, whatever the model's.
     """
+
+    init_roles: ClassVar = {"combine": "residual"}
 
     def __init__(self, width: int, heads: int):
         super().__init__()

@@ -30,6 +30,7 @@ from memory_mosaics.stores import State
 class Mamba(nn.Module):
     """State: the last inputs of the short convolution, then h."""
 
+    init_roles: ClassVar = {"combine": "residual"}
     param_specs: ClassVar = {"A_log": SENSITIVE, "D": NO_DECAY, "dt_offset": ParamSpec(keep_fp32=True)}
 
     def __init__(self, width: int, *, states: int, taps: int, expansion: int, bias: bool = False):

@@ -1,6 +1,7 @@
 """The feed-forward network of GPT-2 (Radford et al. 2019): the channel mixer that persistent memories replace."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,6 +13,8 @@ from memory_mosaics.stores import State
 
 class MLP(nn.Module):
     """Two matrices around a GELU in the tanh form that GPT-2 was trained with. It has no state."""
+
+    init_roles: ClassVar = {"combine": "residual"}
 
     def __init__(self, width: int, *, expansion: int = 4, bias: bool = False):
         super().__init__()

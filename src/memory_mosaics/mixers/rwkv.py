@@ -13,6 +13,7 @@ a and b leave the range of floats. What is kept is the average a / b and log b, 
 
 from dataclasses import dataclass
 from math import log
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,8 @@ CHANNELS = ("time_decay", "time_first", "mix_key", "mix_value", "mix_receptance"
 
 class RWKV(nn.Module):
     """Time mixing; no map has a bias. State: the last input, then a / b and log b of every channel."""
+
+    init_roles: ClassVar = {"combine": "residual"}
 
     def __init__(self, width: int, *, as_published: bool = False):
         super().__init__()

@@ -207,6 +207,8 @@ class ShiftSSM(nn.Module):
 class S4D(nn.Module):
     """A diagonal state space of each channel, a GELU, a matrix. State: h."""
 
+    init_roles: ClassVar = {"combine": "residual"}
+
     def __init__(self, width: int, pairs: int, *, bias: bool = False):
         super().__init__()
         self.ssm = DiagonalSSM(width, pairs, spectrum=inverse_spectrum, discretise=zero_order_hold, shared=True)
@@ -224,6 +226,8 @@ class H3(nn.Module):
 
     State: the keys that the shift still holds, then h.
     """
+
+    init_roles: ClassVar = {"combine": "residual"}
 
     def __init__(self, width: int, pairs: int, *, shift: int, bias: bool = False):
         super().__init__()
