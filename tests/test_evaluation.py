@@ -12,7 +12,7 @@ import memory_mosaics.apps.story_world  # noqa: F401 - registers stories:COUNT
 from memory_mosaics import evaluation
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError
-from memory_mosaics.evaluation import evaluate, sample, smooth, token_losses
+from memory_mosaics.evaluation import evaluate, sample_windows, smooth, token_losses
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.models import PRESETS, architecture_name, memory_mosaic, preset, transformer
 from memory_mosaics.runtime import RuntimeConfig
@@ -42,27 +42,28 @@ def test_losses_are_those_of_all_logits_at_once(trained, monkeypatch):
         logits = trained.model(tokens[:, :-1])[0]
     wanted = F.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
     for at_once in (1, 5 * 257, 1 << 25):
-        monkeypatch.setattr(evaluation, "LOGITS", at_once)
+        monkeypatch.setattr(evaluation, "MAX_LOGITS", at_once)
         torch.testing.assert_close(token_losses(trained.model, tokens[:, :-1], tokens[:, 1:]), wanted)
 
 
 def test_numbers_are_those_of_a_direct_computation(trained, corpus):
-    text = sample(corpus, length=24, count=7)
+    text = sample_windows(corpus, length=24, count=7)
     measured = evaluate(trained, text, batch=3)
     rows = torch.stack([torch.from_numpy(text.tokens[at : at + 25].astype(np.int64)) for at in text.starts])
     losses = token_losses(trained.model, rows[:, :-1], rows[:, 1:]).double().numpy()
-    assert (measured.windows, measured.tokens, len(set(text.starts))) == (7, 7 * 24, 7)
-    np.testing.assert_allclose(measured.by_position, losses.mean(axis=0), rtol=1e-6)
+    summary, curves = measured.summary(), measured.curves()
+    assert (summary["windows"], summary["tokens"], len(set(text.starts))) == (7, 7 * 24, 7)
+    np.testing.assert_allclose(curves["by_position"], losses.mean(axis=0), rtol=1e-6)
     within = 1.959964 * losses.std(axis=0, ddof=1) / math.sqrt(7)
-    np.testing.assert_allclose(measured.by_position_within, within, rtol=1e-4)
+    np.testing.assert_allclose(curves["by_position_within"], within, rtol=1e-4)
     assert measured.loss == pytest.approx(losses.mean())
-    assert measured.loss_within == pytest.approx(1.959964 * losses.mean(axis=1).std(ddof=1) / math.sqrt(7), rel=1e-4)
-    assert measured.perplexity == pytest.approx(math.exp(losses.mean()))
+    assert summary["loss_within"] == pytest.approx(1.959964 * losses.mean(axis=1).std(ddof=1) / math.sqrt(7), rel=1e-4)
+    assert summary["perplexity"] == pytest.approx(math.exp(losses.mean()))
     letters = int((rows[:, 1:] != 256).sum())
-    assert measured.bytes == letters
-    assert measured.bits_per_byte == pytest.approx(losses.sum() / math.log(2) / letters)
-    assert measured.between(10, 20) == pytest.approx(losses[:, 10:20].mean())
-    assert measured.between(20, 25) is None
+    assert summary["bytes"] == letters
+    assert summary["bits_per_byte"] == pytest.approx(losses.sum() / math.log(2) / letters)
+    assert measured.mean_between(10, 20) == pytest.approx(losses[:, 10:20].mean())
+    assert measured.mean_between(20, 25) is None
 
 
 def test_it_is_the_loss_that_training_measures(corpus, tmp_path):
@@ -73,12 +74,12 @@ def test_it_is_the_loss_that_training_measures(corpus, tmp_path):
     said = trainer.train(run)
     trained = LoadedModel.open(tmp_path / "run")
     for split in ("valid", "train"):
-        measured = evaluate(trained, sample(corpus, split=split, length=24, count=9), batch=2)
+        measured = evaluate(trained, sample_windows(corpus, split=split, length=24, count=9), batch=2)
         assert measured.loss == pytest.approx(said[f"{split}_loss"], abs=1e-6)
 
 
 def test_all_windows_lie_side_by_side(corpus):
-    text = sample(corpus, length=100)
+    text = sample_windows(corpus, length=100)
     assert list(text.starts) == [100 * number for number in range(len(text))]
     assert 0 <= len(text.tokens) - 1 - 100 * len(text) < 100
     assert sum(len(rows) for rows in text.batches(7, length=100)) == len(text)
@@ -86,7 +87,7 @@ def test_all_windows_lie_side_by_side(corpus):
 
 def test_overlapping_windows_are_as_many_as_asked_for(corpus):
     tokens = len(corpus.tokens("valid"))
-    text = sample(corpus, length=100, count=tokens // 2, overlap=True)
+    text = sample_windows(corpus, length=100, count=tokens // 2, overlap=True)
     assert len(set(text.starts)) == tokens // 2
     assert all(len(row) == 101 for rows in text.batches(50, length=100) for row in rows)
 
@@ -95,15 +96,15 @@ def test_windows_begin_with_documents_and_stay_within(tmp_path):
     (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(TEXTS))
     corpus = corpora.run([str(tmp_path / "a.txt")], out=tmp_path / "corpus", tokenizer="bytes", valid_share=0.0)
     documents = {len(text.encode()): text for text in TEXTS}
-    text = sample(corpus, split="train", length=16, at_documents=True)
+    text = sample_windows(corpus, split="train", length=16, at_documents=True)
     found = [bytes(row[:16].tolist()).decode(errors="ignore") for [row] in text.batches(1, length=16)]
     assert found == [text.encode()[:16].decode(errors="ignore") for text in TEXTS if len(text.encode()) >= 16]
     longest = max(documents)
-    [row] = next(sample(corpus, split="train", length=longest, at_documents=True).batches(1, length=longest))
+    [row] = next(sample_windows(corpus, split="train", length=longest, at_documents=True).batches(1, length=longest))
     assert bytes(row[:-1].tolist()).decode() == documents[longest]
     assert row[-1] == 256, "the last token to predict is the end of the text"
     with pytest.raises(UserError, match=f"the longest has {longest}; take a shorter --length"):
-        sample(corpus, split="train", length=longest + 1, at_documents=True)
+        sample_windows(corpus, split="train", length=longest + 1, at_documents=True)
 
 
 @pytest.mark.parametrize("kind", ["bytes", "bpe"])
@@ -121,18 +122,19 @@ def test_bytes_are_those_of_the_text(tmp_path, kind):
 
 
 def test_learned_positions_are_read_up_to_the_last_of_them(trained, corpus):
-    text = sample(corpus, length=30, count=5)
+    text = sample_windows(corpus, length=30, count=5)
     learned = replace(trained, model=LanguageModel(transformer(**SIZE)).eval())
     short, long = evaluate(learned, text), evaluate(trained, text)
-    assert (len(short.by_position), len(long.by_position)) == (24, 30)
-    assert (short.tokens, short.bytes < long.bytes) == (5 * 24, True)
+    assert [len(measured.curves()["by_position"]) for measured in (short, long)] == [24, 30]
+    assert (short.summary()["tokens"], short.bytes < long.bytes) == (5 * 24, True)
     first = evaluate(learned, replace(text, length=24))
-    np.testing.assert_allclose(short.by_position, first.by_position)  # the same windows
+    np.testing.assert_allclose(short.curves()["by_position"], first.curves()["by_position"])  # the same windows
 
 
 def test_of_one_window_no_band_is_known(trained, corpus):
-    measured = evaluate(trained, sample(corpus, length=24, count=1))
-    assert measured.by_position_within is measured.loss_within is measured.smoothed_within is None
+    measured = evaluate(trained, sample_windows(corpus, length=24, count=1))
+    intervals = measured.summary() | measured.curves()
+    assert [intervals[f"{name}_within"] for name in ("loss", "by_position", "smoothed")] == [None] * 3
 
 
 def test_a_smoothed_curve_keeps_what_is_straight_and_its_ends():
@@ -148,13 +150,13 @@ def test_a_model_that_is_broken_is_named(trained, corpus):
     with torch.no_grad():
         trained.model.embedding.weight.fill_(torch.nan)
     with pytest.raises(UserError, match="the loss of it is nan"):
-        evaluate(trained, sample(corpus, length=24, count=2))
+        evaluate(trained, sample_windows(corpus, length=24, count=2))
 
 
 @pytest.mark.parametrize("options", [{"length": 0}, {"count": 0}, {"length": 10**6}, {"split": "test"}])
 def test_windows_that_cannot_be(corpus, options):
     with pytest.raises(UserError):
-        sample(corpus, **options)
+        sample_windows(corpus, **options)
 
 
 def test_models_are_called_by_their_kind():

@@ -23,7 +23,6 @@ from memory_mosaics.benchmarks import bench
 from memory_mosaics.checkpoint import STEP
 from memory_mosaics.errors import UserError, one_line, within_memory
 from memory_mosaics.experiments import (
-    anchors,
     attention,
     curves,
     evaluate,
@@ -167,7 +166,7 @@ COMMANDS: dict[str, Any] = {
     "lm-eval": lm_eval.run,
     "serve": server.serve,
     "evaluate": evaluate.run,
-    "anchors": anchors.run,
+    "anchors": evaluate.run_anchors,
     "attention": attention.run,
     "figures": gallery.run,
     "curves": curves.run,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from memory_mosaics import evaluation
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.cli import main
+from memory_mosaics.evaluation import sample_windows
 from memory_mosaics.experiments import attention
 from memory_mosaics.inspection import retrieval_weights, retrievals
 from memory_mosaics.text.corpus import Corpus
@@ -21,7 +21,7 @@ def study(place, out, *names, **options):
 @pytest.mark.parametrize("name", ["mosaic", "rotary"])
 def test_means_are_those_of_the_sequences_one_by_one(place, name):
     trained = LoadedModel.open(place / name)
-    text = evaluation.sample(Corpus.open(place / "corpus"), length=30, count=7, overlap=True)
+    text = sample_windows(Corpus.open(place / "corpus"), length=30, count=7, overlap=True)
     [block] = attention.measure(trained, text, batch=3)
     weights = []
     for start in text.starts:
@@ -38,15 +38,15 @@ def test_means_are_those_of_the_sequences_one_by_one(place, name):
 
 def test_long_sequences_are_kept_in_parts():
     weights = np.random.default_rng(0).random(1535)
-    starts = attention.places(len(weights))
+    starts = attention.bin_starts(len(weights))
     assert starts[:17] == list(range(17))
     assert starts[-64:] == list(range(1535 - 64, 1535))
     assert len(starts) < 150
-    means = attention.averaged(weights, starts)
+    means = attention.bin_means(weights, starts)
     np.testing.assert_allclose(np.repeat(means, np.diff([*starts, 1535])).sum(), weights.sum())
     np.testing.assert_allclose(means[30], weights[starts[30] : starts[31]].mean())
     for count in (1, 2, 16, 17, 70, 80, 81):
-        assert attention.places(count) == list(range(count))
+        assert attention.bin_starts(count) == list(range(count))
 
 
 def test_lambda_is_told_where_there_is_one(place, tmp_path):

@@ -1,6 +1,8 @@
 """`mosaics evaluate`: the same windows for all, honest numbers, and what is said where it cannot be done."""
 
+import importlib.util
 import json
+import math
 
 import numpy as np
 import pytest
@@ -10,9 +12,11 @@ import yaml
 from memory_mosaics import checkpoint
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
-from memory_mosaics.experiments import anchors, evaluate
+from memory_mosaics.evaluation import sample_windows
+from memory_mosaics.experiments import evaluate
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.models import memory_mosaic
+from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.tokenizer import Tokenizer, train_bpe
 
 
@@ -78,7 +82,7 @@ def test_seeds_of_one_configuration_are_averaged(place, tmp_path):
 
 def test_anchors_of_the_same_windows_are_kept_and_of_others_refused(place, tmp_path):
     corpus = place / "corpus"
-    found = anchors.run(corpus, data=corpus, length=24, windows=3, out=tmp_path / "anchors")["anchors"]
+    found = evaluate.run_anchors(corpus, data=corpus, length=24, windows=3, out=tmp_path / "anchors")["anchors"]
     options = {"length": 24, "by_position": True, "anchors": tmp_path / "anchors"}
     kept = study(place, tmp_path / "out", "mosaic", windows=3, **options)["anchors"]
     assert [(one["label"], one["loss"]) for one in kept] == [(one["label"], one["loss"]) for one in found]
@@ -114,9 +118,9 @@ def test_the_command_takes_several_runs(place, tmp_path, capsys):
 
 
 def test_without_matplotlib_the_numbers_are_there(place, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(evaluate.figures, "available", lambda: False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     study(place, tmp_path, "mosaic", length=24, windows=3, by_position=True)
-    assert "mosaics draw makes it from results.json" in capsys.readouterr().out
+    assert "mosaics draw makes them from results.json" in capsys.readouterr().out
     assert (tmp_path / "results.json").exists()
 
 
@@ -148,4 +152,91 @@ def test_another_tokenizer_is_refused(place, tmp_path, capsys):
     assert "holds tokens of bytes" in said
     assert "prepare it with --tokenizer" in said
     assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def naive(row, prior, order):
+    """The formula of the docstring, counting the whole context anew for every prediction."""
+
+    def p(word, history, past):
+        pairs = [
+            past[i + len(history)] for i in range(len(past) - len(history)) if past[i : i + len(history)] == history
+        ]
+        below = prior[word] if not history else p(word, history[1:], past)
+        if not pairs:
+            return below
+        return (pairs.count(word) + len(set(pairs)) * below) / (len(pairs) + len(set(pairs)))
+
+    losses = []
+    for t in range(1, len(row)):
+        past = row[:t]
+        history = past[max(0, t - order + 1) :] if order > 1 else []
+        losses.append(-math.log(p(row[t], history, past)))
+    return losses
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 5])
+def test_caches_are_what_counting_anew_gives(order):
+    rng = np.random.default_rng(order)
+    prior = rng.dirichlet(np.ones(7)).tolist()
+    for length in (2, 3, 40):
+        row = rng.integers(7, size=length).tolist()
+        assert evaluate.cache_losses(row, prior, order=order) == pytest.approx(naive(row, prior, order))
+
+
+def test_every_prediction_is_a_distribution():
+    prior, row = [0.1, 0.2, 0.3, 0.4], [0, 1, 0, 1, 2, 0, 1]
+    chances = [math.exp(-evaluate.cache_losses([*row, word], prior, order=3)[-1]) for word in range(4)]
+    assert sum(chances) == pytest.approx(1)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("anchors")
+    corpora.run(["stories:60"], out=folder / "stories", tokenizer="bytes", valid_share=0.2)
+    (folder / "other.txt").write_text("ÄÖÜ 0123456789 XYZ! " * 40)
+    corpora.run([str(folder / "other.txt")], out=folder / "other", tokenizer="bytes", valid_share=0.0)
+    corpora.run(["stories:60"], out=folder / "bpe", tokenizer="bpe", vocabulary=300, valid_share=0.2)
+    return folder
+
+
+def test_unigrams_and_unseen_tokens_are_counted(texts, tmp_path):
+    results = evaluate.run_anchors(
+        texts / "stories", data=texts / "other", split="train", length=50, windows=None, out=tmp_path
+    )
+    assert json.loads((tmp_path / "results.json").read_text()) == json.loads(json.dumps(results))
+    train = np.asarray(corpora.Corpus.open(texts / "stories").tokens("train")[:])
+    text = sample_windows(corpora.Corpus.open(texts / "other"), split="train", length=50)
+    targets = np.concatenate([text.tokens[start + 1 : start + 51] for start in text.starts])
+    assert results["unseen_share"] == pytest.approx(np.mean(~np.isin(targets, train)), rel=1e-3)
+    assert 0.1 < results["unseen_share"] < 0.9
+    for anchor, k in zip(results["anchors"], (1, 100), strict=False):
+        chance = [(np.sum(train == token) + k) / (len(train) + 257 * k) for token in targets]
+        assert anchor["loss"] == pytest.approx(-np.mean(np.log(chance)), rel=1e-5)
+        seen = np.isin(targets, train)
+        assert anchor["loss_seen"] == pytest.approx(-np.mean(np.log(chance)[seen]), rel=1e-5)
+    unigram, cache = results["anchors"][1], results["anchors"][2]
+    assert cache["loss"] < unigram["loss"]  # forty times the same line
+
+
+def test_the_command_prints_a_line_per_anchor(texts, tmp_path, capsys):
+    command = (
+        f"anchors {texts / 'stories'} --data {texts / 'stories'} --length 32 --windows 3 --smoothing 0.5 --order 2"
+    )
+    assert main([*command.split(), "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "unigram of the training text, add-0.5" in printed
+    assert "2-gram cache of the context" in printed
+
+
+def test_what_cannot_be_compared_is_refused(texts, tmp_path):
+    with pytest.raises(UserError, match="different tokenizers"):
+        evaluate.run_anchors(texts / "bpe", data=texts / "stories", out=tmp_path / "out")
+    for wrong, message in (
+        ({"smoothing": [1.0, 0.0]}, "smoothing must be more than 0 and finite, not 0"),
+        ({"smoothing": [math.nan]}, "smoothing must be more than 0 and finite, not nan"),
+        ({"order": 0}, "order must be"),
+    ):
+        with pytest.raises(UserError, match=message):
+            evaluate.run_anchors(texts / "stories", data=texts / "stories", out=tmp_path / "out", **wrong)
     assert not (tmp_path / "out").exists()

@@ -8,7 +8,6 @@ import pytest
 
 from memory_mosaics.cli import main
 from memory_mosaics.experiments import prompts
-from memory_mosaics.experiments.prompts_page import write_page
 from waiting import HANG
 
 RELOADED = """<script>
@@ -59,14 +58,15 @@ def test_the_page_refers_to_nothing_outside(out):
 def test_no_text_ends_the_script(results, tmp_path):
     evil = '</script><script>alert(1)</script> & "quotes"'
     results = results | {"prompts": [{"prompt": evil}], "models": {evil: {"texts": [evil], "by_rule": [None]}}}
-    text = write_page(results, tmp_path / "page.html").read_text(encoding="utf-8")
+    text = prompts.html_page(results).write(tmp_path / "page.html").read_text(encoding="utf-8")
     assert text.count("<script") == 2
     assert "alert(1)</script>" not in text
 
 
 def test_rules_are_said_to_be_rules(results, tmp_path):
     models = {"one": {"texts": [" a cat."], "by_rule": [True]}, "two": {"texts": [" a dog."], "by_rule": [False]}}
-    text = write_page(results | {"prompts": [{"prompt": "See"}], "models": models}, tmp_path / "p.html").read_text()
+    page = prompts.html_page(results | {"prompts": [{"prompt": "See"}], "models": models})
+    text = page.write(tmp_path / "p.html").read_text()
     assert "by rule: looks right" in text
     assert "by rule: looks wrong" in text
 

@@ -1,5 +1,6 @@
-"""The page: whole in itself, safe for any text, and without a complaint in a real browser."""
+"""What a study leaves in its folder: results of this run alone, and pages that are complete and safe for any text."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -7,8 +8,10 @@ import subprocess
 import pytest
 
 from experiments.test_figures import WHOLE, results
-from memory_mosaics.experiments import figures
-from memory_mosaics.experiments.report import Page
+from memory_mosaics.cli import main
+from memory_mosaics.errors import UserError
+from memory_mosaics.experiments import attention, evaluate, figures
+from memory_mosaics.experiments.report import Page, collect_records, text_table
 from waiting import HANG
 
 
@@ -19,7 +22,7 @@ def page(tmp_path):
     page.heading("Ünïcode ✓")
     page.text('He said "<script>alert(1)</script>".', "A second paragraph.")
     page.table(["model", "loss"], [["a < b", "1.234"], ["c", "2.345"]])
-    page.beside({"one": "Once\nupon", "two": "a time"}, {"two": "noted"})
+    page.side_by_side({"one": "Once\nupon", "two": "a time"}, {"two": "noted"})
     page.code("mosaics --help")
     page.figure(figure, 'A "figure"')
     return page.write(tmp_path / "report.html")
@@ -44,7 +47,7 @@ def test_a_note_stands_apart_from_its_text(page):
 
 
 def test_a_long_word_breaks_within_its_column(page):
-    (rule,) = re.findall(r"\.beside > div \{([^}]*)\}", page.read_text(encoding="utf-8"))
+    (rule,) = re.findall(r"\.columns > div \{([^}]*)\}", page.read_text(encoding="utf-8"))
     assert "overflow-wrap: anywhere" in rule
 
 
@@ -58,3 +61,78 @@ def test_a_browser_shows_it_without_complaint(page, tmp_path):
     picture = tmp_path / "page.png"
     subprocess.run(["chromium", *options[:4], f"--screenshot={picture}", page.as_uri()], timeout=HANG, check=True)
     assert picture.stat().st_size > 10_000
+
+
+def found(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+def stopping(error: BaseException, *records: dict):
+    yield from records
+    raise error
+
+
+def test_a_killed_study_does_not_look_finished(tmp_path):
+    seen = []
+
+    def records():
+        for number in range(2):
+            seen.append(found(tmp_path))
+            yield {"number": number}
+
+    results = {"study": "evaluate", "models": []}
+    collect_records(records(), results, tmp_path)
+    assert [(at["interrupted"], len(at["models"])) for at in seen] == [(True, 0), (True, 1)]
+    assert found(tmp_path) == results == {"study": "evaluate", "models": [{"number": 0}, {"number": 1}],
+                                          "interrupted": False}  # fmt: skip
+
+
+def test_stopped_before_the_first_it_is_not_taken_for_the_one_before(tmp_path, capsys):
+    collect_records([{"a": 1}], {"study": "evaluate", "models": []}, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        collect_records(stopping(KeyboardInterrupt()), {"study": "evaluate", "models": []}, tmp_path)
+    assert found(tmp_path) == {"study": "evaluate", "models": [], "interrupted": True}
+    assert main(["draw", str(tmp_path)]) == 2
+    assert "stopped before its first model was measured" in capsys.readouterr().err
+
+
+def test_an_error_before_the_first_loses_nothing(tmp_path):
+    collect_records([{"a": 1}], {"study": "evaluate", "models": []}, tmp_path)
+    for name in ("loss_by_position.png", "page.html", "mine.png"):
+        (tmp_path / name).write_bytes(b"drawn")
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(UserError):
+        collect_records(stopping(UserError("no")), {"study": "evaluate", "models": []}, tmp_path, pages=("page.html",))
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+    with pytest.raises(UserError):
+        collect_records(
+            stopping(UserError("no"), {"b": 2}), {"study": "evaluate", "models": []}, tmp_path, pages=("page.html",)
+        )
+    assert found(tmp_path) == {"study": "evaluate", "models": [{"b": 2}], "interrupted": True}
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["mine.png", "results.json"]
+
+
+def test_old_figures_do_not_stay_beside_new_results(place, tmp_path):
+    options = {"data": place / "corpus", "device": "cpu", "out": tmp_path}
+    evaluate.run([str(place / "mosaic")], length=24, windows=3, by_position=True, **options)
+    (tmp_path / "mine.png").write_bytes(b"of the user")
+    evaluate.run([str(place / "mosaic")], length=24, windows=3, **options)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["mine.png", "results.json"]
+    attention.run([str(place / "mosaic")], length=[24], sequences=3, **options)
+    assert (tmp_path / "width.png").exists()
+    attention.run([str(place / "alibi")], length=[24], sequences=3, **options)
+    assert (tmp_path / "heads.png").exists()
+    assert not (tmp_path / "width.png").exists()
+
+
+def test_drawing_again_takes_away_what_is_not_drawn(place, tmp_path):
+    attention.run([str(place / "alibi")], data=place / "corpus", length=[24], sequences=3, device="cpu", out=tmp_path)
+    for name in ("width.png", "mine.png"):
+        (tmp_path / name).write_bytes(b"old")
+    assert main(["draw", str(tmp_path)]) == 0
+    assert sorted(file.name for file in tmp_path.glob("*.png")) == ["attention.png", "heads.png", "mine.png"]
+
+
+def test_a_text_table_is_aligned():
+    table = text_table(["model", "loss", "b"], [["a", "1.25", ""], ["longer name", "10.5", "2"]])
+    assert table.splitlines() == ["model        loss  b", "a            1.25", "longer name  10.5  2"]

@@ -173,7 +173,7 @@ def report(results: dict[str, Any], out: Path) -> Path:
     )
     for texts in results["stories"]:
         page.text(f"{texts['opening']} ...")
-        page.beside({curves.LABELS[name]: f"... {texts[name]}" for name in results["memory"]})
+        page.side_by_side({curves.LABELS[name]: f"... {texts[name]}" for name in results["memory"]})
     page.heading("Next steps")
     versions = ", ".join(f"{name} {version}" for name, version in results["moons"]["versions"].items())
     page.text(f"All numbers are in {out}/**/results.json. {versions}.")

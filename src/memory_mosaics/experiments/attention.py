@@ -1,12 +1,12 @@
-"""How the last position attends to earlier ones, head by head, over many sequences (appendix D.4).
+"""Command `mosaics attention`: how the last position attends to earlier ones, per head, over many sequences (D.4).
 
-Three widths say how far a head looks, each a number a head:
+Three numbers per head measure how far it looks:
 
-    pairs       1 / sum p^2, how many pairs are retrieved in effect, averaged over sequences
-    distance    sum p d, how many tokens back they lie, averaged over sequences
-    peak        the rise at the end of the averaged weights: its area above their median divided by its height
+    pairs       1 / sum p^2, the effective number of retrieved pairs, averaged over sequences
+    distance    sum p d, their mean distance in tokens, averaged over sequences
+    peak        width of the peak at the end of the averaged weights: its area above their median, over its height
 
-The last is what lambda widens in the paper: keys that are leaky averages resemble those just before them.
+In the paper lambda widens the peak: keys that are leaky averages resemble the keys just before them.
 """
 
 import time
@@ -16,13 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from memory_mosaics import evaluation
 from memory_mosaics import results as files
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.errors import UserError, within_memory
-from memory_mosaics.evaluation import Sample
-from memory_mosaics.experiments import figures
-from memory_mosaics.experiments.measuring import about, keep
+from memory_mosaics.evaluation import Windows, sample_windows
+from memory_mosaics.experiments.report import collect_records, describe_model, print_summary, text_table
 from memory_mosaics.inspection import retrieval_weights, retrievals
 from memory_mosaics.results import progress_bar
 from memory_mosaics.runtime import find_device
@@ -30,8 +28,8 @@ from memory_mosaics.shapes import Float
 from memory_mosaics.text.corpus import Corpus
 
 LENGTHS = (512, 1536)
-FIRST, RECENT, PARTS = 16, 64, 64  # weights kept one by one at the beginning and the end, and parts of a sequence
-LAST = 16  # pairs at the end whose share of the weight the table shows
+FIRST, RECENT, PARTS = 16, 64, 64  # weights kept one by one at the start and at the end, and bins in between
+LAST = 16  # the table shows the total weight of so many pairs at the end
 
 
 def run(
@@ -52,8 +50,8 @@ def run(
     Args:
         runs: training runs, of which the newest checkpoint is taken, or checkpoint folders
         data: a folder that `mosaics prepare` wrote, with the models' own tokenizer
-        length: tokens in a sequence; 512 and 1536 if none are named. A model with learned positions is passed over
-            where it has too few of them.
+        length: tokens per sequence; 512 and 1536 by default. A model with learned positions is skipped at lengths
+            beyond them.
         sequences: how many, spread evenly over the split; they overlap where it is short
         split: which part of the data: valid or train
         batch: sequences at a time
@@ -64,72 +62,66 @@ def run(
     for name, number, least in (("batch", batch, 1), ("sequences", sequences, 1), ("length", lengths[0], 2)):
         if number < least:
             raise UserError(f"{name} must be at least {least}, not {number}")
-    place, corpus, models = torch.device(find_device(device)), Corpus.open(data), unique_names(runs)
-    texts = _texts(models, corpus, split, lengths, sequences)
+    torch_device, corpus, models = torch.device(find_device(device)), Corpus.open(data), unique_names(runs)
+    texts = _sequences(models, corpus, split, lengths, sequences)
     results: dict[str, Any] = {"study": "attention", "interrupted": True, "corpus": corpus.folder.name}
-    results |= {"split": split, "lengths": lengths, "models": []} | files.environment_info(place)
-    opened = iter_models({name: models[name] for name in texts}, device=place)
+    results |= {"split": split, "lengths": lengths, "models": []} | files.environment_info(torch_device)
+    opened = iter_models({name: models[name] for name in texts}, device=torch_device)
     records = (_record(trained, text, batch) for trained in opened for text in texts[trained.name])
-    keep(records, results, out)
-    _say(results, out)
+    collect_records(records, results, out)
+    print_summary(_table(results["models"]), results, out)
     return results
 
 
-def _texts(
-    models: dict[str, Path], corpus: Corpus, split: str, lengths: list[int], sequences: int
-) -> dict[str, list[Sample]]:
-    """What each model reads, one sample a length, without the models that can read none."""
+def _sequences(
+    models: dict[str, Path], corpus: Corpus, split: str, lengths: list[int], count: int
+) -> dict[str, list[Windows]]:
+    """Return what each model reads, one sample per length, without models that can read none."""
     read: dict[str, list[int]] = {}
     for trained in iter_models(models):
         trained.check_reads(corpus)
         if not any(hasattr(block.sequence_mixer, "prepare_retrieval") for block in trained.model.blocks):
             raise UserError(f"{trained.name} has no attention to look at: its sequence mixers recall nothing")
-        read[trained.name] = [long for long in lengths if _reads(trained, long)]
+        longest = trained.model.max_positions or lengths[-1]
+        read[trained.name] = [length for length in lengths if length <= longest]
+        for length in lengths[len(read[trained.name]) :]:
+            print(f"{trained.name} has {longest} learned positions: it is not measured at {length}")
     samples = {
-        long: evaluation.sample(corpus, split=split, length=long, count=sequences, overlap=True) for long in lengths
+        length: sample_windows(corpus, split=split, length=length, count=count, overlap=True) for length in lengths
     }
     if not any(read.values()):
         raise UserError(f"there is nothing to measure: no model reads {lengths[0]} tokens; take a shorter --length")
-    return {name: [samples[long] for long in asked] for name, asked in read.items() if asked}
+    return {name: [samples[length] for length in asked] for name, asked in read.items() if asked}
 
 
-def _reads(trained: LoadedModel, length: int) -> bool:
-    """Whether it can read so many tokens; says so if not."""
-    longest = trained.model.max_positions or length
-    if longest < length:
-        print(f"{trained.name} has {longest} learned positions: it is not measured at {length}")
-    return longest >= length
-
-
-def _record(trained: LoadedModel, text: Sample, batch: int) -> dict[str, Any]:
-    """One model at one length."""
+def _record(trained: LoadedModel, text: Windows, batch: int) -> dict[str, Any]:
+    """Measure one model at one length."""
     start = time.monotonic()
     blocks = measure(trained, text, batch=batch)
     heads = [head for block in blocks for head in block["heads"]]
-    record = about(trained) | {"length": text.length, "sequences": len(text)}
+    record = describe_model(trained) | {"length": text.length, "sequences": len(text)}
     record["seconds"] = round(time.monotonic() - start, 2)
     record |= {name: files.rounded(np.mean([head[name] for head in heads]), 5) for name in ("pairs", "distance")}
     record["weights"] = files.rounded(np.mean([head["weights"] for head in heads], axis=0), 5)
-    record["places"] = places(len(record["weights"]))
+    record["places"] = bin_starts(len(record["weights"]))
     for head in heads:
-        head["weights"] = files.rounded(averaged(head["weights"], record["places"]), 4)
+        head["weights"] = files.rounded(bin_means(head["weights"], record["places"]), 4)
     return record | {"blocks": blocks}
 
 
-def places(count: int) -> list[int]:
-    """Where the parts begin whose mean weight is kept of each head: one by one at both ends, longer in between."""
+def bin_starts(count: int) -> list[int]:
+    """Return the first positions of the bins in which weights are kept: single ones at both ends, wider in between."""
     first = min(FIRST, count)
     last = max(first, count - RECENT)
     return [*range(first), *range(first, last, max(1, count // PARTS)), *range(last, count)]
 
 
-def averaged(weights: Float[np.ndarray, " N"], starts: list[int]) -> Float[np.ndarray, " M"]:
-    """The mean of each part."""
+def bin_means(weights: Float[np.ndarray, " N"], starts: list[int]) -> Float[np.ndarray, " M"]:
     return np.add.reduceat(weights, starts) / np.diff([*starts, len(weights)])
 
 
-def measure(trained: LoadedModel, text: Sample, *, batch: int = 8) -> list[dict[str, Any]]:
-    """Each block's heads: their widths, lambda where there is one, and the mean weight of each position, 0 first."""
+def measure(trained: LoadedModel, text: Windows, *, batch: int = 8) -> list[dict[str, Any]]:
+    """Return the heads of each block: their widths, lambda where there is one, and mean weights by position."""
     model, totals, mixers = trained.model, {}, {}
     with progress_bar(f"{trained.name}, {text.length} tokens", len(text), "sequence") as bar:
         for rows in text.batches(batch, length=text.length):
@@ -145,7 +137,7 @@ def measure(trained: LoadedModel, text: Sample, *, batch: int = 8) -> list[dict[
 
 
 def _sums(weights: Float[np.ndarray, "B H N"], length: int) -> Float[np.ndarray, "H M"]:
-    """Over sequences: effective pairs, distances, then the weights themselves. The pair of position i is pair i."""
+    """Sum over sequences: effective pairs, distances, then the weights themselves. Pair i is that of position i."""
     pairs = 1 / np.square(weights).sum(axis=-1, keepdims=True)
     distance = (weights * (length - 1 - np.arange(weights.shape[-1]))).sum(axis=-1, keepdims=True)
     return np.concatenate([pairs, distance, weights], axis=-1).sum(axis=0)
@@ -164,28 +156,17 @@ def _heads(means: Float[np.ndarray, "H M"], mixer: Any) -> list[dict[str, Any]]:
 
 
 def peak(weights: Float[np.ndarray, " N"]) -> float:
-    """How wide the rise at the end is: 1 / (1 - lambda) for weights that fall as lambda^distance; 0 without one."""
+    """Return the width of the peak at the end: 1 / (1 - lambda) for weights lambda^distance; 0 without a peak."""
     rise = weights[::-1] - np.median(weights)
-    end = int(np.argmax(rise <= 0))  # the first that is no more than the median: there is one
+    end = int(np.argmax(rise <= 0))  # the first at or below the median, which exists
     return float(rise[:end].sum() / rise[:end].max()) if end else 0.0
 
 
-def _say(results: dict[str, Any], out: Path) -> None:
-    drawn = "No figures: matplotlib is not installed here; mosaics draw makes them from results.json."
-    if figures.available():
-        drawn = f"Figures: {', '.join(file.name for file in figures.draw(results, out))} beside it."
-    stopped = "Stopped: this is what was finished. " if results["interrupted"] else ""
-    print(f"{table(results)}\n{stopped}Results: {out / 'results.json'}. {drawn}")
-
-
-def table(results: dict[str, Any]) -> str:
-    """One line a model and length, means over heads: widths, and the shares of the first and of the last positions."""
-    width = max(len("model"), *(len(model["name"]) for model in results["models"]))
-    heads = f"{'length':>6} {'sequences':>9} {'pairs':>8} {'distance':>8} {'first':>7} {f'last {LAST}':>7}"
-    lines = [f"{'model':{width}} {heads}"]
-    for model in results["models"]:
+def _table(models: list[dict[str, Any]]) -> str:
+    """Return one line per model and length: widths, and the weights of the first and the last positions."""
+    rows = []
+    for model in models:
         weights = model["weights"]
-        shares = f"{weights[0]:7.1%} {sum(weights[-LAST:]):7.1%}"
-        widths = f"{model['pairs']:8.1f} {model['distance']:8.1f}"
-        lines.append(f"{model['name']:{width}} {model['length']:6} {model['sequences']:9,} {widths} {shares}")
-    return "\n".join(lines)
+        widths = [str(model["length"]), f"{model['sequences']:,}", f"{model['pairs']:.1f}", f"{model['distance']:.1f}"]
+        rows.append([model["name"], *widths, f"{weights[0]:.1%}", f"{sum(weights[-LAST:]):.1%}"])
+    return text_table(["model", "length", "sequences", "pairs", "distance", "first", f"last {LAST}"], rows)

@@ -1,29 +1,42 @@
-"""Loss by position: any number of models on the same windows of any prepared text (figures 2 and 8)."""
+"""Commands `mosaics evaluate` and `mosaics anchors`: losses on the same windows of any prepared text (figures 2 and 8).
+
+Anchors are predictors that need no training beyond counting:
+
+    unigram            p(w) = (count of w in the training text + k) / (tokens + k vocabulary)
+    unigram cache      Witten-Bell interpolation of the counts of the window so far with that unigram
+    n-gram cache       the same, recursively, for the last 1, 2, ... tokens: a shorter context is the prior of a longer
+
+A model whose loss is above an anchor's has not shown what the anchor lacks: above the unigram, not even the token
+frequencies of its training text; above the cache, no use of the context beyond repetition.
+"""
 
 import math
 import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 
 from memory_mosaics import checkpoint, evaluation
 from memory_mosaics import results as files
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
-from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.evaluation import Sample
-from memory_mosaics.experiments import figures
-from memory_mosaics.experiments.measuring import about, keep
+from memory_mosaics.errors import UserError, check_range, one_line
+from memory_mosaics.evaluation import LossStatistics, Windows, sample_windows
+from memory_mosaics.experiments.report import collect_records, describe_model, print_summary, text_table
 from memory_mosaics.files import read_json
 from memory_mosaics.language_model import LanguageModelConfig
+from memory_mosaics.results import progress_bar
 from memory_mosaics.runtime import find_device
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training.folder import read_run
 
-CURVES = {"by_position": 5, "by_position_within": 3, "smoothed": 5, "smoothed_within": 3}  # and their digits
-EDGES = (0, 100, 250, *(2**power for power in range(9, 40)))  # of the spans whose mean loss the table shows
+CURVE_DIGITS = {"by_position": 5, "by_position_within": 3, "smoothed": 5, "smoothed_within": 3}
+SPAN_EDGES = (0, 100, 250, *(2**power for power in range(9, 40)))  # of the positions whose mean loss the table shows
 
 
 def run(
@@ -61,31 +74,31 @@ def run(
         device: cpu, cuda, mps, or auto for the best there is
         out: folder for results.json and the figure
     """
-    if batch < 1:
-        raise UserError(f"batch must be at least 1, not {batch}")
-    place, corpus, models = torch.device(find_device(device)), Corpus.open(data), unique_names(runs)
+    check_range(1, 1 << 40, batch=batch)
+    torch_device, corpus, models = torch.device(find_device(device)), Corpus.open(data), unique_names(runs)
     for trained in iter_models(models):
         trained.check_reads(corpus)
         if (longest := trained.model.max_positions or length) < length:
             print(f"{trained.name} has {longest} learned positions: its curve ends there, before {length}")
-    text = evaluation.sample(corpus, split=split, length=length, count=windows, at_documents=at_documents)
+    text = sample_windows(corpus, split=split, length=length, count=windows, at_documents=at_documents)
     results: dict[str, Any] = {"study": "evaluate", "interrupted": True, "corpus": corpus.folder.name}
     results |= {"split": split, "length": length, "windows": len(text), "at_documents": at_documents}
     if anchors is not None:
         results["anchors"] = read_anchors(anchors, results)
-    results |= {"models": []} | files.environment_info(place)
-    records = (_record(trained, text, batch, by_position=by_position) for trained in iter_models(models, device=place))
-    keep(records, results, out)
+    results |= {"models": []} | files.environment_info(torch_device)
+    opened = iter_models(models, device=torch_device)
+    collect_records((_record(trained, text, batch, by_position=by_position) for trained in opened), results, out)
     if over_seeds and not results["interrupted"]:
-        results["runs"] = [{key: one for key, one in model.items() if key not in CURVES} for model in results["models"]]
-        results["models"] = pool(results["models"], [_recipe(run) for run in models.values()])
+        scalars = [{key: one for key, one in model.items() if key not in CURVE_DIGITS} for model in results["models"]]
+        recipes = [_recipe(run) for run in models.values()]
+        results |= {"runs": scalars, "models": average_over_seeds(results["models"], recipes)}
         files.write(out / "results.json", results)
-    _say(results, out, by_position=by_position)
+    print_summary(_table(results["models"]), results, out, draw=by_position)
     return results
 
 
 def read_anchors(folder: Path, windows: dict[str, Any]) -> list[dict[str, Any]]:
-    """The losses that `mosaics anchors` found on the same windows."""
+    """Read the losses that `mosaics anchors` measured on the same windows."""
     try:
         found = read_json(folder / "results.json")
         for name in ("corpus", "split", "length", "windows", "at_documents"):
@@ -101,74 +114,192 @@ def read_anchors(folder: Path, windows: dict[str, Any]) -> list[dict[str, Any]]:
         raise UserError(f"{folder / 'results.json'} is not of mosaics anchors: {one_line(error)}") from error
 
 
-def _record(trained: LoadedModel, text: Sample, batch: int, *, by_position: bool) -> dict[str, Any]:
-    """One model on all windows."""
+def _record(trained: LoadedModel, text: Windows, batch: int, *, by_position: bool) -> dict[str, Any]:
     start = time.monotonic()
     measured = evaluation.evaluate(trained, text, batch=batch)
-    record = about(trained) | {name: getattr(measured, name) for name in ("windows", "tokens", "bytes")}
-    names = ("loss", "loss_within", "perplexity", "bits_per_byte")
-    record |= {name: files.rounded(getattr(measured, name), 6) for name in names}
-    edges = [*(edge for edge in EDGES if edge < text.length), text.length]
-    record["spans"] = [[*span, files.rounded(measured.between(*span), 6)] for span in pairwise(edges)]
+    record = describe_model(trained) | measured.summary()
+    record |= {name: files.rounded(value, 6) for name, value in record.items() if isinstance(value, float)}
+    record["spans"] = _spans(measured, text.length)
     if by_position:
-        record |= {name: files.rounded(getattr(measured, name), digits) for name, digits in CURVES.items()}
+        record |= {name: files.rounded(values, CURVE_DIGITS[name]) for name, values in measured.curves().items()}
     return record | {"seconds": round(time.monotonic() - start, 2)}
 
 
+def _spans(measured: LossStatistics, length: int) -> list[list[Any]]:
+    """Return the mean loss between each two edges: [first, end, loss]."""
+    edges = [*(edge for edge in SPAN_EDGES if edge < length), length]
+    return [[*span, files.rounded(measured.mean_between(*span), 6)] for span in pairwise(edges)]
+
+
 def _recipe(run: Path) -> tuple[LanguageModelConfig, str]:
-    """What two seeds share: the model's configuration and how it was trained, where the folder of the run says it."""
+    """Return what two seeds share: the model's configuration, and the training options where the run has them."""
     newest = checkpoint.newest(run)
-    recorded = read_run(run if newest != run else run.parent) or {}
-    training = {name: value for name, value in dict(recorded.get("training") or {}).items() if name != "seed"}
+    options = (read_run(run if newest != run else run.parent) or {}).get("training") or {}
+    training = {name: value for name, value in options.items() if name != "seed"}
     return checkpoint.read_config(newest), repr(sorted(training.items()))
 
 
-def pool(models: list[dict[str, Any]], recipes: list[Any]) -> list[dict[str, Any]]:
-    """One record per recipe: means over its runs, and 95 % intervals of these means."""
-    pooled = []
+def average_over_seeds(models: list[dict[str, Any]], recipes: list[Any]) -> list[dict[str, Any]]:
+    """Return one record per recipe: means over its runs, and 95 % confidence intervals of these means."""
+    averaged = []
     for recipe in dict.fromkeys(recipes):
         runs = [model for model, own in zip(models, recipes, strict=True) if own == recipe]
-        record = runs[0] | {"seeds": len(runs)}
-        loss, within = files.mean_and_interval([one["loss"] for one in runs])
-        record |= {
-            "loss": files.rounded(loss, 6),
-            "loss_within": files.rounded(within, 3),
-            "perplexity": math.exp(loss),
-        }
+        loss, within = _mean([one["loss"] for one in runs])
+        record = runs[0] | {"seeds": len(runs), "loss": loss, "loss_within": within}
+        record["perplexity"] = math.exp(fmean(one["loss"] for one in runs))
         record["bits_per_byte"] = files.rounded(fmean(one["bits_per_byte"] for one in runs), 6)
-        record["spans"] = []
-        for cells in zip(*(one["spans"] for one in runs), strict=True):
-            mean, within = (None, None) if cells[0][2] is None else files.mean_and_interval([cell[2] for cell in cells])
-            record["spans"].append([*cells[0][:2], files.rounded(mean, 6), files.rounded(within, 3)])
+        spans = zip(*(one["spans"] for one in runs), strict=True)
+        record["spans"] = [[*cells[0][:2], *_mean([cell[2] for cell in cells])] for cells in spans]
         for name in ("by_position", "smoothed"):
             if name in record:
-                both = [files.mean_and_interval(losses) for losses in zip(*(one[name] for one in runs), strict=True)]
-                record[name] = files.rounded([mean for mean, _ in both], 5)
-                record[f"{name}_within"] = None if len(runs) < 2 else files.rounded([one for _, one in both], 3)
-        pooled.append(record)
-    return pooled
+                means = [_mean(losses, 5) for losses in zip(*(one[name] for one in runs), strict=True)]
+                record[name] = [mean for mean, _ in means]
+                record[f"{name}_within"] = None if len(runs) < 2 else [within for _, within in means]
+        averaged.append(record)
+    return averaged
 
 
-def _say(results: dict[str, Any], out: Path, *, by_position: bool) -> None:
-    drawn = ""
-    if by_position and figures.available():
-        drawn = f" Figure: {', '.join(file.name for file in figures.draw(results, out))} beside it."
-    elif by_position:
-        drawn = " No figure: matplotlib is not installed here; mosaics draw makes it from results.json."
-    stopped = "Stopped: these are the models that were finished. " if results["interrupted"] else ""
-    print(f"{table(results)}\n{stopped}Results: {out / 'results.json'}.{drawn}")
+def _mean(losses: Sequence[Any], digits: int = 6) -> tuple[float | None, float | None]:
+    """Return the rounded mean and half the width of its confidence interval; None where there are no losses."""
+    mean, within = (None, None) if losses[0] is None else files.mean_and_interval(losses)
+    return files.rounded(mean, digits), files.rounded(within, 3)
 
 
-def table(results: dict[str, Any]) -> str:
-    """One line a model; the last columns are the mean loss of those positions."""
-    width = max(len("model"), *(len(model["name"]) for model in results["models"]))
-    spans = [f"[{first}, {end})" for first, end, *_ in results["models"][0]["spans"]]
-    heads = f"{'windows':>8} {'loss':>16} {'perplexity':>11} {'bits/byte':>10}"
-    lines = [f"{'model':{width}} {heads} " + " ".join(f"{span:>12}" for span in spans)]
-    for model in results["models"]:
+def _table(models: list[dict[str, Any]]) -> str:
+    """Return one line per model; the last columns are mean losses between positions."""
+    rows = []
+    for model in models:
         within = "" if model["loss_within"] is None else f" ± {model['loss_within']:.4f}"
-        loss = f"{model['loss']:.4f}{within}"
-        cells = f"{model['windows']:8,} {loss:>16} {model['perplexity']:11,.2f} {model['bits_per_byte']:10.4f}"
-        means = (f"{loss:12.4f}" for _, _, loss, *_ in model["spans"] if loss is not None)
-        lines.append(f"{model['name']:{width}} {cells} " + " ".join(means))
-    return "\n".join(lines)
+        numbers = [f"{model['windows']:,}", f"{model['loss']:.4f}{within}", f"{model['perplexity']:,.2f}"]
+        rows.append([model["name"], *numbers, f"{model['bits_per_byte']:.4f}", *_span_cells(model)])
+    return text_table(["model", "windows", "loss", "perplexity", "bits/byte", *_span_names(models[0])], rows)
+
+
+def _span_names(record: dict[str, Any]) -> list[str]:
+    return [f"[{first}, {end})" for first, end, *_ in record["spans"]]
+
+
+def _span_cells(record: dict[str, Any]) -> list[str]:
+    return ["" if loss is None else f"{loss:.4f}" for _, _, loss, *_ in record["spans"]]
+
+
+def run_anchors(
+    training: Path,
+    *,
+    data: Path,
+    split: str = "valid",
+    length: int = 512,
+    windows: int | None = 1000,
+    at_documents: bool = False,
+    smoothing: list[float] | None = None,
+    order: int = 3,
+    out: Path = Path("runs/anchors"),
+) -> dict[str, Any]:
+    """Measure unigrams of a training text, and unigram and n-gram caches of the context, on the windows of another.
+
+    Args:
+        training: the prepared corpus that the models were trained on; its train split is counted
+        data: a folder that `mosaics prepare` wrote, with the same tokenizer
+        split: which part of the data: valid or train
+        length: tokens in a window
+        windows: how many, spread evenly over the split; null for all
+        at_documents: begin each window with a document and keep it within; documents shorter than a window are skipped
+        smoothing: what is added to the count of every token of the vocabulary, one unigram each; 1 and 100 if none are
+            named. The caches are interpolated with the last.
+        order: longest n-gram of the n-gram cache
+        out: folder for results.json
+    """
+    added = smoothing or [1.0, 100.0]
+    check_range(1, 100, order=order)
+    for k in added:
+        if not 0 < k < math.inf:
+            raise UserError(f"smoothing must be more than 0 and finite, not {k:g}")
+    counted, corpus = Corpus.open(training), Corpus.open(data)
+    if counted.manifest["tokenizer"]["fingerprint"] != corpus.manifest["tokenizer"]["fingerprint"]:
+        raise UserError(f"{training} and {data} have different tokenizers; prepare one with --tokenizer of the other")
+    text = sample_windows(corpus, split=split, length=length, count=windows, at_documents=at_documents)
+    files.prepare(out)
+    start = time.monotonic()
+    counts = count_tokens(counted)
+    unigrams = {k: -np.log((counts + k) / (counts.sum() + k * len(counts))) for k in added}
+    prior = np.exp(-unigrams[added[-1]]).tolist()
+    labels = {f"unigram-{k:g}": f"unigram of the training text, add-{k:g}" for k in added}
+    labels |= {f"cache-{n}": f"{'unigram' if n == 1 else f'{n}-gram'} cache of the context" for n in sorted({1, order})}
+    measured = {name: LossStatistics(length) for name in labels}
+    seen_losses, seen_tokens = dict.fromkeys(labels, 0.0), 0
+    with progress_bar("anchors", len(text), "window") as bar:
+        for (row,) in text.batches(1, length=length):
+            targets = row[1:].numpy()
+            losses = [unigram[targets] for unigram in unigrams.values()]
+            losses += [np.array(cache_losses(row.tolist(), prior, order=n)) for n in sorted({1, order})]
+            seen = counts[targets] > 0
+            seen_tokens += int(seen.sum())
+            for name, values in zip(labels, losses, strict=True):
+                measured[name].add(values[None])
+                seen_losses[name] += float(values[seen].sum())
+            bar.update(1)
+    results: dict[str, Any] = {"study": "anchors", "corpus": corpus.folder.name, "training": counted.folder.name}
+    results |= {"split": split, "length": length, "windows": len(text), "at_documents": at_documents, "order": order}
+    results |= {"smoothing": added, "training_tokens": int(counts.sum()), "vocabulary": len(counts)}
+    results |= {"tokens_in_training": int((counts > 0).sum()), "uniform_loss": files.rounded(math.log(len(counts)), 6)}
+    results["unseen_share"] = files.rounded(1 - seen_tokens / (len(text) * length), 4)
+    results["anchors"] = [
+        {
+            "name": name,
+            "label": label,
+            "loss": files.rounded(measured[name].loss, 6),
+            "loss_within": files.rounded(measured[name].summary()["loss_within"], 3),
+            "loss_seen": files.rounded(seen_losses[name] / seen_tokens, 6) if seen_tokens else None,
+            "spans": _spans(measured[name], length),
+        }
+        for name, label in labels.items()
+    ]
+    results |= files.environment_info() | {"seconds": round(time.monotonic() - start, 1)}
+    files.write(out / "results.json", results)
+    print(f"{_anchors_table(results)}\nResults: {out / 'results.json'}.")
+    return results
+
+
+def cache_losses(row: Sequence[int], prior: Sequence[float], *, order: int) -> list[float]:
+    """Return the losses of row[1:], each given the tokens before it, by interpolated n-grams of the row alone.
+
+    p(w | h) = (count(h w) + kinds(h) p(w | shorter h)) / (count(h) + kinds(h)), where kinds(h) is the number of
+    different tokens that have followed h (Witten and Bell). The empty context is interpolated with `prior`.
+    """
+    followers: defaultdict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
+    totals: Counter[tuple[int, ...]] = Counter()
+    losses = []
+    for t in range(1, len(row)):
+        for n in range(min(order, t)):
+            history = tuple(row[t - 1 - n : t - 1])
+            followers[history][row[t - 1]] += 1
+            totals[history] += 1
+        p = prior[row[t]]
+        for n in range(min(order, t)):
+            history = tuple(row[t - n : t])
+            if history not in followers:
+                break
+            counts = followers[history]
+            p = (counts[row[t]] + len(counts) * p) / (totals[history] + len(counts))
+        losses.append(-math.log(p))
+    return losses
+
+
+def count_tokens(corpus: Corpus, step: int = 1 << 24) -> np.ndarray:
+    """Count how often each id of the vocabulary occurs in the train split."""
+    tokens, counts = corpus.tokens("train"), np.zeros(corpus.vocabulary, np.int64)
+    for start in range(0, len(tokens), step):
+        counts += np.bincount(tokens[start : start + step], minlength=corpus.vocabulary)
+    return counts
+
+
+def _anchors_table(results: dict[str, Any]) -> str:
+    """Return one line per anchor; the last columns are mean losses between positions."""
+    share = f"{results['unseen_share']:.1%} of the tokens never occur in {results['training']}"
+    rows = []
+    for one in results["anchors"]:
+        seen = "" if one["loss_seen"] is None else f"{one['loss_seen']:.4f}"
+        rows.append([one["label"], f"{one['loss']:.4f}", seen, *_span_cells(one)])
+    table = text_table(["anchor", "loss", "seen", *_span_names(results["anchors"][0])], rows)
+    uniform = f"uniform {results['uniform_loss']:.3f}"
+    return f"{results['corpus']}, {results['windows']:,} windows: {share}; {uniform}\n{table}"

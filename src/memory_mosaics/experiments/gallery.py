@@ -1,11 +1,11 @@
-"""Every figure of the paper's section 6 and appendix D that trained models can give, on one page.
+"""Command `mosaics figures`: every figure of section 6 and appendix D that trained models can give, on one page.
 
     training and validation loss against steps            figure 7
     loss by position, on one text or several              figures 2 and 8
     attention of the last position, width against lambda  appendix D.4
     continuations of the same prompts                     tables 3 and 4
 
-Each part is a study of its own, in a folder of its own: what is finished is not computed again.
+Each part is a study in a folder of its own; finished parts are not computed again.
 """
 
 from collections.abc import Callable
@@ -13,12 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from memory_mosaics import evaluation
 from memory_mosaics import results as files
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.errors import UserError
+from memory_mosaics.evaluation import sample_windows
 from memory_mosaics.experiments import attention, evaluate, figures, prompts
-from memory_mosaics.experiments.prompts_page import BY_RULE, score
 from memory_mosaics.experiments.report import Page
 from memory_mosaics.files import read_json
 from memory_mosaics.models import architecture_name
@@ -39,166 +38,138 @@ def run(
     device: str = "auto",
     out: Path = Path("runs/figures"),
 ) -> dict[str, Any]:
-    """Draw all that the paper draws of trained models: curves, loss by position, attention, continuations; one page.
+    """Draw all figures that the paper has of trained models, on one page: curves, loss by position, attention, texts.
 
-    Ctrl-C keeps the parts that are finished; the same command goes on.
+    Ctrl-C keeps the parts that are finished; the same command continues.
 
     Args:
         runs: training runs, of which the newest checkpoint is taken, or checkpoint folders
-        data: one or more folders that `mosaics prepare` wrote with the models' own tokenizer; attention looks at the
-            first
-        length: tokens in a window, one part each; 512 and 1536 if none are named
-        windows: how many to measure losses on; null for all
-        sequences: how many to look at attention in
+        data: one or more folders that `mosaics prepare` wrote with the models' own tokenizer; attention is measured
+            on the first
+        length: tokens per window, one part each; 512 and 1536 by default
+        windows: number of windows to measure losses on; null for all
+        sequences: number of sequences to measure attention on
         split: which part of the data; null for valid, or train of a text whose valid has no window of the length
-        at_documents: begin each window of the losses with a document and keep it within
-        batch: windows at a time
-        device: cpu, cuda, mps, or auto for the best there is
+        at_documents: start each window of the losses with a document and end it within
+        batch: windows per batch
+        device: cpu, cuda, mps, or auto for the best available
         out: folder for report.html and the parts
     """
     figures.check()
     lengths = sorted(set(length or attention.LENGTHS))
-    corpora = _texts(data)
-    parts = _Parts(runs, corpora, out)
-    computed = {"batch": batch, "device": device}
+    if not data:
+        raise UserError("name at least one text with --data")
+    corpora = [Corpus.open(folder) for folder in data]
+    if len({corpus.folder.name for corpus in corpora}) < len(corpora):  # they are names of parts
+        raise UserError("two of the texts have folders of the same name; rename one")
+    page, models, curves = Page("What trained models do"), [], []
+    for trained in iter_models(unique_names(runs)):
+        for corpus in corpora:
+            trained.check_reads(corpus)
+        written = sorted(file.stat().st_mtime_ns for file in trained.folder.glob("*.safetensors"))
+        models.append([trained.name, str(trained.folder), written])  # trained again, it is another model
+        curves += _training_curve(trained)
+    files.prepare(out)
+    if curves:
+        _show_training(page, curves, out / "training")
+
+    def add(name: str, study: Callable[..., dict[str, Any]], show: Callable[[Page, dict[str, Any], Path], None],
+            options: dict[str, Any], corpus: Corpus | None = None, **resources: Any) -> None:  # fmt: skip
+        """Add a part. One that these models cannot give is named on the page, and the others follow."""
+        request = {"runs": models} | options
+        if corpus is not None:
+            request["corpus"] = {split: part["sha256"] for split, part in corpus.manifest["splits"].items()}
+            resources["data"] = corpus.folder
+        try:
+            show(page, _run_once(study, runs, request, out / name, **options, **resources), out / name)
+        except UserError as error:
+            print(f"left out: {error}")
+            page.text(f"Left out: {error}")
+
     for corpus in corpora:
-        splits = _splits(parts.page, corpus, lengths, split, at_documents=at_documents)
-        for long, part in splits.items():
-            wish = {"split": part, "length": long, "windows": windows, "at_documents": at_documents}
-            parts.add(f"{corpus.folder.name}-{long}", evaluate.run, _loss, wish, corpus, by_position=True, **computed)
-    wish = {"split": split or _split(corpora[0], lengths[-1]), "length": lengths, "sequences": sequences}
-    parts.add("attention", attention.run, _attention, wish, corpora[0], **computed)
-    parts.add("prompts", prompts.run, _prompts, {}, device=device)
-    parts.page.write(out / "report.html")
+        for size, part in _choose_splits(page, corpus, lengths, split, at_documents=at_documents).items():
+            options = {"split": part, "length": size, "windows": windows, "at_documents": at_documents}
+            resources: dict[str, Any] = {"by_position": True, "batch": batch, "device": device}
+            add(f"{corpus.folder.name}-{size}", evaluate.run, _show_losses, options, corpus, **resources)
+    options = {"split": split or _choose_split(corpora[0], lengths[-1]), "length": lengths, "sequences": sequences}
+    add("attention", attention.run, _show_attention, options, corpora[0], batch=batch, device=device)
+    add("prompts", prompts.run, _show_prompts, {}, device=device)
+    page.write(out / "report.html")
     print(f"The page, to open in a browser: {out / 'report.html'}. Texts to judge: {out / 'prompts' / 'prompts.html'}.")
     return {"study": "figures", "interrupted": False}
 
 
-class _Parts:
-    """The page, and under `out` a folder for each part; what is finished there with the same wishes stays."""
-
-    def __init__(self, runs: list[str], corpora: list[Corpus], out: Path):
-        self.runs, self.out, self.page = runs, out, Page("What trained models do")
-        self.asked: list[Any] = []
-        records = []
-        for trained in iter_models(unique_names(runs)):
-            for corpus in corpora:
-                trained.check_reads(corpus)
-            self.asked.append([trained.name, str(trained.folder), _written(trained.folder)])
-            records += _curve(trained)
-        files.prepare(out)
-        _curves(self.page, records, out / "training")
-
-    def add(
-        self,
-        name: str,
-        study: Callable[..., dict[str, Any]],
-        show: Callable[[Page, dict[str, Any], Path], None],
-        wish: dict[str, Any],
-        corpus: Corpus | None = None,
-        **how: Any,
-    ) -> None:
-        """A study, as it is wished for and computed. One that these models cannot give is named, and others go on."""
-        place = self.out / name
-        asked = {"runs": self.asked} | wish
-        if corpus is not None:
-            asked["corpus"] = {name: part["sha256"] for name, part in corpus.manifest["splits"].items()}
-            how["data"] = corpus.folder
-        try:
-            show(self.page, _found(place, asked, study, self.runs, **wish, **how), place)
-        except UserError as error:
-            print(f"left out: {error}")
-            self.page.text(f"Left out: {error}")
-
-
-def _found(
-    place: Path, asked: dict[str, Any], study: Callable[..., dict[str, Any]], *words: Any, **options: Any
+def _run_once(
+    study: Callable[..., dict[str, Any]], runs: list[str], request: dict[str, Any], folder: Path, **options: Any
 ) -> dict[str, Any]:
-    """What a study found, from its folder if it came to its end there with the same wishes."""
-    file, wishes = place / "results.json", place / "asked.json"
-    try:
-        if read_json(wishes) == asked and isinstance(found := read_json(file), dict):
+    """Return the results in a folder if a study finished there with the same request; else run it."""
+    file = folder / "request.json"
+    with suppress(FileNotFoundError, UserError):  # a damaged file: it is measured again
+        if read_json(file) == request and isinstance(found := read_json(folder / "results.json"), dict):
             return found
-    except (FileNotFoundError, UserError):
-        pass  # damaged: it is measured again
-    wishes.unlink(missing_ok=True)
-    found = study(*words, out=place, **options)
+    file.unlink(missing_ok=True)
+    found = study(runs, out=folder, **options)
     if found.get("interrupted"):
         raise KeyboardInterrupt
-    files.write(wishes, asked)
+    files.write(file, request)
     return found
 
 
-def _texts(data: list[str]) -> list[Corpus]:
-    """All of them opened. Their names are those of parts, so no two may be alike."""
-    if not data:
-        raise UserError("name at least one text with --data")
-    corpora = [Corpus.open(folder) for folder in data]
-    if len({corpus.folder.name for corpus in corpora}) < len(corpora):
-        raise UserError("two of the texts have folders of the same name; rename one")
-    return corpora
-
-
-def _splits(page: Page, corpus: Corpus, lengths: list[int], split: str | None, *, at_documents: bool) -> dict[int, str]:
-    """Which split is read at each length. Where it is not the one that others are read in, that is said."""
+def _choose_splits(
+    page: Page, corpus: Corpus, lengths: list[int], split: str | None, *, at_documents: bool
+) -> dict[int, str]:
+    """Return the split to read at each length, and note on the page where that is train."""
     if split is not None:
         return dict.fromkeys(lengths, split)
-    splits = {length: _split(corpus, length, at_documents=at_documents) for length in lengths}
+    splits = {length: _choose_split(corpus, length, at_documents=at_documents) for length in lengths}
     if trains := " or ".join(str(length) for length, split in splits.items() if split == "train"):
-        name = corpus.folder.name
-        said = f"{name}: its valid split has no window of {trains} tokens, so its train split is read there"
-        print(said)
-        page.text(f"{said}.")
+        note = f"its valid split has no window of {trains} tokens, so its train split is read there"
+        print(f"{corpus.folder.name}: {note}")
+        page.text(f"{corpus.folder.name}: {note}.")
     return splits
 
 
-def _split(corpus: Corpus, length: int, *, at_documents: bool = False) -> str:
-    """Valid where it has a window, else train if that has one: a text of which nothing was held out is read too."""
+def _choose_split(corpus: Corpus, length: int, *, at_documents: bool = False) -> str:
+    """Return valid where it has a window; else train if that has one, as of a text of which nothing was held out."""
     for split in ("valid", "train"):
         with suppress(UserError):
-            evaluation.sample(corpus, split=split, length=length, count=1, at_documents=at_documents)
+            sample_windows(corpus, split=split, length=length, count=1, at_documents=at_documents)
             return split
     return "valid"
 
 
-def _written(checkpoint: Path) -> list[int]:
-    """When its weights were: another training in the same folder is another model."""
-    return sorted(file.stat().st_mtime_ns for file in checkpoint.glob("*.safetensors"))
-
-
-def _curve(trained: LoadedModel) -> list[dict[str, Any]]:
-    """The losses of a training run of ours; a checkpoint by itself has no log."""
+def _training_curve(trained: LoadedModel) -> list[dict[str, Any]]:
+    """Return the losses in the log of a training run: none for a checkpoint without one."""
     lines = read(trained.folder.parent / "log.jsonl")
     curve = [[line["step"], round(line["loss"], 4)] for line in lines if "loss" in line]
     measured = [[line["step"], round(line["valid_loss"], 4)] for line in lines if "valid_loss" in line]
-    about = {"name": trained.name, "architecture": architecture_name(trained.model.config)}
-    return [about | {"curve": curve, "measured": measured}] if curve and measured else []
+    record = {"name": trained.name, "architecture": architecture_name(trained.model.config)}
+    return [record | {"curve": curve, "measured": measured}] if curve and measured else []
 
 
-def _curves(page: Page, records: list[dict[str, Any]], out: Path) -> None:
-    if records:
-        files.prepare(out)
-        results = {"study": "runs", "runs": records}
-        files.write(out / "results.json", results)
-        page.heading("Training")
-        for file in figures.draw(results, out):
-            page.figure(file, "Loss against steps: lines are the batches trained on, dots the validation text.")
+def _show_training(page: Page, curves: list[dict[str, Any]], out: Path) -> None:
+    files.prepare(out)
+    results = {"study": "runs", "runs": curves}
+    files.write(out / "results.json", results)
+    page.heading("Training")
+    for file in figures.draw(results, out):
+        page.figure(file, "Loss against steps: lines are the batches trained on, dots the validation text.")
 
 
-def _loss(page: Page, found: dict[str, Any], place: Path) -> None:
+def _show_losses(page: Page, found: dict[str, Any], folder: Path) -> None:
     page.heading(f"Loss by position: {found['corpus']} ({found['split']}), windows of {found['length']} tokens")
     rows = [
         [model["name"], f"{model['loss']:.4f}", f"{model['perplexity']:,.2f}", f"{model['bits_per_byte']:.4f}"]
         for model in found["models"]
     ]
-    page.table(["model", "loss", "perplexity", "bits a byte"], rows)
+    page.table(["model", "loss", "perplexity", "bits per byte"], rows)
     beyond = [model["name"] for model in found["models"] if model["context"] < found["length"]]
     if beyond:
         page.text(f"Longer than what was trained on: {', '.join(beyond)}.")
-    page.figure(place / "loss_by_position.png", "Mean loss at each position, with its 95 % confidence band.")
+    page.figure(folder / "loss_by_position.png", "Mean loss at each position, with its 95 % confidence band.")
 
 
-def _attention(page: Page, found: dict[str, Any], place: Path) -> None:
+def _show_attention(page: Page, found: dict[str, Any], folder: Path) -> None:
     page.heading("How the last position attends to earlier ones")
     captions = {
         "attention.png": "Weight of earlier positions, averaged over heads and blocks.",
@@ -206,20 +177,21 @@ def _attention(page: Page, found: dict[str, Any], place: Path) -> None:
         "width.png": "How wide a memory looks, against the leaky coefficient of its keys.",
     }
     for name, caption in captions.items():
-        if (place / name).exists():
-            page.figure(place / name, caption)
+        if (folder / name).exists():
+            page.figure(folder / name, caption)
     rows = [[m["name"], str(m["length"]), f"{m['pairs']:.1f}", f"{m['distance']:.1f}"] for m in found["models"]]
-    page.table(["model", "length", "pairs retrieved in effect", "tokens back"], rows)
+    page.table(["model", "length", "effective number of pairs", "mean distance"], rows)
 
 
-def _prompts(page: Page, found: dict[str, Any], place: Path) -> None:
+def _show_prompts(page: Page, found: dict[str, Any], folder: Path) -> None:
     page.heading("How they go on")
-    page.text(f"The same prompts for all, by beam search. {place.name}/prompts.html has a place for verdicts.")
-    page.text("By rule is a first look at the words with which a text begins, where a rule can tell; it is no verdict.")
-    page.table(["model", "by rule"], [[name, score(model["by_rule"])] for name, model in found["models"].items()])
+    page.text(f"The same prompts for all, by beam search. {folder.name}/prompts.html has buttons for verdicts.")
+    page.text(prompts.ABOUT_RULES)
+    models = found["models"]
+    page.table(["model", "by rule"], [[name, prompts.score(model["by_rule"])] for name, model in models.items()])
     for number, prompt in enumerate(found["prompts"]):
         page.text(f"{prompt['prompt']} ...")
-        page.beside(
-            {name: f"... {model['texts'][number]}" for name, model in found["models"].items()},
-            {name: f"By rule: {BY_RULE[model['by_rule'][number]]}" for name, model in found["models"].items()},
+        page.side_by_side(
+            {name: f"... {model['texts'][number]}" for name, model in models.items()},
+            {name: f"By rule: {prompts.BY_RULE[model['by_rule'][number]]}" for name, model in models.items()},
         )

@@ -1,4 +1,4 @@
-"""How several models go on from the same prompts, side by side, for a person to judge: tables 3 and 4 of the paper."""
+"""Command `mosaics prompts`: continuations of the same prompts by several models, to judge (tables 3 and 4)."""
 
 import hashlib
 import json
@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,20 @@ import torch
 
 from memory_mosaics import results as files
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
-from memory_mosaics.experiments.measuring import keep
-from memory_mosaics.experiments.prompts_page import BY_RULE, score, write_page
+from memory_mosaics.experiments.report import Page, collect_records, template
 from memory_mosaics.experiments.writer import Wish, Writer, a_compiler
 from memory_mosaics.files import atomic_write
 from memory_mosaics.results import progress_bar
 from memory_mosaics.runtime import find_device
 from memory_mosaics.text.prompts import Prompt, ours, read
+
+BY_RULE = {True: "looks right", False: "looks wrong", None: "not told"}
+VERDICTS = ("right", "partly", "wrong")
+TITLE = "How models go on from the same prompts"
+ABOUT_RULES = (
+    '"By rule" is a first look at the words with which a text begins, where a rule can tell; it does not understand '
+    "them, and it is no verdict."
+)
 
 
 def run(
@@ -32,7 +40,7 @@ def run(
     device: str = "auto",
     out: Path = Path("runs/prompts"),
 ) -> dict[str, Any]:
-    """Write how trained models go on from the same prompts, side by side, with a place for your verdicts.
+    """Continue the same prompts with several trained models, side by side, on a page that records your verdicts.
 
     The prompts are 24 of this library's own, unless you name others: 9 about facts, 9 that ask to reason, 6 to stay
     consistent. Where a rule can tell, it says how a text looks; that is a first look, and no verdict. Ctrl-C keeps the
@@ -40,96 +48,141 @@ def run(
 
     Args:
         runs: folders of training runs, or checkpoint folders
-        prompts: a file with one prompt a line, or JSON lines or an array with "prompt", "group", "ability" and "rule"
-        beams: beginnings that the search for the most probable text keeps in mind; 1 takes the best token each time
-        length: at most so many tokens
-        compile: fuse each step with torch.compile: faster on CUDA, after a wait at the beginning
-        device: cuda, mps or cpu; auto takes the first that is there
+        prompts: a file with one prompt per line, or JSON lines or an array with "prompt", "group", "ability", "rule"
+        beams: width of the beam search; 1 is greedy decoding
+        length: maximum number of new tokens
+        compile: compile each step with torch.compile: faster on CUDA, after some time for compilation
+        device: cuda, mps or cpu; auto takes the first that is available
         out: folder for prompts.html, prompts.md and results.json
     """
     wish = Wish(length=length, beams=beams, compiled=compile)
     asked = ours() if prompts is None else read(prompts)
-    place, models = torch.device(find_device(device)), unique_names(runs)
+    torch_device, models = torch.device(find_device(device)), unique_names(runs)
     for trained in iter_models(models):
         for each in asked:
-            Writer(trained, wish).encode(each.prompt)  # one that is too long is named before anything is written
+            Writer(trained, wish).encode(each.prompt)  # a prompt that is too long is an error before any is continued
     start = time.perf_counter()
     results: dict[str, Any] = {"study": "prompts", "interrupted": True}
     results |= {"prompts": [each.plain() for each in asked], "models": {}, "beams": beams, "length": length}
     results["rules"] = "a first look by rule at how each text begins, not a verdict: true looks right, false wrong"
-    results |= files.environment_info(place)
+    results |= files.environment_info(torch_device)
 
-    def told() -> Iterator[dict[str, Any]]:
-        for trained in iter_models(models, device=place):
-            found = continuations(trained, asked, wish)
-            print(f"{trained.name}: {len(asked)} texts, by rule {score(found['by_rule'])}")
+    def records() -> Iterator[dict[str, Any]]:
+        for trained in iter_models(models, device=torch_device):
+            record = continuations(trained, asked, wish)
+            print(f"{trained.name}: {len(asked)} texts, by rule {score(record['by_rule'])}")
             results["seconds"] = round(time.perf_counter() - start, 1)
-            yield {trained.name: found}
+            yield {trained.name: record}
 
-    keep(told(), results, out, also=lambda: _pages(results, out), pages=("prompts.md", "prompts.html"))
+    def write_pages() -> None:
+        texts = [results["prompts"], {name: found["texts"] for name, found in results["models"].items()}]
+        results["id"] = hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]  # verdicts belong to these texts
+        with atomic_write(out / "prompts.md") as tmp:
+            tmp.write_text(markdown(results), encoding="utf-8")
+        html_page(results).write(out / "prompts.html")
+
+    collect_records(records(), results, out, write_pages=write_pages, pages=("prompts.md", "prompts.html"))
     stopped = "Stopped: these are the models that were finished. " if results["interrupted"] else ""
     print(f"{stopped}To judge in a browser: {out / 'prompts.html'}. On paper: {out / 'prompts.md'}.")
     return results
 
 
 def continuations(trained: LoadedModel, asked: Sequence[Prompt], wish: Wish) -> dict[str, Any]:
-    """What one model writes, and what the rules say to it."""
-    writer, told = Writer(trained, wish), []
+    """Continue all prompts with one model, and apply their rules."""
+    writer, texts = Writer(trained, wish), []
     with a_compiler(), progress_bar(trained.name, len(asked), "text") as bar:
         for record in writer.together([each.prompt for each in asked]):
-            told.append(record["text"])
+            texts.append(record["text"])
             bar.update(1)
-    if said := writer.ran_out():
-        print(said, file=sys.stderr)
-    looks = [each.rule.judge(text) if each.rule else None for each, text in zip(asked, told, strict=True)]
-    return {"checkpoint": str(trained.folder), "texts": told, "by_rule": looks}
+    if warning := writer.ran_out():
+        print(warning, file=sys.stderr)
+    by_rule = [each.rule.judge(text) if each.rule else None for each, text in zip(asked, texts, strict=True)]
+    return {"checkpoint": str(trained.folder), "texts": texts, "by_rule": by_rule}
 
 
-def _pages(results: dict[str, Any], out: Path) -> None:
-    """The same texts for a browser and for paper."""
-    results["id"] = _identity(results)
-    with atomic_write(out / "prompts.md") as tmp:
-        tmp.write_text(markdown(results), encoding="utf-8")
-    write_page(results, out / "prompts.html")
+def score(by_rule: Sequence[bool | None]) -> str:
+    """Describe how many texts look right, of those that a rule could judge."""
+    unknown = by_rule.count(None)
+    return f"{by_rule.count(True)} of {len(by_rule) - unknown} judged look right, {unknown} not told"
+
+
+def _method(results: dict[str, Any]) -> str:
+    return f"Beam search of width {results['beams']}, at most {results['length']} tokens. {ABOUT_RULES}"
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """The same as the page, with boxes to tick."""
+    """Return the texts as Markdown, with boxes to tick."""
     models = results["models"]
-    lines = ["# How models go on from the same prompts", "", _how(results), ""]
+    lines = [f"# {TITLE}", "", f"{_method(results)} Your verdicts go into the boxes.", ""]
     lines += ["| model | by rule |", "|---|---|"]
-    lines += [f"| {_line(name)} | {score(found['by_rule'])} |" for name, found in models.items()]
+    lines += [f"| {_one_line(name)} | {score(found['by_rule'])} |" for name, found in models.items()]
+    group = None
     for number, prompt in enumerate(results["prompts"]):
-        if prompt.get("group") != (results["prompts"][number - 1].get("group") if number else None):
-            lines += ["", f"## {_line(prompt.get('group', 'others').capitalize())}"]
-        title = f"{number + 1}. {_line(prompt.get('ability', ''))}".rstrip()
-        quoted = "\n> ".join(_safe(line) for line in prompt["prompt"].splitlines())
+        if prompt.get("group") != group:
+            group = prompt.get("group")
+            lines += ["", f"## {_one_line((group or 'others').capitalize())}"]
+        title = f"{number + 1}. {_one_line(prompt.get('ability', ''))}".rstrip()
+        quoted = "\n> ".join(_escape_markdown(line) for line in prompt["prompt"].splitlines())
         lines += ["", f"### {title}", "", f"> {quoted} ...", ""]
         lines += ["| model | goes on | by rule | right | partly | wrong |", "|---|---|---|---|---|---|"]
         for name, found in models.items():
-            look = BY_RULE[found["by_rule"][number]]
-            lines.append(f"| {_line(name)} | {_line(found['texts'][number])} | {look} | ☐ | ☐ | ☐ |")
+            by_rule = BY_RULE[found["by_rule"][number]]
+            lines.append(f"| {_one_line(name)} | {_one_line(found['texts'][number])} | {by_rule} | ☐ | ☐ | ☐ |")
     return "\n".join(lines) + "\n"
 
 
-def _how(results: dict[str, Any]) -> str:
-    return (
-        f'Beam search of width {results["beams"]}, at most {results["length"]} tokens. "By rule" is a first look at '
-        "the words with which a text begins, where a rule can tell; it is no verdict. Yours go into the boxes."
-    )
+def _one_line(text: str) -> str:
+    """Return Markdown for a cell of a table or a heading."""
+    return _escape_markdown(" / ".join(part.strip() for part in text.splitlines() if part.strip()))
 
 
-def _line(text: str) -> str:
-    """One line, and safe within a table or a heading."""
-    return _safe(" / ".join(part.strip() for part in text.splitlines() if part.strip()))
-
-
-def _safe(text: str) -> str:
-    """Text that Markdown shows as it is, with no mark or tag in it."""
+def _escape_markdown(text: str) -> str:
     return re.sub(r"([\\|`*_<>\[\]#&~])", r"\\\1", text)
 
 
-def _identity(results: dict[str, Any]) -> str:
-    """Names these texts, so that verdicts on others are not mixed with theirs."""
-    said = [results["prompts"], {name: found["texts"] for name, found in results["models"].items()}]
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+def html_page(results: dict[str, Any]) -> Page:
+    """Return the page on which a person judges the texts. The browser stores the verdicts and exports them as JSON."""
+    page, models, group = Page(TITLE, styles=("page.css", "prompts.css")), results["models"], None
+    page.text(f"{_method(results)} The verdict is yours: right, partly or wrong. A second click takes it back.")
+    page.html(_counts(models))
+    for number, prompt in enumerate(results["prompts"]):
+        if prompt.get("group") not in (None, group):
+            page.heading(prompt["group"].capitalize())
+        group = prompt.get("group")
+        texts = "".join(_text(number, at, name, found) for at, (name, found) in enumerate(models.items()))
+        title = f"<h3>{number + 1}. {escape(prompt.get('ability', ''))}</h3>"
+        quote = f"<blockquote>{escape(prompt['prompt'])} ...</blockquote>"
+        page.html(f'<section class="prompt">{title}{quote}<div class="texts">{texts}</div></section>')
+    shown = {"id": results["id"], "models": list(models), "prompts": [each["prompt"] for each in results["prompts"]]}
+    data = json.dumps(shown).replace("<", "\\u003c")  # no text can end the script
+    save = '<button type="button" id="export">Save verdicts as JSON</button><output id="state"></output>'
+    page.html(f'<div class="bar">{save}</div><script type="application/json" id="report">{data}</script>')
+    page.html(f"<script>\n{template('prompts.js')}</script>")
+    return page
+
+
+def _counts(models: dict[str, Any]) -> str:
+    """Return a table: how many texts look right and wrong by rule, and the verdicts so far, which the script counts."""
+    header = "".join(
+        f"<th>{cell}</th>" for cell in ("model", "right", "wrong", "right of judged", "not told", *VERDICTS)
+    )
+    rows = ['<th></th><th colspan="4">by rule it looks</th><th colspan="3">your verdict</th>', header]
+    for number, (name, found) in enumerate(models.items()):
+        right, wrong, unknown = (found["by_rule"].count(judgment) for judgment in BY_RULE)
+        share = f"{right / (right + wrong):.0%}" if right + wrong else ""
+        cells = "".join(f"<td>{cell}</td>" for cell in (escape(name), right, wrong, share, unknown))
+        rows.append(cells + "".join(f'<td id="count-{number}-{verdict}">0</td>' for verdict in VERDICTS))
+    return f'<div class="wide"><table class="counts"><tr>{"</tr><tr>".join(rows)}</tr></table></div>'
+
+
+def _text(prompt: int, model: int, name: str, found: dict[str, Any]) -> str:
+    """Return one continuation with buttons for the verdict."""
+    judgment, text = found["by_rule"][prompt], escape(found["texts"][prompt].strip())
+    buttons = "".join(f'<button type="button" value="{verdict}" aria-pressed="false">{verdict}</button>'
+                      for verdict in VERDICTS)  # fmt: skip
+    return (
+        f'<div class="text" data-prompt="{prompt}" data-model="{model}"><strong>{escape(name)}</strong>'
+        f"<p>... {text}</p>"
+        f'<span class="rule" data-judgment="{str(judgment).lower()}">by rule: {BY_RULE[judgment]}</span>'
+        f'<div class="choices" role="group" aria-label="Your verdict on {escape(name)}">{buttons}</div></div>'
+    )

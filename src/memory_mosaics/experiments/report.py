@@ -1,82 +1,144 @@
-"""One self-contained HTML page: text, tables and figures, with nothing to load from anywhere."""
+"""Output of studies of trained models: results.json written model by model, text tables, self-contained HTML pages."""
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from importlib.resources import files
 from pathlib import Path
+from string import Template
+from typing import Any
 
+from memory_mosaics import results as result_files
+from memory_mosaics.checkpoint import LoadedModel
+from memory_mosaics.errors import UserError
+from memory_mosaics.experiments import figures
 from memory_mosaics.files import atomic_write
+from memory_mosaics.language_model import parameter_count
+from memory_mosaics.models import architecture_name
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #222; --paper: #fff; --line: #ddd; --soft: #f5f5f3; --accent: #b84e00; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e6e6; --paper: #17181a; --line: #3a3b3d; --soft: #222426; --accent: #ff9a55; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 62rem; padding: 2rem 1.2rem 4rem; color: var(--ink); background: var(--paper);
-  font: 16px/1.55 system-ui, sans-serif; }
-h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .6rem; }
-h2 { font-size: 1.25rem; margin: 2.6rem 0 .6rem; padding-top: 1rem; border-top: 1px solid var(--line); }
-p { max-width: 46rem; }
-img { display: block; max-width: 100%; height: auto; margin: 1rem 0; padding: .4rem; background: #fff;
-  border-radius: 6px; }
-figcaption { font-size: .9rem; opacity: .8; max-width: 46rem; }
-figure { margin: 1.2rem 0; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 1rem 0; }
-th, td { padding: .35rem .9rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; }
-.beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(18rem, 100%), 1fr)); gap: 1rem; }
-.beside > div { background: var(--soft); border-radius: 6px; padding: .8rem 1rem; white-space: pre-line;
-  overflow-wrap: anywhere; }
-.beside strong { display: block; color: var(--accent); margin-bottom: .3rem; }
-.beside small { display: block; opacity: .7; margin-top: .4rem; }
-pre { background: var(--soft); border-radius: 6px; padding: .8rem 1rem; overflow-x: auto; font-size: .9rem; }
-"""
+
+def collect_records(
+    records: Iterable[dict[str, Any]],
+    results: dict[str, Any],
+    out: Path,
+    *,
+    write_pages: Callable[[], object] | None = None,
+    pages: Sequence[str] = (),
+) -> None:
+    """Add records to results["models"] one by one, and write results.json, and the pages if there are any, after each.
+
+    Until the last record results.json has "interrupted": true, so that a killed study does not look complete. Ctrl-C
+    keeps the records that are there. Files of an earlier study in the folder (results.json, figures, `pages`) are
+    removed first; an error before the first record restores them.
+    """
+    result_files.prepare(out)
+    own = [out / name for name in ("results.json", *figures.names(results["study"]), *pages)]
+    before = {file: file.read_bytes() for file in own if file.is_file()}
+    for file in before:
+        file.unlink()
+    models = results["models"]
+
+    def write(*, interrupted: bool) -> None:
+        results["interrupted"] = interrupted
+        if write_pages is not None and models:
+            write_pages()
+        result_files.write(out / "results.json", results)
+
+    try:
+        write(interrupted=True)
+        for record in records:
+            models.append(record) if isinstance(models, list) else models.update(record)
+            write(interrupted=True)
+        write(interrupted=False)
+    except KeyboardInterrupt:
+        results["interrupted"] = True
+        if not models:
+            raise
+    except UserError:
+        if not models:
+            (out / "results.json").unlink(missing_ok=True)
+            for file, content in before.items():
+                file.write_bytes(content)
+        raise
+
+
+def describe_model(trained: LoadedModel) -> dict[str, Any]:
+    """Return the fields that identify a model in a record."""
+    config = trained.model.config
+    return {
+        "name": trained.name,
+        "checkpoint": trained.folder.name,
+        "context": config.context,
+        "architecture": architecture_name(config),
+        "parameters": parameter_count(trained.model)["total"],
+    }
+
+
+def print_summary(table: str, results: dict[str, Any], out: Path, *, draw: bool = True) -> None:
+    """Print a table, whether the study was interrupted, and which files were written; draw the figures."""
+    stopped = "Stopped: these are the models that were finished. " if results["interrupted"] else ""
+    drawn = f" {figures.draw_if_possible(results, out)}" if draw else ""
+    print(f"{table}\n{stopped}Results: {out / 'results.json'}.{drawn}")
+
+
+def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Align the first column to the left and the others to the right."""
+    lines = [header, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    aligned = ([f"{line[0]:{widths[0]}}", *map(str.rjust, line[1:], widths[1:])] for line in lines)
+    return "\n".join("  ".join(cells).rstrip() for cells in aligned)
+
+
+def template(name: str) -> str:
+    """Return the text of a file in templates/."""
+    return files("memory_mosaics.experiments").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 class Page:
-    """Grows from top to bottom; `write` puts it into one file."""
+    """An HTML page in one file that loads nothing from elsewhere."""
 
-    def __init__(self, title: str):
-        self.title = title
-        self._parts = [f"<h1>{escape(title)}</h1>"]
+    def __init__(self, title: str, *, styles: Sequence[str] = ("page.css",)):
+        self.title, self.styles, self._parts = title, styles, []
+
+    def html(self, fragment: str) -> None:
+        """Add HTML as it is: the caller escapes what is text."""
+        self._parts.append(fragment)
 
     def heading(self, text: str) -> None:
-        self._parts.append(f"<h2>{escape(text)}</h2>")
+        self.html(f"<h2>{escape(text)}</h2>")
 
     def text(self, *paragraphs: str) -> None:
         self._parts += [f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs]
 
     def code(self, text: str) -> None:
-        self._parts.append(f"<pre>{escape(text)}</pre>")
+        self.html(f"<pre>{escape(text)}</pre>")
 
     def figure(self, file: Path, caption: str) -> None:
-        """A PNG, within the page."""
+        """Add a PNG, embedded in the page."""
         data = base64.b64encode(file.read_bytes()).decode()
         image = f'<img alt="{escape(caption)}" src="data:image/png;base64,{data}">'
-        self._parts.append(f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>")
+        self.html(f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>")
 
-    def table(self, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """The first column is text, the others are numbers."""
-        lines = ["".join(f"<th>{escape(head)}</th>" for head in heads)]
+    def table(self, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Add a table: the first column is text, the others are numbers."""
+        lines = ["".join(f"<th>{escape(cell)}</th>" for cell in header)]
         lines += ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
-        body = "".join(f"<tr>{line}</tr>" for line in lines)
-        self._parts.append(f'<div class="wide"><table>{body}</table></div>')
+        self.html(f'<div class="wide"><table>{"".join(f"<tr>{line}</tr>" for line in lines)}</table></div>')
 
-    def beside(self, columns: dict[str, str], notes: dict[str, str] | None = None) -> None:
-        """Texts side by side, each under its name, and under it what is noted of it."""
+    def side_by_side(self, columns: dict[str, str], notes: dict[str, str] | None = None) -> None:
+        """Add texts in columns, each below its name, with a note below it."""
         notes = {name: f"<small>{escape(note)}</small>" for name, note in (notes or {}).items()}
         cells = (
             f"<div><strong>{escape(name)}</strong>{escape(text)}{notes.get(name, '')}</div>"
             for name, text in columns.items()
         )
-        self._parts.append(f'<div class="beside">{"".join(cells)}</div>')
+        self.html(f'<div class="columns">{"".join(cells)}</div>')
 
     def write(self, file: Path) -> Path:
-        head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        icon = '<link rel="icon" href="data:,">'  # or the browser would ask for one
-        title = f"<title>{escape(self.title)}</title>"
-        page = f'<!doctype html><html lang="en"><head>{head}{icon}{title}<style>{STYLE}</style></head>'
+        style = "".join(map(template, self.styles))
+        page = Template(template("page.html")).substitute(
+            title=escape(self.title), style=style, body="\n".join(self._parts)
+        )
         with atomic_write(file) as tmp:
-            tmp.write_text(f"{page}<body>{''.join(self._parts)}</body></html>\n", encoding="utf-8")
+            tmp.write_text(page, encoding="utf-8")
         return file

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments.figures import evaluation, language, regbench, speed, tasks
-from memory_mosaics.experiments.figures.style import STYLE, check, save
+from memory_mosaics.experiments.figures.style import STYLE, available, check, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,3 +64,10 @@ def draw(results: dict[str, Any], folder: Path) -> list[Path]:
             else:
                 save(figure, file)
     return [file for file, figure in drawn.items() if figure is not None]
+
+
+def draw_if_possible(results: dict[str, Any], folder: Path) -> str:
+    """Draw all figures of a study, and return a sentence that names them, or says why there are none."""
+    if not available():
+        return "No figures: matplotlib is not installed here; mosaics draw makes them from results.json."
+    return f"Figures: {', '.join(file.name for file in draw(results, folder)) or 'none'}."
