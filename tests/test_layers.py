@@ -29,6 +29,7 @@ ORDER = [
     "stores",
     "memory",
     "mixers",
+    "testing",
     "language_model",
     "models",
     "checkpoint",
