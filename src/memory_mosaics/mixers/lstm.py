@@ -1,8 +1,8 @@
 """The LSTM (Hochreiter and Schmidhuber 1997; with a forget gate, Gers et al. 2000) as a sequence mixer: torch.nn.LSTM.
 
-As published on RegBench (Akyürek et al. 2024, and the paper after them) a stack of LSTMs counts as one: each layer
-reads the embeddings, the last one alone is heard, and there is no norm and no residual. That is a matter of the whole
-model, not of the mixer; in ours a block stands around it as around any other.
+As published on RegBench (Akyürek et al. 2024, and the paper after them) a stack of LSTMs is in effect one: each layer
+reads the embeddings, only the last one's output is used, and there is no norm and no residual. That is a matter of the
+model, not of the mixer; here it is part of a block, as any other mixer.
 """
 
 import warnings
@@ -17,18 +17,18 @@ from memory_mosaics.ops.common import full_precision
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.stores import State
 
-SHUT = -1e4  # added to the logit of a gate: its sigmoid is zero in every precision
+CLOSED = -1e4  # added to the logit of a gate: its sigmoid is zero in every precision
 
 
 class LSTM(nn.Module):
-    """One layer, as wide as the model, with the parameters of torch.nn.LSTM, which the compiler will not have.
+    """One layer, as wide as the model, with the parameters of torch.nn.LSTM, which torch.compile does not support.
 
-    It always has biases: they hold the forget gate open at first. State: what it said last, and its cells.
+    It always has biases: the forget gate is initially open. State: the last output h and the cells c.
     """
 
     def __init__(self, width: int):
         super().__init__()
-        self.weight_ih = nn.Parameter(torch.empty(4 * width, width))  # the gates in a row: input, forget, cell, output
+        self.weight_ih = nn.Parameter(torch.empty(4 * width, width))  # gates: input, forget, cell, output
         self.weight_hh = nn.Parameter(torch.empty(4 * width, width))
         self.bias_ih = nn.Parameter(torch.empty(4 * width))
         self.bias_hh = nn.Parameter(torch.empty(4 * width))
@@ -51,7 +51,7 @@ class LSTM(nn.Module):
             return x, (h, c)
         weights = self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
         run = torch.ops.memory_mosaics.lstm if torch.compiler.is_compiling() else _run
-        with full_precision(x.device):  # what is rounded at one step is carried through all that follow
+        with full_precision(x.device):  # rounding errors of one step propagate to all later ones
             y, h, c = run(x.to(dtype), mask, h.to(dtype), c.to(dtype), *weights)
         return y.to(x.dtype), (h, c)
 
@@ -59,14 +59,14 @@ class LSTM(nn.Module):
 def _run(
     x: Tensor, mask: Tensor | None, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """All steps, as torch.nn.LSTM runs them, on cuDNN where there is one.
+    """All steps, as torch.nn.LSTM runs them, on cuDNN if available: outputs, last h and c.
 
-    Padding shuts the input gate, by one more input: cells that are empty stay empty, and what they say is zero.
+    Padding closes the input gate, by one more input: empty cells stay empty, and their output is zero.
     """
     if mask is not None:
-        shut = torch.zeros_like(w_ih[:, :1])
-        shut[: len(shut) // 4] = SHUT
-        x, w_ih = torch.cat([x, ~mask[..., None]], dim=-1), torch.cat([w_ih, shut], dim=-1)
+        closed = torch.zeros_like(w_ih[:, :1])
+        closed[: len(closed) // 4] = CLOSED
+        x, w_ih = torch.cat([x, ~mask[..., None]], dim=-1), torch.cat([w_ih, closed], dim=-1)
     start, train = (h[None].contiguous(), c[None].contiguous()), torch.is_grad_enabled()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "RNN module weights")  # cuDNN packs them at every call: two small copies
@@ -74,7 +74,8 @@ def _run(
     return y, h[0], c[0]
 
 
-# The compiler refuses an LSTM, or unrolls it: for it the whole sequence is one op, computed again to go back.
+# torch.compile refuses an LSTM or unrolls it. For it the whole sequence is one op, recomputed in the backward pass:
+# by `torch.library.impl`, since a `custom_op` cannot use autograd inside.
 INPUTS = "Tensor x, Tensor? mask, Tensor h, Tensor c, Tensor w_ih, Tensor w_hh, Tensor b_ih, Tensor b_hh"
 torch.library.define("memory_mosaics::lstm", f"({INPUTS}) -> (Tensor, Tensor, Tensor)")
 torch.library.define(
