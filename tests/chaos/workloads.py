@@ -134,11 +134,11 @@ IN_PROCESSES = Workload(lambda given, out: _prepare(given, out, "--workers", "2"
 def make(folder: Path, names: Iterable[str] = WORKLOADS) -> Given:
     """Run everything once undisturbed, and once more counting what it does to its files."""
     from memory_mosaics import results
-    from memory_mosaics.experiments import regbench_training
+    from memory_mosaics.experiments import regbench
 
     from .crashes import CrashPoints
 
-    regbench_training.SAVE_SECONDS = 0  # after each epoch
+    regbench.SAVE_SECONDS = 0  # after each epoch
     results.commit()
     given = Given(folder, address=_serve())
     checked([["stories", "--count", "40", "--out", str(folder / "stories.jsonl")]], folder)

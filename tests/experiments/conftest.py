@@ -8,8 +8,7 @@ import torch
 import memory_mosaics.apps.story_world  # noqa: F401 - registers stories:COUNT
 from memory_mosaics import LanguageModel, checkpoint, memory_mosaic, transformer
 from memory_mosaics.experiments import regbench
-from memory_mosaics.experiments.regbench_plan import Choices
-from memory_mosaics.experiments.regbench_training import Job
+from memory_mosaics.experiments.regbench import Choices, Job
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.tokenizer import byte_tokenizer
 

@@ -8,7 +8,7 @@ import pytest
 
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
-from memory_mosaics.experiments import curves
+from memory_mosaics.experiments import curves, figures
 from memory_mosaics.language_model import weight_count
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus as corpora
@@ -50,7 +50,7 @@ def test_every_pair_is_trained_and_drawn(corpus, tmp_path):
 @pytest.mark.parametrize("position", [None, "learned", "rotary"])
 def test_a_memory_mosaic_is_as_large_as_its_transformer(corpus, tmp_path, twin, position):
     base = curves.Run(data=corpus, out=tmp_path, model=replace(MODEL, position=position), training=TRAINING)
-    planned = curves.Study(base, curves.Corpus.open(corpus), twin)
+    planned = curves.Study(base, curves.Corpus.open(corpus).vocabulary, twin)
     for depth in (1, 3):
         sizes = [weight_count(planned.model(kind, depth).build(260)) for kind in ("memory-mosaic", twin)]
         assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
@@ -80,15 +80,15 @@ def test_a_run_that_diverges_is_a_fail_and_the_others_go_on(corpus, tmp_path, ca
 
 
 def test_nothing_is_drawn_where_all_fail(corpus, tmp_path, capsys):
-    with pytest.raises(UserError, match="none of 2 runs came to an end"):
+    with pytest.raises(UserError, match="none of 2 runs finished"):
         study(corpus, tmp_path, blocks=[1], rates=[1e30])
-    assert "No figures: no run came to an end." in capsys.readouterr().out
+    assert "No figures: no run has finished." in capsys.readouterr().out
     assert main(["draw", str(tmp_path)]) == 2
     assert "there is nothing to draw" in capsys.readouterr().err
 
 
 def test_figures_can_be_drawn_elsewhere(corpus, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(curves.figures, "available", lambda: False)
+    monkeypatch.setattr(figures, "available", lambda: False)
     study(corpus, tmp_path, blocks=[1], rates=[1e-3])
     assert "mosaics draw makes them" in capsys.readouterr().out
     assert not (tmp_path / "curves.png").exists()
@@ -122,7 +122,7 @@ def test_several_at_once_train_the_same(corpus, tmp_path):
 
 def test_another_recipe_is_refused_in_the_same_folder(corpus, tmp_path):
     study(corpus, tmp_path, blocks=[1], rates=[1e-3])
-    with pytest.raises(UserError, match=r"holds a run with training\.batch 4, not 2"):
+    with pytest.raises(UserError, match=r"holds runs with training\.batch 4, not 2"):
         study(corpus, tmp_path, blocks=[1], rates=[1e-3], training=replace(TRAINING, batch=2))
 
 

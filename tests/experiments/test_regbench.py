@@ -11,13 +11,15 @@ import pytest
 from experiments.conftest import small_regbench as run
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
-from memory_mosaics.experiments import regbench_plan, regbench_tables, regbench_training
+from memory_mosaics.experiments import regbench
 from memory_mosaics.experiments.figures import regbench as figures
+from memory_mosaics.experiments.regbench import Choices, make_grid
 from memory_mosaics.experiments.regbench_models import ARCHITECTURES, ELEVEN
-from memory_mosaics.experiments.regbench_plan import Choices, make
-from memory_mosaics.experiments.regbench_training import RuntimeConfig
-from memory_mosaics.experiments.trials import attempted, work
+from memory_mosaics.experiments.runner import Grid, load_packaged, run_trial, work
+from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.tasks.regbench import RegBenchTask
+
+PUBLISHED = load_packaged("regbench_published")["figure_9"]
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +77,7 @@ def test_tables_and_figures(finished):
 
 def test_what_is_finished_is_not_repeated(finished, monkeypatch):
     out, results = finished
-    monkeypatch.setattr(regbench_plan, "train", None)
+    monkeypatch.setattr(regbench, "train", None)
     again = run(out, architectures=None, environments=[8])
     assert again["best"] == results["best"]
     assert not again["interrupted"]
@@ -83,8 +85,8 @@ def test_what_is_finished_is_not_repeated(finished, monkeypatch):
 
 def test_published_numbers_stand_beside_ours():
     best = {"architecture": "s4d", "environments": 1000, "in_distribution": False, "accuracy": 0.5, "tvd": 0.25}
-    results = {"best": [best], "labels": {"s4d": "S4D"}, "anchors": {}, "published": regbench_tables.PUBLISHED}
-    text = regbench_tables._out_of_distribution(results)
+    results = {"best": [best], "labels": {"s4d": "S4D"}, "anchors": {}, "published": PUBLISHED}
+    text = regbench._out_of_distribution(results)
     assert text.splitlines()[2:] == ["| S4D | 0.500 / 0.250 |", "| *published* | 0.515 / 0.630 |"]
 
 
@@ -125,7 +127,7 @@ def test_killed_and_started_again_it_goes_on(tmp_path):
 
 def test_a_run_that_diverges_is_a_fail(tmp_path, monkeypatch):
     measures = {"valid_loss": float("nan"), "accuracy": 0.0, "tvd": 1.0}
-    monkeypatch.setattr(regbench_training.RegBench, "evaluate", lambda *_: measures)
+    monkeypatch.setattr(regbench.RegBench, "evaluate", lambda *_: measures)
     with pytest.raises(UserError, match="none of 1 runs finished; the valid loss is nan"):
         run(tmp_path)
     results = json.loads((tmp_path / "results.json").read_text())
@@ -135,7 +137,7 @@ def test_a_run_that_diverges_is_a_fail(tmp_path, monkeypatch):
 
 
 def test_ctrl_c_keeps_everything(tmp_path, monkeypatch):
-    train, calls = regbench_plan.train, []
+    train, calls = regbench.train, []
 
     def interrupted(job, *given, **options):
         calls.append(job.environments)
@@ -143,7 +145,7 @@ def test_ctrl_c_keeps_everything(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return train(job, *given, **options)
 
-    monkeypatch.setattr(regbench_plan, "train", interrupted)
+    monkeypatch.setattr(regbench, "train", interrupted)
     results = run(tmp_path, environments=[8, 9])
     assert results["interrupted"]
     assert [one["environments"] for one in results["runs"]] == [8]
@@ -154,10 +156,10 @@ def test_ctrl_c_keeps_everything(tmp_path, monkeypatch):
 def test_the_papers_search():
     common = {"in_distribution": False, "epochs": 200, "held_out": 500, "distinct": False, "data_seed": 0}
     options = {"sweep": True, "trials": None}
-    cases = [("memory-mosaic", 100), ("s4d", 100), ("lstm-as-published", 100)]
-    plans = make(Path("nowhere"), RuntimeConfig(), common, cases, Choices(), **options)
-    assert [plan.count for plan in plans] == [54, 18, 6]
-    names = [plan.name_of(settings) for plan in plans for settings in plan.listed]
+    names = ("memory-mosaic", "s4d", "lstm-as-published")
+    grids = [make_grid(Path("nowhere"), RuntimeConfig(), common, name, 100, Choices(), **options) for name in names]
+    assert [grid.count for grid in grids] == [54, 18, 6]
+    names = [grid.name_of(settings) for grid in grids for settings in grid.runs]
     assert len(set(names)) == 78
     assert "memory-mosaic-100-l2-h8-d64-decay0.01-lr0.0005-seed0" in names
 
@@ -184,13 +186,13 @@ def test_a_sweep_is_kept_in_a_journal_and_goes_on(tmp_path):
 def test_a_sweep_grows(tmp_path, monkeypatch):
     """Another space takes what is there of it, and trains the rest; so does a list without a sweep, and a draw."""
     pytest.importorskip("optuna", reason="Optuna is not installed")
-    train, trained = regbench_plan.train, []
+    train, trained = regbench.train, []
 
     def counted(job, *given, **options):
         trained.append((job.blocks, job.width))
         return train(job, *given, **options)
 
-    monkeypatch.setattr(regbench_plan, "train", counted)
+    monkeypatch.setattr(regbench, "train", counted)
     first = run(tmp_path, sweep=True, choices=Choices(blocks=[1], width=[8], weight_decay=[0.1]))
     grown = Choices(blocks=[1, 2], width=[8], weight_decay=[0.1])
     second = run(tmp_path, sweep=True, choices=grown)
@@ -218,26 +220,28 @@ def test_a_grown_sweep_goes_on_with_what_was_killed_in_the_smaller(tmp_path):
 
 
 def test_two_studies_do_not_train_the_same_at_once(tmp_path):
-    folder, began, end = tmp_path / "trials" / "one", threading.Event(), threading.Event()
+    started, end, measured = threading.Event(), threading.Event(), {"train_loss": 1.0, "valid_loss": 1.0}
 
-    def train():
-        began.set()
+    def train(settings, folder):
+        started.set()
         end.wait()
-        return outcome
+        return measured
 
-    outcome = {"status": "finished", "train_loss": 1.0, "valid_loss": 1.0}
-    first = threading.Thread(target=attempted, args=(folder, train))
-    first.start()
-    began.wait()
+    def fail(settings, folder):
+        pytest.fail("trained twice")
+
+    grids = [Grid(out=tmp_path, name_of=lambda _: "one", train=each, runs=[{}], quiet=False) for each in (train, fail)]
     found = []
-    second = threading.Thread(target=lambda: found.append(attempted(folder, lambda: pytest.fail("trained twice"))))
+    first, second = (threading.Thread(target=lambda g=grid: found.append(run_trial(g, {}))) for grid in grids)
+    first.start()
+    started.wait()
     second.start()
     second.join(0.2)
     assert second.is_alive()
     end.set()
     first.join()
     second.join()
-    assert found == [outcome]
+    assert found == [{"status": "finished"} | measured] * 2
 
 
 @pytest.mark.parametrize(
@@ -279,7 +283,7 @@ def test_damaged_files_are_named(tmp_path, capsys):
     (outcome,) = tmp_path.glob("trials/*/outcome.json")
     for text in ("{", "{}", "[]", '{"status": "finished", "train_loss": 1, "valid_loss": 2}', "[" * 99_999):
         outcome.write_text(text)
-        with pytest.raises(UserError, match=r"outcome\.json is damaged: .*remove it to train that anew"):
+        with pytest.raises(UserError, match=r"outcome\.json is damaged: .*remove it to train that run again"):
             run(tmp_path)
     outcome.unlink()
     anchors = (tmp_path / "anchors.json").read_text()
@@ -310,7 +314,7 @@ def test_figures_show_the_papers_numbers_of_as_many_languages_alone():
     best = {"architecture": "s4d", "environments": 100, "in_distribution": True, "accuracy": 0.5, "tvd": 0.25}
     others = best | {"environments": 32}, best | {"in_distribution": False, "environments": 32}
     results = {"best": [best, *others], "labels": {"s4d": "S4D"}, "anchors": {}}
-    results |= {"published": regbench_tables.PUBLISHED, "published_in_distribution": {"s4d": [0.846, 0.35]}}
+    results |= {"published": PUBLISHED, "published_in_distribution": {"s4d": [0.846, 0.35]}}
     inside, outside = figures.in_distribution(results), figures.regbench(results)
     assert [text.get_text() for text in inside.axes[0].get_yticklabels()] == ["S4D, 100", "S4D, 32"]
     rings = [line for line in inside.axes[0].lines if line.get_markerfacecolor() == "none"]
@@ -338,24 +342,24 @@ def test_a_sweep_draws_as_many_as_were_asked_for(tmp_path, monkeypatch):
     """Also where TPE would draw the same again and again, and where the space ends."""
     pytest.importorskip("optuna")
 
-    def attempt(plan, settings):
+    def train(fixed, machine, settings, folder):
         size = settings["blocks"] + settings["width"] / 64 + settings["heads"] / 8
-        outcome = {"status": "finished", "train_loss": size, "valid_loss": size + 10 * settings["weight_decay"]}
-        return attempted(plan.out / "trials" / plan.name_of(settings), lambda: outcome)
+        losses = {"train_loss": size, "valid_loss": size + 10 * settings["weight_decay"]}
+        return dict.fromkeys(regbench.BEST) | losses
 
-    monkeypatch.setattr(regbench_plan.Plan, "attempt", attempt)
+    monkeypatch.setattr(regbench, "train_job", train)
     common = {"in_distribution": False, "epochs": 2, "held_out": 6, "patience": None, "distinct": False, "data_seed": 0}
     for trials in (10, 30, 54):
         options = {"sweep": True, "trials": trials}
-        plans = regbench_plan.make(tmp_path, RuntimeConfig(), common, [("memory-mosaic", 8)], Choices(), **options)
-        queue = plans[0].queue()
-        assert work(plans[0], queue)
+        grid = make_grid(tmp_path, RuntimeConfig(), common, "memory-mosaic", 8, Choices(), **options)
+        queue = grid.queue()
+        assert work(grid, queue)
         ended = [trial for trial in queue.study.get_trials() if trial.state.name == "COMPLETE"]
         assert len({str(trial.params) for trial in ended}) == len(ended) == trials
 
 
 def test_another_setup_in_the_folder_is_refused(finished):
-    with pytest.raises(UserError, match="holds runs with epochs 2, not 3; name another with --out"):
+    with pytest.raises(UserError, match="holds runs with epochs 2, not 3; name another folder with --out"):
         run(finished[0], epochs=3)
 
 

@@ -7,8 +7,8 @@ import torch
 from torch.testing import assert_close
 
 from experiments.conftest import JOB as SMALL
+from memory_mosaics.experiments.regbench import train
 from memory_mosaics.experiments.regbench_models import ARCHITECTURES
-from memory_mosaics.experiments.regbench_training import train
 from memory_mosaics.mixers import linear_attention as linear
 from memory_mosaics.runtime import Runtime, RuntimeConfig
 from memory_mosaics.tasks.regbench import RegBench, metrics

@@ -25,9 +25,7 @@ def test_a_mixer_of_your_own(tmp_path, monkeypatch):
     again = {"architectures": ["my_mixers.RunningMeanConfig"]}
     assert run(tmp_path / "out", **again)["best"] == results["best"]
     (tmp_path / "my_mixers.py").write_text(code.replace("cumsum(1)", "cummax(1).values"))
-    with pytest.raises(
-        UserError, match=r"holds runs of my_mixers\.RunningMeanConfig as it was before its file changed"
-    ):
+    with pytest.raises(UserError, match=r"holds runs with my_mixers\.RunningMeanConfig of a file with SHA-256"):
         run(tmp_path / "out", **again)
 
 
@@ -66,7 +64,7 @@ def test_a_mixer_of_your_own_is_tried_first(forward, message, tmp_path, monkeypa
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     name, size = f"own_{n}.OwnConfig", regbench_models.Size(blocks=2, heads=1, width=16)
     if message is None:
-        regbench_models.check(name, size)
+        regbench_models.check_architecture(name, size)
     else:
         with pytest.raises(UserError, match=re.escape(message.format(n=n))):
-            regbench_models.check(name, size)
+            regbench_models.check_architecture(name, size)

@@ -10,7 +10,7 @@ import torch
 from experiments.conftest import JOB
 from memory_mosaics import checkpoint
 from memory_mosaics.cli import main
-from memory_mosaics.experiments.regbench_training import train
+from memory_mosaics.experiments.regbench import train
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.tasks.regbench import RegBench
 from memory_mosaics.training.log import read

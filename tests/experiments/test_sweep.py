@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from memory_mosaics.errors import UserError
-from memory_mosaics.experiments import sweep, sweep_trials
+from memory_mosaics.experiments import sweep
+from memory_mosaics.experiments.runner import read_outcome
 from memory_mosaics.experiments.sweep import Space
-from memory_mosaics.experiments.trials import outcome_of
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus
 from memory_mosaics.training.config import ModelArgs, Training
@@ -171,7 +171,7 @@ def test_killed_and_started_again_it_ends_the_same(data, tmp_path):
 
 
 def test_ctrl_c_keeps_everything(data, tmp_path, monkeypatch):
-    train, calls = sweep_trials.trainer.train, []
+    train, calls = sweep.trainer.train, []
 
     def interrupted(trial):
         calls.append(trial.out.name)
@@ -179,7 +179,7 @@ def test_ctrl_c_keeps_everything(data, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return train(trial)
 
-    monkeypatch.setattr(sweep_trials.trainer, "train", interrupted)
+    monkeypatch.setattr(sweep.trainer, "train", interrupted)
     results = run(data, tmp_path, method="grid", space=TWO)
     assert results["interrupted"]
     assert [row["status"] for row in results["rows"]] == ["finished", "unfinished"]
@@ -215,7 +215,7 @@ def test_a_trial_that_was_removed_is_trained_anew(data, tmp_path):
     shutil.rmtree(tmp_path / "trials" / before["rows"][1]["name"])
     assert losses(run(data, tmp_path, **options)) == losses(before)
     (tmp_path / "trials" / before["rows"][0]["name"] / "outcome.json").write_text("damaged")
-    with pytest.raises(UserError, match="remove it to train that anew"):
+    with pytest.raises(UserError, match="remove it to train that run again"):
         run(data, tmp_path, **options)
 
 
@@ -237,8 +237,8 @@ def test_a_damaged_journal_is_named(data, tmp_path, damage):
 @pytest.mark.parametrize("damage", ["{", "[]", '{"status": "done"}', '{"status": "finished"}', '{"status": "fail"}'])
 def test_a_damaged_outcome_is_named(tmp_path, damage):
     (tmp_path / "outcome.json").write_text(damage)
-    with pytest.raises(UserError, match=r"outcome.json is damaged.*remove it to train that anew"):
-        outcome_of(tmp_path)
+    with pytest.raises(UserError, match=r"outcome.json is damaged.*remove it to train that run again"):
+        read_outcome(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,13 @@
 """Training curves: several architectures, depths, learning rates and seeds, same batches, same order (figure 7).
 
-All models have the same width, heads, blocks, context and recipe; the batch of a step depends on the seed alone. Each
-run is a training run like any other, in a folder of its own: a study that was stopped goes on where it was, and
-finished runs are not repeated.
+All models have the same width, heads, blocks, context and recipe; the batch of a step depends on the seed alone.
 
 With several seeds the search comes first, at the first seed and the same for every architecture: all learning rates,
-and then further ones where the best lies at the edge of those tried. The other seeds are trained at the best rate only.
+and then further ones where the best is the smallest or largest of those tried. The other seeds are trained at the best
+rate only.
 """
 
 import os
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -19,19 +17,19 @@ from memory_mosaics import results as files
 from memory_mosaics import runtime
 from memory_mosaics.config import MAX_JOBS
 from memory_mosaics.errors import UserError, check_range
-from memory_mosaics.experiments import figures, trials
 from memory_mosaics.experiments.figures.language import LABELS, best_runs
+from memory_mosaics.experiments.runner import Grid, Outcome, Settings, check_setup, read_outcome, report, run_grids
 from memory_mosaics.models import ARCHITECTURES, did_you_mean, matching_slots
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text.corpus import Corpus
-from memory_mosaics.training import folder, trainer
+from memory_mosaics.training import trainer
 from memory_mosaics.training.config import ModelArgs, Run, Training, recipe
 from memory_mosaics.training.log import read
 
 MODEL, TRAINING = recipe("memory-mosaic-small")
 MACHINE = RuntimeConfig(samples=0)
 MAX_EXTENSIONS = 4  # learning rates tried beyond either end of those that were named
-Setting = tuple[str, int, float, int]  # architecture, blocks, learning rate, seed
+MEASURED = ("parameters", "train_loss", "valid_loss", "tokens_per_second", "seconds")
 
 
 def run(
@@ -49,7 +47,7 @@ def run(
 ) -> dict[str, Any]:
     """Train Memory Mosaics and transformers of several depths and learning rates side by side, and draw their curves.
 
-    Ctrl-C keeps everything; the same command goes on.
+    Ctrl-C keeps everything; the same command continues.
 
     Args:
         data: a folder that `mosaics prepare` wrote
@@ -60,9 +58,9 @@ def run(
         rates: the largest learning rates; 1e-3, 3e-3 and 6e-3 if none are named. All end at the same share of it.
         seeds: how many; more than one first extends the rates until none of the best lies at their edge, and trains
             the other seeds at the best rate of each architecture and depth
-        jobs: runs at once, each in a process of its own, spread over the GPUs there are
-        model: what all models have in common; name and blocks are for --architectures and --blocks to say. Unless slots
-            are given, a Memory Mosaic has those that make it as large as the first transformer named, within 1 %
+        jobs: runs at once, each in a process of its own, distributed over the GPUs
+        model: what all models have in common; --architectures and --blocks give name and blocks. Unless slots are
+            given, a Memory Mosaic has those that make it as large as the first transformer named, within 1 %
         training: how all learn; its seed is the first, and its final_learning_rate counts as a share: every rate falls
             to the same share of itself as training.learning_rate does
         machine: how it is computed
@@ -80,25 +78,42 @@ def run(
             dict.fromkeys(f"transformer-{model.position}" if kind == "transformer" else kind for kind in kinds)
         )
     twin = next((kind for kind in kinds if kind != "memory-mosaic"), "transformer")
-    study = Study(Run(data=data, out=out, model=model, training=training, machine=machine), Corpus.open(data), twin)
-    grid = product(depths, rates or [1e-3, 3e-3, 6e-3], kinds)
-    first = [(kind, depth, rate, training.seed) for depth, rate, kind in grid]
-    for setting in first:
-        study.check(setting)  # a wrong size is found before hours are spent
+    corpus = Corpus.open(data)
+    base = Run(data=data, out=out, model=model, training=training, machine=machine)
+    study = Study(base, corpus.vocabulary, twin)
+    first = [
+        {"architecture": kind, "blocks": depth, "learning_rate": rate, "seed": training.seed}
+        for depth, rate, kind in product(depths, rates or [1e-3, 3e-3, 6e-3], kinds)
+    ]
+    for settings in first:
+        study.run_of(settings).model.build(corpus.vocabulary)  # a wrong size is found before hours are spent
     files.prepare(out)
-    results: dict[str, Any] = {"study": "curves", "interrupted": False, "corpus": _corpus(study.corpus), "seeds": seeds}
     shared = {key: value for key, value in asdict(model).items() if key not in ("name", "blocks")}
+    results: dict[str, Any] = {"study": "curves", "interrupted": False, "corpus": describe(corpus), "seeds": seeds}
     results |= {"model": shared, "training": asdict(training), "runs": []}
+    asked: list[Settings] = []
+
+    def collect() -> list[dict[str, Any]]:
+        return [found for settings in asked if (found := study.record(settings))]
+
+    def save() -> None:
+        files.write(out / "results.json", results | {"interrupted": True, "runs": collect()})
 
     with runtime.start(machine) as world:
 
-        def train(settings: list[Setting]) -> bool:
-            """Train what is new of these; false if told to stop."""
-            try:
-                return study.train(settings, results, jobs=jobs, keep=world.is_rank0)
-            except KeyboardInterrupt:  # in other processes: they have saved
-                return False
+        def train(runs: list[Settings]) -> bool:
+            """Train those that have not finished; False if told to stop."""
+            asked.extend(runs)
+            done = run_grids([study.grid(runs, quiet=jobs > 1)], processes=jobs, save=save)
+            results["runs"] = world.broadcast(collect())
+            return done
 
+        if world.is_rank0:
+            rates_relative = {"learning_rate": 1.0, "final_learning_rate": study.final_share}
+            used = {"twin": twin} if "memory-mosaic" in kinds and not model.slots else {}
+            check_setup(
+                out, {"model": shared, "training": asdict(training) | rates_relative} | corpus.fingerprint | used
+            )
         done = train(first)
         for _ in range(MAX_EXTENSIONS if seeds > 1 else 0):
             further = _beyond_the_edge(results["runs"])
@@ -106,15 +121,16 @@ def run(
             if not further or not done:
                 break
         if done and seeds > 1:
-            best = [(*kind, record["learning_rate"]) for kind, record in best_runs(results["runs"]).items()]
-            done = train([(*one, training.seed + number) for one in best for number in range(1, seeds)])
-        results["interrupted"] = not done
-        results["summary"] = summary(results["runs"])
+            best = [{**_key(one), "learning_rate": one["learning_rate"]} for one in best_runs(results["runs"]).values()]
+            done = train([one | {"seed": training.seed + number} for one in best for number in range(1, seeds)])
+        results |= {"interrupted": not done, "summary": summary(results["runs"])}
+        for settings in asked:
+            outcome = study.outcome(settings) or {}
+            results |= {key: outcome[key] for key in ("versions", "hardware") if key in outcome}
         if world.is_rank0:
-            files.write(out / "results.json", results)
-            _report(results, out)
+            report(results, out, table(results), drawable=bool(results["summary"]))
     if done and not results["summary"]:
-        raise UserError(f"none of {len(results['runs'])} runs came to an end; try smaller --rates")
+        raise UserError(f"none of {len(results['runs'])} runs finished; try smaller --rates")
     return results
 
 
@@ -123,26 +139,33 @@ class Study:
     """What all runs have in common."""
 
     base: Run
-    corpus: Corpus
-    twin: str  # the architecture that a Memory Mosaic is as large as
+    vocabulary: int
+    twin: str  # the architecture whose number of parameters a Memory Mosaic has
 
-    def plan(self, setting: Setting) -> Run:
-        """The training run of a setting."""
-        kind, depth, rate, seed = setting
+    @property
+    def final_share(self) -> float:
+        """The final learning rate as a share of the largest."""
+        return self.base.training.final_learning_rate / self.base.training.learning_rate
+
+    def name_of(self, settings: Settings) -> str:
+        kind, depth, rate, seed = settings.values()
+        return f"{kind}-{depth}-{rate:g}" + (f"-seed{seed}" if seed != self.base.training.seed else "")
+
+    def run_of(self, settings: Settings) -> Run:
+        """Return the training run of some settings."""
+        kind, depth, rate, seed = settings.values()
         if rate <= 0:
             raise UserError(f"a learning rate must be more than 0, not {rate}")
-        training = self.base.training
-        share = training.final_learning_rate / training.learning_rate
-        name = f"{kind}-{depth}-{rate:g}" + (f"-seed{seed}" if seed != training.seed else "")
+        rates = {"learning_rate": rate, "final_learning_rate": rate * self.final_share}
         return replace(
             self.base,
-            out=self.base.out / "trials" / name,
+            out=self.base.out / "trials" / self.name_of(settings),
             model=self.model(kind, depth),
-            training=replace(training, learning_rate=rate, final_learning_rate=rate * share, seed=seed),
+            training=replace(self.base.training, **rates, seed=seed),
         )
 
     def model(self, kind: str, depth: int) -> ModelArgs:
-        """The model of an architecture."""
+        """Return the model of an architecture."""
         if kind not in ARCHITECTURES:
             raise UserError(f"no architecture {kind!r}; {did_you_mean(kind, ARCHITECTURES)}")
         given = self.base.model
@@ -154,92 +177,52 @@ class Study:
         twin = None if given.slots else self.model(self.twin, depth)
         if twin is None or (self.twin == "transformer" and twin.position in (None, "learned")):
             return replace(model, slots=given.slots)  # none given: those that match learned positions
-        return replace(model, slots=matching_slots(twin.build(self.corpus.vocabulary)))
+        return replace(model, slots=matching_slots(twin.build(self.vocabulary)))
 
-    def check(self, setting: Setting) -> None:
-        """Refuse sizes that do not fit together, and the folder of another run."""
-        plan = self.plan(setting)
-        plan.model.build(self.corpus.vocabulary)
-        if plan.out.exists():
-            folder.check_same(plan, self.corpus.fingerprint)
+    def grid(self, runs: list[Settings], *, quiet: bool) -> Grid:
+        return Grid(out=self.base.out, name_of=self.name_of, train=self.train, runs=runs, quiet=quiet)
 
-    def train(self, settings: list[Setting], results: dict[str, Any], *, jobs: int, keep: bool) -> bool:
-        """Train all, one after the other or `jobs` at once, and add their records; false if told to stop."""
-        for setting in settings:
-            self.check(setting)
-        done = jobs == 1
-        if not done:
-            queue = Queue(self.base.out, {plan.out.name: plan for plan in map(self.plan, settings)})
-            with trials.watched(self.base.out.name, len(settings), queue.progress):
-                done = trials.carry_out([queue], jobs)
-        for setting in settings:
-            plan = self.plan(setting)
-            outcome = trials.outcome_of(plan.out)
-            if outcome is None and not done:
-                continue
-            if outcome is None:
-                outcome = train_one(plan)
-                if outcome is None:
-                    return False
-                if keep:
-                    files.write(plan.out / "outcome.json", outcome)
-            results |= {key: outcome[key] for key in ("versions", "hardware") if key in outcome}
-            labels = dict(zip(("architecture", "blocks", "learning_rate", "seed"), setting, strict=True))
-            results["runs"].append(labels | {"run": f"trials/{plan.out.name}"} | _record(outcome, plan.out))
-            if keep:
-                files.write(self.base.out / "results.json", results | {"interrupted": True})
-        return done
+    def train(self, settings: Settings, folder: Path) -> Outcome | None:
+        results = trainer.train(self.run_of(settings))
+        return None if results["interrupted"] else {name: results[name] for name in (*MEASURED, "versions", "hardware")}
+
+    def outcome(self, settings: Settings) -> Outcome | None:
+        return read_outcome(self.run_of(settings).out)
+
+    def record(self, settings: Settings) -> dict[str, Any] | None:
+        """Return what results.json has of a run that ended: its losses, its speed, and its curves."""
+        folder, outcome = self.run_of(settings).out, self.outcome(settings)
+        if outcome is None:
+            return None
+        lines = read(folder / "log.jsonl")
+        training = [[line["step"], round(line["loss"], 4)] for line in lines if "loss" in line]
+        measured = [
+            [line["step"], *(round(line[f"{split}_loss"], 4) for split in ("train", "valid"))]
+            for line in lines
+            if "valid_loss" in line
+        ]
+        measures = {name: outcome.get(name) for name in MEASURED}
+        return settings | {"run": f"trials/{folder.name}"} | measures | {"curve": training, "measured": measured}
 
 
-@dataclass(frozen=True)
-class Queue:
-    """The runs of a study as trials for several processes."""
-
-    out: Path
-    plans: dict[str, Run]
-
-    def name_of(self, settings: trials.Settings) -> str:
-        return settings["name"]
-
-    def attempt(self, settings: trials.Settings) -> trials.Outcome | None:
-        plan = self.plans[settings["name"]]
-        return trials.attempted(plan.out, lambda: train_one(plan))
-
-    def queue(self) -> trials.Listed:
-        return trials.Listed(self, [{"name": name} for name in self.plans])
-
-    def progress(self) -> trials.News:
-        """Which runs ended, and how."""
-        found = {name: trials.outcome_of(self.out / "trials" / name) for name in self.plans}
-        ended = {name: f"{name}: {outcome.get('valid_loss') or 'fail'}" for name, outcome in found.items() if outcome}
-        return trials.News(len(ended), ended, "")
+def _key(record: dict[str, Any]) -> Settings:
+    return {name: record[name] for name in ("architecture", "blocks")}
 
 
-def train_one(plan: Run) -> trials.Outcome | None:
-    """Train a run, or go on with it; nothing if it was told to stop."""
-    try:
-        trained = trainer.train(plan)
-    except trainer.Diverged as error:
-        return {"status": "fail", "reason": str(error)}
-    names = ("parameters", "train_loss", "valid_loss", "tokens_per_second", "seconds", "versions", "hardware")
-    return None if trained["interrupted"] else {"status": "finished"} | {name: trained[name] for name in names}
-
-
-def _beyond_the_edge(runs: list[dict[str, Any]]) -> list[Setting]:
-    """For each best run whose learning rate is the largest or smallest tried, the next one: half or double."""
+def _beyond_the_edge(runs: list[dict[str, Any]]) -> list[Settings]:
+    """For each best run whose learning rate is the largest or smallest tried, return the next one: double or half."""
     further = []
-    for (kind, depth), record in best_runs(runs).items():
-        rate = record["learning_rate"]
-        tried = [one["learning_rate"] for one in runs if (one["architecture"], one["blocks"]) == (kind, depth)]
-        if rate == max(tried):
-            further.append((kind, depth, 2 * rate, record["seed"]))
-        elif rate == min(tried):
-            further.append((kind, depth, rate / 2, record["seed"]))
+    for best in best_runs(runs).values():
+        rate = best["learning_rate"]
+        tried = [one["learning_rate"] for one in runs if _key(one) == _key(best)]
+        if rate in (max(tried), min(tried)):
+            next_rate = 2 * rate if rate == max(tried) else rate / 2
+            further.append(_key(best) | {"learning_rate": next_rate, "seed": best["seed"]})
     return further
 
 
 def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each architecture and depth at its best learning rate: mean and 95 % interval of the losses over the seeds."""
+    """Return mean and 95 % interval over the seeds, for each architecture and depth at its best learning rate."""
     rows = []
     for (kind, depth), best in best_runs(runs).items():
         key = (kind, depth, best["learning_rate"])
@@ -254,41 +237,17 @@ def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def _report(results: dict[str, Any], out: Path) -> None:
-    drawn = "No figures: matplotlib is not installed here; mosaics draw makes them from results.json."
-    if not any(record["valid_loss"] for record in results["runs"]):
-        drawn = "No figures: no run came to an end."
-    elif figures.available():
-        drawn = f"Figures: {', '.join(file.name for file in figures.draw(results, out))} beside it."
-    stopped = "Stopped; the same command goes on. " if results["interrupted"] else ""
-    print(f"{table(results)}\n{stopped}Results: {out / 'results.json'}. {drawn}")
-
-
-def _corpus(corpus: Corpus) -> dict[str, Any]:
-    """What was read, and how much of it."""
+def describe(corpus: Corpus) -> dict[str, Any]:
+    """Return which corpus it is, and its size."""
     manifest = corpus.manifest
     counts = {name: {key: split[key] for key in ("documents", "tokens")} for name, split in manifest["splits"].items()}
     return {"name": corpus.folder.name, "tokenizer": manifest["tokenizer"]["name"], "splits": counts}
 
 
-def _record(outcome: dict[str, Any], out: Path) -> dict[str, Any]:
-    """One run: where it ended, how fast, and its curves."""
-    lines = read(out / "log.jsonl")
-    names = ("parameters", "train_loss", "valid_loss", "tokens_per_second", "seconds")
-    training = [[line["step"], round(line["loss"], 4)] for line in lines if "loss" in line]
-    measured = [
-        [line["step"], *(round(line[f"{split}_loss"], 4) for split in ("train", "valid"))]
-        for line in lines
-        if "valid_loss" in line
-    ]
-    return {name: outcome.get(name) for name in names} | {"curve": training, "measured": measured}
-
-
 def table(results: dict[str, Any]) -> str:
     """One line per run; with several seeds, one line per architecture and depth below."""
     lines = ["blocks  learning rate  seed  architecture                       train   valid  thousand tokens/s"]
-    order: Callable[[dict[str, Any]], Any] = lambda one: (one["blocks"], one["learning_rate"], one["seed"])  # noqa: E731
-    for one in sorted(results["runs"], key=order):
+    for one in sorted(results["runs"], key=lambda one: (one["blocks"], one["learning_rate"], one["seed"])):
         head = f"{one['blocks']:6}  {one['learning_rate']:13g}  {one['seed']:4}  {LABELS[one['architecture']]:31}"
         speed = (one["tokens_per_second"] or 0) / 1000
         losses = "   fail" if one["valid_loss"] is None else f"{one['train_loss']:8.3f} {one['valid_loss']:7.3f}"

@@ -2,23 +2,29 @@
 
     memory-mosaic     contextual and persistent memories, without biases, with the authors' initial values
     all others        a mixer in the one backbone: layer norms and maps with biases, GPT-2's feed-forward network, tied
-                      embeddings with dropout 0.1, all matrices beginning with deviation 0.02; the transformer and the
-                      linear transformer have learned positions, and dropout 0.1 on their weights too
+                      embeddings with dropout 0.1, all matrices initialised with standard deviation 0.02; attention and
+                      linear attention have learned positions, and dropout 0.1 on their weights too
     ...-as-published  what the published code does where it does not do what its paper says: of any stack of LSTMs or
-                      Mambas one layer is heard, without norm, residual or feed-forward network, and RWKV's decay grows
+                      Mambas one layer is used, without norm, residual or feed-forward network, and RWKV's decay grows
 
 A name with a dot is a mixer of your own: `my_package.MyMixerConfig`, put into the same backbone.
 """
 
+import importlib
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from memory_mosaics import models
 from memory_mosaics.config import MixerConfig
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.experiments.regbench_own import imported, tried
 from memory_mosaics.language_model import LanguageModelConfig, weight_shapes
 from memory_mosaics.mixers.attention import LearnedPositionsConfig
 from memory_mosaics.mixers.lstm import LSTMConfig
@@ -152,7 +158,7 @@ def architecture(name: str) -> Architecture:
 
 
 def _own(path: str) -> Architecture:
-    found = imported(path)
+    found = _import_config(path)
     headed = is_dataclass(found) and "heads" in {field.name for field in fields(found)}
 
     def mixer(size: Size) -> MixerConfig:
@@ -163,12 +169,49 @@ def _own(path: str) -> Architecture:
     return Architecture(label=label, config=partial(backbone, mixer=mixer), heads=2 if headed else None)
 
 
-def check(name: str, size: Size) -> None:
-    """Refuse parts that do not fit together, before anything is trained; and a mixer of your own that is none."""
+def check_architecture(name: str, size: Size) -> None:
+    """Refuse parts that do not fit together before anything is trained, and a mixer of your own that is not one."""
     kind = architecture(name)
     if name not in ARCHITECTURES:
-        return tried(name, lambda: kind.config(replace(size, blocks=1)).build())
+        return _check_causal(name, partial(kind.config, replace(size, blocks=1)))
     try:
         weight_shapes(kind.config(size))
     except (TypeError, ValueError) as error:
         raise UserError(f"{name}: {one_line(error)}") from error
+
+
+def _import_config(path: str) -> Any:
+    """Return the configuration with this dotted path, or the class of it."""
+    module, _, name = path.rpartition(".")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # as for a script in this folder
+    try:
+        found: Any = getattr(importlib.import_module(module), name)
+    except Exception as error:  # it may do anything
+        raise UserError(f"architecture {path} cannot be imported: {one_line(error)}") from error
+    if not (isinstance(found, MixerConfig) or (isinstance(found, type) and issubclass(found, MixerConfig))):
+        raise UserError(f"architecture {path} is no MixerConfig, but {found!r}; docs/adding_a_mixer.md says how")
+    return found
+
+
+def fingerprint(path: str) -> str:
+    """Return a hash of the file that a mixer of your own is written in: another one is another mixer."""
+    found = _import_config(path)
+    module = sys.modules[(found if isinstance(found, type) else type(found)).__module__]
+    return sha256(Path(str(module.__file__)).read_bytes()).hexdigest()[:16]
+
+
+@torch.no_grad()
+def _check_causal(name: str, config: Callable[[], LanguageModelConfig], *, time: int = 24, seen: int = 15) -> None:
+    """Refuse a model that fails, whose logits have another shape, or whose answers depend on what follows."""
+    tokens = torch.randint(1, len(VOCABULARY), (3, time), generator=torch.Generator().manual_seed(0))
+    others = torch.cat([tokens[:, :seen], tokens[:, seen:].flip(1)], dim=1)
+    try:
+        model = config().build().eval()
+        logits, changed = (model(text)[0] for text in (tokens, others))
+    except Exception as error:  # it may do anything
+        raise UserError(f"{name}: {one_line(error)}; docs/adding_a_mixer.md says what a mixer is") from error
+    if logits.shape != (3, time, len(VOCABULARY)):
+        raise UserError(f"{name} gives answers of shape {tuple(logits.shape)}; docs/adding_a_mixer.md says of which")
+    if logits.isfinite().all() and not torch.allclose(logits[:, :seen], changed[:, :seen], rtol=1e-3, atol=1e-4):
+        raise UserError(f"{name} looks ahead: its answer to a token changes with the tokens that follow")

@@ -1,17 +1,17 @@
 """Sweep: the search of the paper's appendix for learning rate, dropout, weight decay, warm-up and number of steps.
 
-    table          the paper's: a base and six rows that each change one thing, relative to the preset
+    table          the paper's: a base and six rows that each change one value, relative to the preset
     grid           all combinations of listed values
-    random, tpe    values drawn from lists and ranges: blindly, or where Optuna expects the best
+    random, tpe    values drawn from lists and ranges: uniformly, or where Optuna expects the best
 
-Every trial is a training run in DIR/trials/NAME, where the name says its values. Which trials there are is in Optuna's
-journal, DIR/journal.log, which any number of processes share; killed at any moment, the same command goes on. A loss
-that is no longer a number, or is worse than a uniform guess at the end, is a "fail", as in the paper's table.
+Every trial is a training run in DIR/trials/NAME, where the name lists its values; runner.py trains them. A loss that is
+NaN or Inf, or is worse than a uniform guess at the end, is a "fail", as in the paper's table.
 """
 
 import os
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
 from math import inf, log, prod
 from pathlib import Path
@@ -21,17 +21,29 @@ from memory_mosaics import results as files
 from memory_mosaics.config import MAX_JOBS, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments import figures
-from memory_mosaics.experiments.journal import Values, optuna
-from memory_mosaics.experiments.sweep_ray import need_ray, on_ray
-from memory_mosaics.experiments.sweep_trials import SHORT, Plan, name_of, tidy
-from memory_mosaics.experiments.trials import News, Settings, carry_out, outcome_of, watched
+from memory_mosaics.experiments.runner import (
+    Grid,
+    OptunaQueue,
+    Outcome,
+    Search,
+    Settings,
+    Values,
+    check_ray,
+    check_setup,
+    import_optuna,
+    read_outcome,
+    report,
+    run_grids,
+)
 from memory_mosaics.runtime import RuntimeConfig, find_device
 from memory_mosaics.text.corpus import Corpus
+from memory_mosaics.training import trainer
 from memory_mosaics.training.config import ModelArgs, Run, Training, as_flag_only, recipe
-from memory_mosaics.training.log import read
 
 MODEL, TRAINING = recipe("memory-mosaic-tiny")
 MACHINE = RuntimeConfig()
+SHORT = {"learning_rate": "lr", "dropout": "dropout", "weight_decay": "decay", "warm_up": "warm", "steps": "steps"}
+MEASURED = ("train_loss", "valid_loss", "best", "best_step", "seconds", "tokens_per_second", "parameters", "hardware")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,17 +65,17 @@ class Space:
     steps: list[int] | str | None = None
 
     def values(self) -> dict[str, Values]:
-        """What was given, as lists of choices and ends of ranges."""
-        return {name: _values(name, given) for name, given in asdict(self).items() if given is not None}
+        """Return what was given, as lists of choices and ends of ranges."""
+        return {name: _parse(name, given) for name, given in asdict(self).items() if given is not None}
 
 
 SPACE = Space()
 
 
-def _values(name: str, given: list[float] | list[int] | str) -> Values:
+def _parse(name: str, given: list[float] | list[int] | str) -> Values:
     try:
         words = given.split("..") if isinstance(given, str) else given
-        found = [tidy(name, float(word)) for word in words]
+        found = [_round(name, float(word)) for word in words]
     except ValueError:
         found = []
     if isinstance(given, str) and len(found) == 2 and found[0] < found[1]:
@@ -71,6 +83,11 @@ def _values(name: str, given: list[float] | list[int] | str) -> Values:
     if not found or (isinstance(given, str) and len(found) > 1):
         raise UserError(f"space.{name}: {given!r} is neither a list such as [0.1,0.2] nor a range such as 0.1..0.2")
     return list(dict.fromkeys(found))
+
+
+def _round(name: str, value: float) -> float:
+    """Round a value as in the name of a folder: to a whole number, or to six digits."""
+    return round(value) if name in ("warm_up", "steps") else float(f"{value:.6g}")
 
 
 def run(
@@ -89,7 +106,7 @@ def run(
 ) -> dict[str, Any]:
     """Search for the values to train with: those of the paper's table around a preset, or in a space of your own.
 
-    The same command goes on with a sweep that was stopped; started several times, it shares the trials.
+    The same command continues a sweep that was stopped; started several times, it shares the trials.
 
     Args:
         data: a folder that `mosaics prepare` wrote
@@ -101,7 +118,7 @@ def run(
         method: table changes one value at a time, grid takes all combinations, random and tpe draw
         space: where grid, random and tpe search
         trials: how many random and tpe draw in all; more than before extends a sweep
-        jobs: trials at once, each in a process of its own, dealt out to the GPUs there are
+        jobs: trials at once, each in a process of its own, distributed over the GPUs
         cluster: ray trains on the Ray cluster of this machine or of RAY_ADDRESS, whose machines share data and out
     """
     as_flag_only(preset)
@@ -109,73 +126,73 @@ def run(
         raise UserError("a sweep is not for torchrun: give it --jobs, or --cluster ray")
     check_range(1, MAX_JOBS, jobs=jobs)
     check_range(1, MAX_SIZE, trials=trials)
-    plan = make(Run(data=data, out=out, model=model, training=training, machine=machine), method, space, trials)
+    grid, setup = make_grid(
+        Run(data=data, out=out, model=model, training=training, machine=machine), method, space, trials
+    )
     figures.check()
-    optuna()
+    import_optuna()
     if cluster == "ray":
-        need_ray()
+        check_ray()
     else:
         find_device(machine.device)
     files.prepare(out)
-    journal = plan.queue()
-    try:
-        with watched(out.name, len(plan.listed) or plan.trials, lambda: look(plan)):
-            done = on_ray([plan], jobs) if cluster == "ray" else carry_out([plan], jobs)
-    except KeyboardInterrupt:
-        done = False
-    results = collect(plan, journal.settings())
-    results["interrupted"] = not done
-    files.write(out / "results.json", results)
-    where = f"Results: {out / 'results.json'}. Trials: {out / 'trials'}."
-    if any(row["valid_loss"] is not None for row in results["rows"]):
-        (figure,) = figures.draw(results, out)
-        where += f" Figure: {figure}."
-    stopped = "Stopped; the same command goes on. " if results["interrupted"] else ""
-    print(f"{table(results)}\n{stopped}{where}")
+    check_setup(out, setup)
+    queue = grid.queue()
+    assert isinstance(queue, OptunaQueue)
+    done = run_grids([grid], processes=jobs, cluster=cluster)
+    results = {"study": "sweep", "interrupted": not done, "data": str(data), **setup, **collect(grid, queue.settings())}
+    finished = any(row["valid_loss"] is not None for row in results["rows"])
+    report(results, out, table(results), drawable=finished, also=f"Trials: {out / 'trials'}. ")
     return results
 
 
-def make(run: Run, method: str, space: Space, trials: int) -> Plan:
-    """The plan of a sweep, once everything that it may train makes sense."""
+def make_grid(run: Run, method: str, space: Space, trials: int) -> tuple[Grid, Settings]:
+    """Return the trials of a sweep and what they have in common, once everything that may be trained makes sense."""
     corpus = Corpus.open(run.data)
     values: dict[str, Values] = space.values()
-    config = run.model.build(corpus.vocabulary)
-    given = asdict(run.training) | {"dropout": config.dropout}
-    base: Settings = {name: tidy(name, given[name]) for name in SHORT}
-    listed: list[Settings] = []
+    given = asdict(run.training) | {"dropout": run.model.build(corpus.vocabulary).dropout}
+    base: Settings = {name: _round(name, given[name]) for name in SHORT}
+    runs: list[Settings] = []
     if method == "table":
         if values:
             raise UserError("the table changes the preset's own values; a space is for --method grid, random or tpe")
-        listed = paper_rows(base)
-        values |= {name: list(dict.fromkeys(row[name] for row in listed)) for name in base}
+        runs = paper_rows(base)
+        values |= {name: list(dict.fromkeys(row[name] for row in runs)) for name in base}
     elif not values:
         raise UserError(f"{method} needs a space to search in: for example --space.learning_rate 1e-4..1e-2")
     elif method == "grid":
         for name, choices in values.items():
             if isinstance(choices, tuple):
                 raise UserError(f"grid takes lists, and space.{name} is the range {choices[0]}..{choices[1]}")
-        listed = [base | dict(zip(values, row, strict=True)) for row in product(*values.values())]
-    identity = {key: value for key, value in run.plain().items() if key in ("model", "training")}
-    searched = {name: f"{ends[0]}..{ends[1]}" if isinstance(ends, tuple) else ends for name, ends in values.items()}
-    identity |= {"method": method, "space": searched}
-    identity |= {"corpus": corpus.manifest["splits"]["train"]["sha256"], "chance": log(corpus.vocabulary)}
-    trials = min(trials, prod(_count(name, choices) for name, choices in values.items()))
-    plan = Plan(run=run, base=base, space=values, listed=listed, trials=trials, identity=identity)
+        runs = [base | dict(zip(values, row, strict=True)) for row in product(*values.values())]
     for name, choices in values.items():
         for value in choices:
-            plan.trial(plan.settings({name: value})).model.build(corpus.vocabulary)
-    return plan
+            trial_run(run, base | {name: value}).model.build(corpus.vocabulary)
+    setup = {key: value for key, value in run.plain().items() if key in ("model", "training")}
+    searched = {name: f"{ends[0]}..{ends[1]}" if isinstance(ends, tuple) else ends for name, ends in values.items()}
+    setup |= {"method": method, "space": searched}
+    setup |= {"corpus": corpus.manifest["splits"]["train"]["sha256"], "chance": log(corpus.vocabulary)}
+    search = Search(
+        study="sweep",
+        space=values,
+        method=method,
+        trials=min(trials, prod(_count(name, choices) for name, choices in values.items())),
+        seed=run.training.seed,
+        base=base,
+    )
+    train_trial = partial(train, run, setup["chance"])
+    return Grid(out=run.out, name_of=name_of, train=train_trial, runs=runs, search=search), setup
 
 
 def _count(name: str, values: Values) -> int:
-    """How many values there are to choose from; no range of real numbers ends."""
+    """Return how many values there are to choose from; a range of real numbers has no end of them."""
     if isinstance(values, list):
         return len(values)
     return int(values[1] - values[0]) + 1 if name in ("warm_up", "steps") else sys.maxsize
 
 
 def paper_rows(base: Settings) -> list[Settings]:
-    """The rows of the appendix's table, relative to the base: 5e-3 to 1e-3, 0.05 to 0, 0.1 to 0.01, 2000 to 200, ..."""
+    """Return the rows of the appendix's table relative to the base: 5e-3 to 1e-3, 0.05 to 0, 0.1 to 0.01, ..."""
     changes = [
         ("learning_rate", base["learning_rate"] / 5),
         ("dropout", 0 if base["dropout"] else 0.05),
@@ -184,55 +201,58 @@ def paper_rows(base: Settings) -> list[Settings]:
         ("steps", max(1, base["steps"] // 2)),
         ("steps", base["steps"] * 2),
     ]
-    rows = [base, *(base | {name: tidy(name, value)} for name, value in changes)]
+    rows = [base, *(base | {name: _round(name, value)} for name, value in changes)]
     return list({name_of(row): row for row in rows}.values())
 
 
-def look(plan: Plan) -> News:
-    """How far the trials are, and what the best has come to."""
-    done, ended = progress(plan)
-    best = min(ended, key=lambda name: ended[name], default="")
-    lines = {name: f"{name}: valid loss {loss:.4f}, best so far {ended[best]:.4f}" for name, loss in ended.items()}
-    return News(done, lines, f"best {ended[best]:.4f}: {best}" if best else "")
+def name_of(settings: Settings) -> str:
+    return "-".join(f"{short}{settings[name]}" for name, short in SHORT.items())
 
 
-def progress(plan: Plan) -> tuple[float, dict[str, float]]:
-    """How many trials are done, parts included, and the loss of each that ended; infinite if it failed."""
-    done, finished = 0.0, {}
-    for folder in plan.run.out.glob("trials/*"):
-        if outcome := outcome_of(folder):
-            finished[folder.name] = outcome["valid_loss"] if outcome["status"] == "finished" else inf
-        elif lines := read(folder / "log.jsonl"):
-            done += min(1.0, lines[-1]["step"] / int(folder.name.rpartition("steps")[2]))
-    return done + len(finished), finished
+def trial_run(run: Run, settings: Settings) -> Run:
+    """Return the training run of a trial. A final learning rate above the largest is lowered to it."""
+    changes: dict[str, Any] = {name: value for name, value in settings.items() if name != "dropout"}
+    changes["final_learning_rate"] = min(run.training.final_learning_rate, settings["learning_rate"])
+    model = replace(run.model, dropout=settings["dropout"])
+    return replace(
+        run, out=run.out / "trials" / name_of(settings), model=model, training=replace(run.training, **changes)
+    )
 
 
-def collect(plan: Plan, trials: list[Settings]) -> dict[str, Any]:
-    """What results.json says: a row for each trial, in the order in which they were thought of."""
-    rows: dict[str, dict[str, Any]] = {}
+def train(run: Run, chance: float, settings: Settings, folder: Path) -> Outcome | None:
+    """Train a trial."""
+    results = trainer.train(trial_run(run, settings))
+    if results["interrupted"]:
+        return None
+    outcome = {name: results[name] for name in MEASURED}
+    if not results["valid_loss"] <= chance:
+        outcome |= {"status": "fail", "reason": f"worse than the {chance:.3f} of a uniform guess"}
+    return outcome
+
+
+def collect(grid: Grid, trials: list[Settings]) -> dict[str, Any]:
+    """Return a row for each trial, in the order in which they were proposed, and which is the best."""
+    assert grid.search is not None
+    base, rows = grid.search.base, {}
     for settings in trials:
-        outcome = outcome_of(plan.trial(settings).out) or {"status": "unfinished"}
-        losses = {"train_loss": None, "valid_loss": None}
-        changed = [name for name, value in settings.items() if value != plan.base[name]]
-        rows[name_of(settings)] = {"name": name_of(settings), **settings, "changed": changed} | losses | outcome
+        name = name_of(settings)
+        outcome = read_outcome(grid.folder(settings)) or {"status": "unfinished"}
+        changed = [name for name, value in settings.items() if value != base[name]]
+        rows[name] = {"name": name, **settings, "changed": changed, "train_loss": None, "valid_loss": None} | outcome
     finished = [row for row in rows.values() if row["status"] == "finished"]
     best = min(finished, key=lambda row: row["valid_loss"], default=None)
     hardware = sorted({row.pop("hardware") for row in rows.values() if "hardware" in row})
     return {
-        "study": "sweep",
-        "interrupted": False,
-        "data": str(plan.run.data),
-        **plan.identity,
         **files.environment_info(),
         **({"hardware": "; ".join(hardware)} if hardware else {}),
-        "base": plan.base,
+        "base": base,
         "best": best["name"] if best else None,
         "rows": list(rows.values()),
     }
 
 
 def table(results: dict[str, Any]) -> str:
-    """The rows as in the paper, or the best first if they were drawn; * marks what differs from the base."""
+    """Return the rows as in the paper, or the best first if they were drawn; * marks what differs from the base."""
     rows = results["rows"]
     if results["method"] != "table":
         rows = sorted(rows, key=lambda row: inf if row["status"] != "finished" else row["valid_loss"])

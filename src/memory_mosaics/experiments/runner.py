@@ -1,0 +1,596 @@
+"""Runner of experiments: a grid of named runs, trained in this process, in several, or on a Ray cluster.
+
+An experiment describes its runs as a `Grid`: a list of settings, or a `Search` in which Optuna draws them. The runner
+decides which run is next and who trains it.
+
+    OUT/setup.json               what all runs of the folder have in common; a command with another setup is refused
+    OUT/trials/NAME              the folder of a run
+    OUT/trials/NAME/outcome.json what was measured, written once, at the end; such a run is not trained again
+    OUT/journal.log              the trials of a search, for Optuna's own tools
+
+Whoever trains a run holds a lock of the operating system, which is released when its process ends, for whatever reason.
+After Ctrl-C or a kill the same command continues, and a command that is started several times shares the runs.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from itertools import product
+from math import inf, isfinite, prod
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar, NamedTuple, NoReturn
+
+import torch
+from filelock import FileLock, Timeout  # torch brings it
+from tqdm import tqdm
+
+from memory_mosaics import checkpoint
+from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.experiments import figures
+from memory_mosaics.files import check_regular, read_json
+from memory_mosaics.isolation import interrupts_wait
+from memory_mosaics.results import write
+from memory_mosaics.training.folder import difference, read_run
+from memory_mosaics.training.log import read
+from memory_mosaics.training.trainer import Diverged
+
+Settings = dict[str, Any]  # of a run: numbers and strings
+Outcome = dict[str, Any]  # of a run: "status" is finished or fail, then its settings and what was measured
+Values = list[Any] | tuple[Any, Any]  # choices, or the ends of a range
+
+MAX_REDRAWS = 1000  # of values that were drawn before, until a space counts as exhausted
+FEW_REDRAWS = 20  # until the remaining combinations of a small space are enumerated
+MAX_COMBINATIONS = 100_000  # of a small space
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """Runs whose values Optuna draws from a space, or, if the grid lists them, keeps in its journal."""
+
+    study: str  # its name in the journal
+    space: dict[str, Values]
+    method: str = "tpe"  # or random
+    trials: int = 0  # how many to draw, if the grid lists none
+    seed: int = 0
+    base: Settings = field(default_factory=dict)  # the values that are not in the space
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Runs of an experiment. All functions are of a module, or `partial`s of such: other processes import them."""
+
+    out: Path
+    name_of: Callable[[Settings], str]
+    train: Callable[[Settings, Path], Outcome | None]  # what was measured; None if it was told to stop
+    runs: list[Settings]  # all, in the order in which to train them; none if a search draws them
+    search: Search | None = None
+    about: Callable[[Settings], Settings] = dict  # what an outcome records of the settings
+    labels: tuple[str, ...] = ()  # fields of every outcome
+    fields: tuple[str, ...] = ("train_loss", "valid_loss")  # fields of an outcome that finished
+    shown: tuple[str, ...] = ("valid loss {valid_loss:.4f}",)  # in the line of a run that ended
+    prefix: str = ""  # of the names of runs that a search draws
+    quiet: bool = True  # what a run prints goes into its output.txt, and one bar shows the progress of all
+    keep_checkpoints: bool = True  # after the end
+
+    @property
+    def count(self) -> int:
+        return len(self.runs) or (self.search.trials if self.search else 0)
+
+    def folder(self, settings: Settings) -> Path:
+        return self.out / "trials" / self.name_of(settings)
+
+    def folders(self) -> list[Path]:
+        """Those of its runs that have started."""
+        if self.runs:
+            return [folder for folder in map(self.folder, self.runs) if folder.exists()]
+        return sorted(self.out.glob(f"trials/{self.prefix}*"))
+
+    def outcome(self, folder: Path) -> Outcome | None:
+        return read_outcome(folder, self.fields, self.labels)
+
+    def queue(self) -> "ListQueue | OptunaQueue":
+        return OptunaQueue(self, self.search) if self.search else ListQueue(self)
+
+
+def load_packaged(name: str) -> dict[str, Any]:
+    """Return the content of a YAML file in recipes/."""
+    import yaml
+
+    return yaml.safe_load((Path(__file__).parent / "recipes" / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+def read_outcome(
+    folder: Path, fields: Sequence[str] = ("train_loss", "valid_loss"), labels: Sequence[str] = ()
+) -> Outcome | None:
+    """Return what was measured in a run; None if it has not ended. `labels` are fields that every outcome must have."""
+    file = folder / "outcome.json"
+    try:
+        outcome = read_json(file)
+        needed = {"fail": ("reason",), "finished": fields}[outcome["status"]]
+        for name in (*needed, *labels):
+            if outcome[name] is not None and name.endswith("loss") and not isfinite(outcome[name]):
+                raise ValueError(f"its {name} is {outcome[name]}")
+    except FileNotFoundError:
+        return None
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{file} is damaged: {one_line(error)}; remove it to train that run again") from error
+    return outcome
+
+
+def check_setup(out: Path, setup: Settings) -> Settings:
+    """Refuse a folder whose runs have another setup; write and return what is known of them."""
+    file = out / "setup.json"
+    try:
+        known = dict(read_json(file))
+    except FileNotFoundError:
+        known = {}
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{file} is damaged: {one_line(error)}; name another folder with --out") from error
+    setup = json.loads(json.dumps(setup))
+    for name, value in setup.items():
+        if name in known and (other := difference(name, known[name], value)):
+            raise UserError(f"{out} holds runs with {other}; name another folder with --out")
+    write(file, known | setup)
+    return known | setup
+
+
+def lock(out: Path, name: str) -> FileLock:
+    """Return a lock that the operating system releases when its holder ends."""
+    (out / ".locks").mkdir(parents=True, exist_ok=True)
+    return FileLock(out / ".locks" / name, thread_local=False)
+
+
+def try_lock(lock: FileLock) -> bool:
+    """Acquire a lock unless another process has it."""
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return False
+    return True
+
+
+class LockedTrial(NamedTuple):
+    """A run that is this process's to train."""
+
+    settings: Settings
+    lock: FileLock
+    optuna_trial: Any = None
+
+
+class ListQueue:
+    """Runs that are all known: next is one that has no outcome and that nobody trains."""
+
+    def __init__(self, grid: Grid):
+        self.grid = grid
+
+    def _unfinished(self) -> Iterator[Settings]:
+        return (settings for settings in self.grid.runs if self.grid.outcome(self.grid.folder(settings)) is None)
+
+    def next_trial(self) -> LockedTrial | None:
+        for settings in self._unfinished():
+            mine = lock(self.grid.out, self.grid.name_of(settings))
+            if try_lock(mine):
+                if self.grid.outcome(self.grid.folder(settings)) is None:
+                    return LockedTrial(settings, mine)
+                mine.release()  # it ended in the meantime
+        return None
+
+    def record(self, trial: LockedTrial, outcome: Outcome) -> None:
+        """Do nothing: the outcome is in the folder of the run."""
+
+    def busy(self) -> bool:
+        return next(self._unfinished(), None) is not None
+
+
+def import_optuna() -> Any:
+    """Return the library, or say how to install it."""
+    try:
+        import optuna
+    except ImportError:
+        raise UserError("a sweep needs Optuna: pip install 'memory-mosaics[sweep]'") from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+class OptunaQueue:
+    """Trials in OUT/journal.log, which any number of processes share.
+
+    A trial that the journal calls running and that is not locked was interrupted, and is the next to be trained.
+    """
+
+    def __init__(self, grid: Grid, search: Search):
+        self.grid, self.search, self.optuna = grid, search, import_optuna()
+        self.State, storages = self.optuna.trial.TrialState, self.optuna.storages
+        file = grid.out / "journal.log"
+        with lock(grid.out, "journal"):
+            if file.exists():
+                with file.open("rb+") as stream:  # half a line, left by a full disk, would spoil the next
+                    stream.truncate(stream.read().rfind(b"\n") + 1)
+            own = lock(grid.out, "journal-file")  # Optuna's own lock, left by a kill, blocks for half a minute
+            try:
+                storage = storages.JournalStorage(storages.journal.JournalFileBackend(str(file), lock_obj=own))
+                self.study = self.optuna.create_study(storage=storage, study_name=search.study, load_if_exists=True)
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError, AssertionError) as error:
+                remedy = "remove it: finished trials are read from their folders"
+                raise UserError(f"{file} is damaged: {one_line(error)}; {remedy}") from error
+            known = self._ended() | self._names(self.State.RUNNING, self.State.WAITING)
+            for settings in grid.runs:
+                if grid.name_of(settings) not in known:
+                    self.study.enqueue_trial({name: settings[name] for name in search.space})
+
+    def _trials(self, *states: Any) -> list[Any]:
+        return self.study.get_trials(deepcopy=False, states=states or None)
+
+    def _names(self, *states: Any) -> set[str]:
+        return {self.grid.name_of(self._settings_of(trial)) for trial in self._trials(*states)}
+
+    def _ended(self) -> set[str]:
+        """Return the names of ended trials whose outcomes exist: a run without its outcome is trained again."""
+        names = self._names(self.State.COMPLETE, self.State.PRUNED)
+        return {name for name in names if self.grid.outcome(self.grid.out / "trials" / name)}
+
+    def _settings_of(self, trial: Any) -> Settings:
+        return self._complete(trial.system_attrs.get("fixed_params", {}) | trial.params)  # fixed: it is still waiting
+
+    def _complete(self, drawn: Settings) -> Settings:
+        """Return all values of a trial from those of the space; those of a range have six digits, as in names."""
+        ranges = {name for name, values in self.search.space.items() if isinstance(values, tuple)}
+        rounded = {
+            name: float(f"{value:.6g}") if name in ranges and isinstance(value, float) else value
+            for name, value in drawn.items()
+        }
+        return self.search.base | rounded
+
+    def settings(self) -> list[Settings]:
+        """Return those of all trials, in the order in which they were proposed."""
+        return [self._settings_of(trial) for trial in self._trials()]
+
+    def next_trial(self) -> LockedTrial | None:
+        with lock(self.grid.out, "journal"):
+            trials, State = self._trials(), self.State
+            taken = self._ended()
+            for trial in trials:
+                if trial.state == State.RUNNING and (locked := self._take(trial, taken)):
+                    return locked
+            for _ in [trial for trial in trials if trial.state == State.WAITING]:
+                if locked := self._take(self.study.ask(), taken):
+                    return locked
+            if not self.grid.runs and len(taken) < self.search.trials:
+                points = self._combinations()
+                for _ in range(FEW_REDRAWS if points else MAX_REDRAWS):
+                    if locked := self._take(self.study.ask(), taken):
+                        return locked
+                for point in points:
+                    if self.grid.name_of(self._complete(point)) not in taken:
+                        self.study.enqueue_trial(point)
+                        return self._take(self.study.ask(), taken)
+        return None
+
+    def _combinations(self) -> list[Settings]:
+        """Return all combinations of a small space, in an order given by the seed; none of a large one."""
+        values = {name: _enumerate(choices) for name, choices in self.search.space.items()}
+        if prod(len(choices or range(MAX_COMBINATIONS + 1)) for choices in values.values()) > MAX_COMBINATIONS:
+            return []
+        points = [
+            dict(zip(values, row, strict=True)) for row in product(*(choices or () for choices in values.values()))
+        ]
+        Random(self.search.seed).shuffle(points)
+        return points
+
+    def _take(self, found: Any, taken: set[str]) -> LockedTrial | None:
+        """Lock a trial, unless another process trains it or its values are `taken` already."""
+        mine = lock(self.grid.out, f"trial-{found._trial_id}")
+        if not try_lock(mine):
+            taken.add(self.grid.name_of(self._settings_of(found)))
+            return None
+        sampler = "RandomSampler" if self.search.method == "random" else "TPESampler"
+        seed = (self.search.seed * 1_000_003 + found.number) % 2**32  # the same in whichever process
+        self.study.sampler = getattr(self.optuna.samplers, sampler)(seed=seed)
+        trial = self.optuna.trial.Trial(self.study, found._trial_id)
+        settings = self._complete({name: _suggest(trial, name, values) for name, values in self.search.space.items()})
+        if self.grid.name_of(settings) in taken:
+            self.study.tell(trial, state=self.State.FAIL)
+            mine.release()
+            return None
+        return LockedTrial(settings, mine, trial)
+
+    def record(self, trial: LockedTrial, outcome: Outcome) -> None:
+        """Write an outcome into the journal. A run that failed is pruned: to TPE, worse than all others."""
+        with lock(self.grid.out, "journal"):
+            if outcome["status"] == "finished":
+                trial.optuna_trial.set_user_attr("train_loss", outcome["train_loss"])
+                self.study.tell(trial.optuna_trial, outcome["valid_loss"])
+            else:
+                self.study.tell(trial.optuna_trial, state=self.State.PRUNED)
+
+    def busy(self) -> bool:
+        return bool(self._trials(self.State.RUNNING))
+
+
+def _enumerate(choices: Values) -> list[Any] | None:
+    """Return all values to choose from; None where there are too many."""
+    if isinstance(choices, list):
+        return choices
+    low, high = choices
+    return list(range(low, high + 1)) if isinstance(low, int) and high - low <= MAX_COMBINATIONS else None
+
+
+def _suggest(trial: Any, name: str, values: Values) -> Any:
+    """Draw from a list, or from a range: on a logarithmic scale, except from 0 and for dropout."""
+    if isinstance(values, list):
+        return trial.suggest_categorical(name, values)
+    low, high = values
+    if isinstance(low, int):
+        return trial.suggest_int(name, low, high, log=low > 0)
+    return trial.suggest_float(name, low, high, log=low > 0 and name != "dropout")
+
+
+def run_trial(grid: Grid, settings: Settings) -> Outcome | None:
+    """Train a run or continue it, unless it has an outcome; None if it was told to stop.
+
+    Two searches may have taken the same run: the second waits for the outcome of the first.
+    """
+    folder = grid.folder(settings)
+    with nullcontext() if "RANK" in os.environ else lock(grid.out, f"train-{folder.name}"):
+        outcome = grid.outcome(folder)
+        if outcome is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            with _output(folder / "output.txt") if grid.quiet else nullcontext():
+                try:
+                    measured = grid.train(settings, folder)
+                except Diverged as error:
+                    measured = {"status": "fail", "reason": one_line(error)}
+            if measured is None:
+                return None
+            outcome = {"status": "finished"} | grid.about(settings) | measured
+            if is_first_process():
+                write(folder / "outcome.json", outcome)
+        if not grid.keep_checkpoints:
+            for step in checkpoint.steps(folder):
+                checkpoint.remove(step)
+        return outcome
+
+
+@contextmanager
+def _output(file: Path) -> Iterator[None]:
+    """Redirect what is printed to the end of a file."""
+    if file.exists():
+        check_regular(file)  # a FIFO would wait for a reader
+    with file.open("a", encoding="utf-8") as text, redirect_stdout(text), redirect_stderr(text):
+        yield
+
+
+def is_first_process() -> bool:
+    """Return whether this is the process of torchrun that writes files, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def run_grids(
+    grids: Sequence[Grid],
+    *,
+    processes: int = 1,
+    cluster: str | None = None,
+    save: Callable[[], Any] = lambda: None,
+) -> bool:
+    """Train all runs, `processes` at once; False if told to stop. `save` is called whenever one has ended."""
+    with show_progress(grids, save):
+        try:
+            return run_on_ray(grids, processes) if cluster == "ray" else run_trials(grids, processes)
+        except KeyboardInterrupt:
+            return False
+
+
+def run_trials(grids: Sequence[Grid], processes: int = 1) -> bool:
+    """Train all runs, and wait for those that other commands train; False if told to stop."""
+    if "RANK" in os.environ:  # all processes of torchrun train one model after the other
+        return all(run_trial(grid, settings) is not None for grid in grids for settings in grid.runs)
+    if processes > 1 and not run_in_processes(grids, processes):
+        return False
+    return all(work(grid, grid.queue()) for grid in grids)
+
+
+def work(grid: Grid, queue: ListQueue | OptunaQueue, *, wait: bool = True) -> bool:
+    """Train runs until none is left; False if told to stop."""
+    while True:
+        if trial := queue.next_trial():
+            try:
+                outcome = run_trial(grid, trial.settings)
+                if outcome is None:
+                    return False
+                queue.record(trial, outcome)
+            finally:
+                trial.lock.release()
+        elif wait and queue.busy():
+            time.sleep(1)
+        else:
+            return True
+
+
+def run_in_processes(grids: Sequence[Grid], count: int) -> bool:
+    """Train in `count` processes; False if one was told to stop. The others take the runs of one that crashed."""
+    context = get_context("spawn")
+    children: list[Any] = []
+    try:
+        for number in range(count):
+            with interrupts_wait():  # a child that is started is one that is told to stop
+                child = context.Process(target=_process, args=(grids, number, count))
+                child.start()
+                children.append(child)
+        for child in children:
+            child.join()
+    finally:
+        for child in children:
+            child.terminate()  # SIGTERM: it saves first
+        for child in children:
+            child.join()
+    return all(child.exitcode not in (130, -signal.SIGTERM) for child in children)
+
+
+def _process(grids: Sequence[Grid], number: int, count: int) -> NoReturn:
+    """Train on a share of the cores and on one of the GPUs; stop when the parent process is gone."""
+    if hasattr(os, "setsid"):
+        os.setsid()  # Ctrl-C is for the parent, which stops its children
+    if (gpus := torch.cuda.device_count()) > 1:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible[number % gpus]
+    torch.set_num_threads(max(1, torch.get_num_threads() // count))
+
+    def stop_when_orphaned() -> None:
+        parent_process().join()  # type: ignore[union-attr]
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop_when_orphaned, daemon=True).start()
+    try:
+        raise SystemExit(0 if all(work(grid, grid.queue(), wait=False) for grid in grids) else 130)
+    except (UserError, OSError) as error:
+        print(f"process {number}: {one_line(error)}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def check_ray() -> None:
+    """Refuse `--cluster ray` where Ray is not installed, before anything is written."""
+    try:
+        import ray.tune  # noqa: F401  # type: ignore[import-not-found]
+    except ImportError:
+        raise UserError("--cluster ray needs Ray: pip install 'memory-mosaics[ray]'") from None
+
+
+def run_on_ray(grids: Sequence[Grid], processes: int) -> bool:
+    """Train on a Ray cluster whose machines see the same folders, `processes` runs at once; False if stopped."""
+    import ray  # type: ignore[import-not-found]
+    from ray import tune  # type: ignore[import-not-found]
+    from ray.tune.search import Searcher  # type: ignore[import-not-found]
+
+    queues = [grid.queue() for grid in grids]
+
+    class Queues(Searcher):  # Ray Tune asks it for trials
+        locked: ClassVar[dict[str, tuple[int, LockedTrial]]] = {}
+        exhausted: ClassVar[bool] = False
+
+        def suggest(self, trial_id: str) -> Any:
+            for number, queue in enumerate(queues):
+                if trial := queue.next_trial():
+                    Queues.locked[trial_id] = number, trial
+                    return {"grid": number, "settings": trial.settings}
+            Queues.exhausted = True
+            return Searcher.FINISHED
+
+        def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+            if result and result.get("outcome"):  # otherwise it stays locked: this cluster does not try it again
+                number, trial = Queues.locked.pop(trial_id)
+                queues[number].record(trial, json.loads(result["outcome"]))
+                trial.lock.release()
+
+        def save(self, checkpoint_path: str) -> None: ...
+        def restore(self, checkpoint_path: str) -> None: ...
+
+    here = os.getcwd()
+
+    def trainable(config: Settings) -> None:
+        os.chdir(here)
+        outcome = run_trial(grids[config["grid"]], config["settings"])
+        tune.report({"outcome": json.dumps(outcome) if outcome else ""})
+
+    ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level="ERROR")
+    resources = ray.cluster_resources()
+    share = {
+        "cpu": max(1, int(resources.get("CPU", 1)) // processes),
+        "gpu": min(1, resources.get("GPU", 0) / processes),
+    }
+    tuning = tune.TuneConfig(search_alg=Queues(), num_samples=-1, max_concurrent_trials=processes)
+    storage = tune.RunConfig(name="ray", storage_path=str(grids[0].out.resolve()), verbose=0)
+    ended = tune.Tuner(tune.with_resources(trainable, share), tune_config=tuning, run_config=storage).fit()
+    for _, trial in Queues.locked.values():  # interrupted
+        trial.lock.release()
+    if ended.errors:
+        raise UserError(f"a trial on Ray ended with {one_line(ended.errors[0])}; the same command continues")
+    return Queues.exhausted and not Queues.locked
+
+
+class Progress(NamedTuple):
+    """How many runs are done, fractions included; a line for each that ended, by name; and the state of the others."""
+
+    done: float
+    lines: dict[str, str]
+    postfix: str
+
+
+def progress(grids: Sequence[Grid]) -> Progress:
+    """Read from the folders of the runs how far they are."""
+    done, lines, running = 0.0, {}, []
+    for grid in grids:
+        ended = {}
+        for folder in grid.folders():
+            if outcome := grid.outcome(folder):
+                ended[folder.name] = outcome
+            elif log := read(folder / "log.jsonl"):
+                running.append({name: value for line in log for name, value in line.items()})
+                done += running[-1]["step"] / (read_run(folder) or {"training": {"steps": inf}})["training"]["steps"]
+        best = min((outcome.get("valid_loss") or inf for outcome in ended.values()), default=inf)
+        for name, outcome in ended.items():
+            line = f"fail, {outcome.get('reason')}"
+            if outcome["status"] == "finished":
+                line = ", ".join(grid.shown).format(**outcome)
+                line += ", the best so far" if outcome.get("valid_loss") == best else ""
+            lines[name] = f"{name}: {line}"
+        done += len(ended)
+    losses = " ".join(f"{line['valid_loss']:.3f}" for line in running if "valid_loss" in line)
+    speed = sum(line.get("tokens_per_second", 0) for line in running)
+    return Progress(done, lines, f"valid loss {losses}, {speed:,.0f} tokens/s" if running else "")
+
+
+@contextmanager
+def show_progress(grids: Sequence[Grid], save: Callable[[], Any]) -> Iterator[None]:
+    """Within, a bar shows how far the runs are; each that ends has its own line, and `save` is called."""
+    over, screen, quiet = threading.Event(), sys.stderr, all(grid.quiet for grid in grids)
+    total, form = (
+        sum(grid.count for grid in grids),
+        "{desc}: {n:.1f} of {total} runs |{bar}| {elapsed}<{remaining}{postfix}",
+    )
+    bar = tqdm(total=total, desc=grids[0].out.name, bar_format=form, disable=None if quiet else True)
+    known = set(progress(grids).lines)
+
+    def show() -> None:
+        bar.n, lines, postfix = progress(grids)
+        for name in lines.keys() - known if quiet else ():
+            tqdm.write(lines[name], file=screen)
+        if lines.keys() - known:
+            save()
+        known.update(lines)
+        bar.set_postfix_str(postfix)
+
+    def watch() -> None:
+        while not over.wait(1.0):
+            show()
+
+    thread = threading.Thread(target=watch)
+    if is_first_process():
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if is_first_process():
+            thread.join()
+            show()
+        bar.close()
+
+
+def report(results: dict[str, Any], out: Path, table: str, *, drawable: bool, also: str = "") -> None:
+    """Write results.json, draw its figures if there is something to draw, and print the table and the files."""
+    write(out / "results.json", results)
+    drawn = "No figures: no run has finished."
+    if drawable and not figures.available():
+        drawn = "No figures: matplotlib is not installed here; mosaics draw makes them from results.json."
+    elif drawable:
+        drawn = f"Figures: {', '.join(file.name for file in figures.draw(results, out)) or 'none'} beside it."
+    stopped = "Stopped; the same command continues. " if results["interrupted"] else ""
+    print(f"{table}\n{stopped}Results: {out / 'results.json'}. {also}{drawn}")
