@@ -28,7 +28,7 @@ TEXTS = ["Grüße, kleine Welt.", "Ein längerer Text, der über viele Zeichen g
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text") / "corpus"
-    return corpora.run(["stories:60"], out=folder, tokenizer="bytes", valid_share=0.1)
+    return corpora.prepare(["stories:60"], out=folder, tokenizer="bytes", valid_share=0.1)
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_overlapping_windows_are_as_many_as_asked_for(corpus):
 
 def test_windows_begin_with_documents_and_stay_within(tmp_path):
     (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(TEXTS))
-    corpus = corpora.run([str(tmp_path / "a.txt")], out=tmp_path / "corpus", tokenizer="bytes", valid_share=0.0)
+    corpus = corpora.prepare([str(tmp_path / "a.txt")], out=tmp_path / "corpus", tokenizer="bytes", valid_share=0.0)
     documents = {len(text.encode()): text for text in TEXTS}
     text = sample_windows(corpus, split="train", length=16, at_documents=True)
     found = [bytes(row[:16].tolist()).decode(errors="ignore") for [row] in text.batches(1, length=16)]
@@ -113,7 +113,7 @@ def test_bytes_are_those_of_the_text(tmp_path, kind):
     (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(TEXTS))
     tokenizer = byte_tokenizer() if kind == "bytes" else train_bpe(TEXTS, 280)
     tokenizer.save(tmp_path / "own")
-    corpus = corpora.run(
+    corpus = corpora.prepare(
         [str(tmp_path / "a.txt")], out=tmp_path / "corpus", tokenizer=str(tmp_path / "own"), valid_share=0.0
     )
     tokens = corpus.tokens("train")

@@ -12,8 +12,7 @@ from memory_mosaics.errors import UserError, one_line, printable
 from memory_mosaics.files import check_yaml
 from memory_mosaics.isolation import Isolated, interrupts_wait
 from memory_mosaics.text.chat import ChatTemplate
-from memory_mosaics.text.tokenizer import Tokenizer, byte_tokenizer, train_bpe
-from memory_mosaics.text.vocabulary import is_ours
+from memory_mosaics.text.tokenizer import Tokenizer, byte_tokenizer, is_builtin, train_bpe
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
 OURS = dict(train_bpe(["Once upon a time. " * 9], 300).layout)
@@ -70,8 +69,8 @@ def test_a_template_renders():
 
 def test_our_tokenizers_need_no_process(monkeypatch):
     monkeypatch.setattr("memory_mosaics.text.tokenizer.check_tokenizer", lambda *_: pytest.fail("tried"))
-    assert is_ours(OURS)
-    assert is_ours(byte_tokenizer().layout)
+    assert is_builtin(OURS)
+    assert is_builtin(byte_tokenizer().layout)
     assert Tokenizer(OURS, "own", end_of_text=0).encode("Once")
 
 

@@ -155,7 +155,7 @@ COMMANDS: dict[str, Any] = {
     "demo": demo.run,
     "stories": generator.run,
     "babistories": BABISTORIES,
-    "prepare": corpus.run,
+    "prepare": corpus.prepare,
     "train": train,
     "info": info,
     "convert": convert,

@@ -27,7 +27,7 @@ from memory_mosaics.extractors import ConvolutionConfig, TapsConfig
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig
 from memory_mosaics.memory import ContextualMemoryConfig, PersistentMemoryConfig
 from memory_mosaics.scales import Scale
-from memory_mosaics.text.tokenizer import find
+from memory_mosaics.text.tokenizer import find_tokenizer
 
 # A layout: our names of the parts of a model, and theirs. Where one of ours begins another, the longer comes first.
 NANO = {
@@ -92,7 +92,7 @@ def convert(source: Path, out: Path, *, tokenizer: str | None = None) -> Path:
 
     `tokenizer` goes into the folder too, since their files contain none: gpt2, bytes, or a folder.
     """
-    chosen = None if tokenizer is None else find(tokenizer)
+    chosen = None if tokenizer is None else find_tokenizer(tokenizer)
     model = read_reference(source)
     if chosen is not None and chosen.vocabulary > model.config.vocabulary:
         sizes = f"{chosen.vocabulary:,} tokens, and the model {model.config.vocabulary:,}"

@@ -20,8 +20,7 @@ from memory_mosaics.language_model import LanguageModel, without_state
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.results import progress_bar
 from memory_mosaics.shapes import Float, Int
-from memory_mosaics.text.corpus import Corpus
-from memory_mosaics.text.token_file import TokenFile
+from memory_mosaics.text.corpus import Corpus, TokenFile
 
 MAX_LOGITS = 1 << 25  # computed at a time: 128 MiB in float32
 NORMAL_95 = 1.959964  # half the width of a 95 % confidence interval of a normal distribution, in standard errors

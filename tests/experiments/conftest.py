@@ -58,7 +58,7 @@ def twin(tmp_path_factory) -> Path:
 def place(tmp_path_factory) -> Path:
     """A folder with a corpus, and the models mosaic, learned, rotary and alibi, made for 24 tokens."""
     folder = tmp_path_factory.mktemp("untrained")
-    corpora.run(["stories:60"], out=folder / "corpus", tokenizer="bytes", valid_share=0.1)
+    corpora.prepare(["stories:60"], out=folder / "corpus", tokenizer="bytes", valid_share=0.1)
     size = {"width": 16, "blocks": 1, "heads": 2, "vocabulary": 257, "context": 24}
     models = {"mosaic": memory_mosaic(**size)}
     models |= {position: transformer(position=position, **size) for position in ("learned", "rotary", "alibi")}

@@ -24,7 +24,7 @@ MACHINE = RuntimeConfig(device="cpu", samples=0, log_every=1)
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text") / "corpus"
-    corpora.run(["stories:30"], out=folder, tokenizer="bytes", valid_share=0.1)
+    corpora.prepare(["stories:30"], out=folder, tokenizer="bytes", valid_share=0.1)
     return folder
 
 

@@ -193,10 +193,10 @@ def test_every_prediction_is_a_distribution():
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("anchors")
-    corpora.run(["stories:60"], out=folder / "stories", tokenizer="bytes", valid_share=0.2)
+    corpora.prepare(["stories:60"], out=folder / "stories", tokenizer="bytes", valid_share=0.2)
     (folder / "other.txt").write_text("ÄÖÜ 0123456789 XYZ! " * 40)
-    corpora.run([str(folder / "other.txt")], out=folder / "other", tokenizer="bytes", valid_share=0.0)
-    corpora.run(["stories:60"], out=folder / "bpe", tokenizer="bpe", vocabulary=300, valid_share=0.2)
+    corpora.prepare([str(folder / "other.txt")], out=folder / "other", tokenizer="bytes", valid_share=0.0)
+    corpora.prepare(["stories:60"], out=folder / "bpe", tokenizer="bpe", vocabulary=300, valid_share=0.2)
     return folder
 
 

@@ -67,7 +67,7 @@ def test_a_training_run_has_its_curves(place, tmp_path, few_prompts):
 def test_another_text_of_the_same_name_is_another_text(place, tmp_path, few_prompts):
     everything(place, tmp_path / "out", length=(16,))
     first = json.loads((tmp_path / "out" / "corpus-16" / "results.json").read_text())
-    corpora.run(["stories:70"], out=tmp_path / "corpus", tokenizer="bytes", valid_share=0.2)
+    corpora.prepare(["stories:70"], out=tmp_path / "corpus", tokenizer="bytes", valid_share=0.2)
     runs = [str(place / name) for name in MODELS]
     options = {"windows": 5, "sequences": 4, "device": "cpu", "length": [16], "out": tmp_path / "out"}
     gallery.run(runs, data=[str(tmp_path / "corpus")], **options)
@@ -83,7 +83,7 @@ def test_a_part_that_cannot_be_done_is_named_and_the_page_is_there(place, tmp_pa
 
 
 def test_a_text_without_a_validation_split_is_read_too(place, tmp_path, few_prompts, capsys):
-    corpora.run(["stories:20:7"], out=tmp_path / "wikipedia", tokenizer="bytes", valid_share=0.0)
+    corpora.prepare(["stories:20:7"], out=tmp_path / "wikipedia", tokenizer="bytes", valid_share=0.0)
     options = {"windows": 2, "sequences": 2, "device": "cpu", "length": [16, 24], "out": tmp_path / "out"}
     gallery.run([str(place / "mosaic")], data=[str(place / "corpus"), str(tmp_path / "wikipedia")], **options)
     found = {file.parent.name: json.loads(file.read_text()) for file in (tmp_path / "out").glob("*-*/results.json")}
@@ -100,14 +100,14 @@ def test_a_text_without_a_validation_split_is_read_too(place, tmp_path, few_prom
 
 
 def test_a_split_that_is_named_is_the_one(place, tmp_path, few_prompts, capsys):
-    corpora.run(["stories:20:7"], out=tmp_path / "wikipedia", tokenizer="bytes", valid_share=0.0)
+    corpora.prepare(["stories:20:7"], out=tmp_path / "wikipedia", tokenizer="bytes", valid_share=0.0)
     options = {"windows": 2, "sequences": 2, "device": "cpu", "length": [16], "out": tmp_path / "out"}
     gallery.run([str(place / "mosaic")], data=[str(tmp_path / "wikipedia")], split="valid", **options)
     assert capsys.readouterr().out.count("left out: the valid split") == 2
 
 
 def test_attention_of_a_text_without_a_validation_split(place, tmp_path, few_prompts):
-    corpora.run(["stories:20:7"], out=tmp_path / "wikipedia", tokenizer="bytes", valid_share=0.0)
+    corpora.prepare(["stories:20:7"], out=tmp_path / "wikipedia", tokenizer="bytes", valid_share=0.0)
     options = {"windows": 2, "sequences": 2, "device": "cpu", "length": [16], "out": tmp_path / "out"}
     gallery.run([str(place / "mosaic")], data=[str(tmp_path / "wikipedia")], **options)
     assert json.loads((tmp_path / "out" / "attention" / "results.json").read_text())["split"] == "train"

@@ -36,7 +36,9 @@ def data(tmp_path_factory):
     words = random.Random(0)
     stories = [" ".join(words.choices(["the", "cat", "saw", "one", "red", "bird"], k=20)) for _ in range(30)]
     (folder / "stories.jsonl").write_text("".join(json.dumps(story) + "\n" for story in stories))
-    corpus.run([str(folder / "stories.jsonl")], out=folder / "corpus", tokenizer="bytes", valid_share=0.2, workers=1)
+    corpus.prepare(
+        [str(folder / "stories.jsonl")], out=folder / "corpus", tokenizer="bytes", valid_share=0.2, workers=1
+    )
     return folder / "corpus"
 
 

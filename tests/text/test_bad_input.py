@@ -50,10 +50,10 @@ def make_files(folder: Path) -> None:
     (folder / "a_file").write_text("here")
     (folder / "broken.yaml").write_text("training: {steps: [}\n")
     (folder / "unknown.yaml").write_text("training:\n  speed: 3\n")
-    corpus.run([str(folder / "good.jsonl")], out=folder / "prepared", tokenizer="bytes")
-    corpus.run([str(folder / "good.jsonl")], out=folder / "other", tokenizer=str(folder / "own"))
+    corpus.prepare([str(folder / "good.jsonl")], out=folder / "prepared", tokenizer="bytes")
+    corpus.prepare([str(folder / "good.jsonl")], out=folder / "other", tokenizer=str(folder / "own"))
     shortened = folder / "shortened"
-    corpus.run([str(folder / "good.jsonl")], out=shortened, tokenizer="bytes")
+    corpus.prepare([str(folder / "good.jsonl")], out=shortened, tokenizer="bytes")
     (shortened / "train.bin").write_bytes((shortened / "train.bin").read_bytes()[:-1])
 
 

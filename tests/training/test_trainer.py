@@ -206,7 +206,7 @@ def test_its_own_run_yaml_is_a_configuration(run):
 
 
 def test_a_corpus_without_validation_is_one_line(run, tmp_path):
-    corpora.run(["stories:5"], out=tmp_path / "all", tokenizer="bytes", valid_share=0.0)
+    corpora.prepare(["stories:5"], out=tmp_path / "all", tokenizer="bytes", valid_share=0.0)
     with pytest.raises(UserError, match="has nothing to validate on; prepare it with --valid"):
         train(replace(run(), data=tmp_path / "all"))
 
@@ -322,7 +322,7 @@ def test_another_run_in_the_same_folder_is_refused_and_nothing_is_lost(run, chan
 def test_another_corpus_in_the_same_folder_is_refused(run, tmp_path):
     plan = run()
     train(plan)
-    corpora.run(["stories:60:9"], out=tmp_path / "other", tokenizer="bytes", valid_share=0.1)
+    corpora.prepare(["stories:60:9"], out=tmp_path / "other", tokenizer="bytes", valid_share=0.1)
     with pytest.raises(UserError, match="holds a run with corpus"):
         train(replace(plan, data=tmp_path / "other"))
 

@@ -67,7 +67,7 @@ def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_cou
     if sky["interrupted"]:
         return {"interrupted": True}
     print(f"\n2. A corpus: {story_count:,} stories of the embedded world")
-    corpus = corpora.run([f"stories:{story_count}"], out=out / "corpus", tokenizer="bpe", vocabulary=VOCABULARY)
+    corpus = corpora.prepare([f"stories:{story_count}"], out=out / "corpus", tokenizer="bpe", vocabulary=VOCABULARY)
     print(
         "\n3. A Memory Mosaic and a transformer with rotary positions: same parameters, same batches in the same order"
     )

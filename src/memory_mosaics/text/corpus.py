@@ -1,47 +1,127 @@
-"""A corpus: documents as ids in two flat files, train.bin and valid.bin, with the tokenizer and a manifest beside them.
+"""A corpus: documents as ids in two flat files, train.bin and valid.bin, with the tokenizer and a manifest.
 
 `mosaics prepare` writes one, `Corpus.open` reads it. Every document is followed by the end-of-text id.
 """
 
+import errno
+import hashlib
 import json
+import os
 import platform
 import re
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+import weakref
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from memory_mosaics.config import MAX_JOBS
 from memory_mosaics.errors import UserError, check_range, one_line
-from memory_mosaics.files import read_json
-from memory_mosaics.text.documents import parse
-from memory_mosaics.text.sources import Source, find_sources, read_blocks
-from memory_mosaics.text.token_file import TokenFile
-from memory_mosaics.text.tokenizer import Tokenizer, find, train_bpe
-from memory_mosaics.text.workers import default_workers, token_dtype
-from memory_mosaics.text.writing import CorpusWriter, WrittenMeanwhile, folder_written_whole, split_of, write_corpus
+from memory_mosaics.files import flush, read_json, remove_temporary, temporary_path
+from memory_mosaics.text.sources import BLOCK_BYTES, Piece, Source, find_sources, read_documents
+from memory_mosaics.text.tokenizer import Tokenizer, find_tokenizer, train_bpe
 from memory_mosaics.version import __version__
 
 FORMAT = 1
-BPE_SAMPLE = 64 << 20  # bytes to learn merges from; more change few of them
+BPE_SAMPLE = 64 << 20  # bytes to train a BPE on; more change few of its merges
+CHECKED_AT_ONCE = 1 << 30  # bytes; the ids of a larger file are checked when they are read
+
+
+class TokenFile:
+    """A file of `count` ids below `vocabulary`, which are checked as they are read: `tokens[10:20]` is an array.
+
+    Read by position and not mapped into memory: a mapped file that is truncated ends the process with SIGBUS.
+    """
+
+    _verified: ClassVar[set[tuple[Any, ...]]] = set()  # files that this process has compared with their checksums
+
+    def __init__(self, file: Path, dtype: np.dtype, count: int, vocabulary: int):
+        self.file, self.dtype, self.count, self.vocabulary = file, dtype, count, vocabulary
+        try:
+            self._open = file.open("rb", buffering=0)
+        except OSError as error:
+            raise UserError(f"cannot read {file}: {one_line(error)}") from error
+        weakref.finalize(self, self._open.close)
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        start, stop, step = part.indices(self.count)
+        if step != 1:
+            raise ValueError(f"a slice of a token file has a step of 1, not {step}")
+        width = self.dtype.itemsize
+        wanted = max(0, stop - start) * width
+        ids = np.frombuffer(self._read(start * width, wanted), self.dtype)
+        if len(ids) * width != wanted:
+            size = os.fstat(self._open.fileno()).st_size
+            raise UserError(f"{self.file} was truncated to {size:,} bytes while it was read: prepare the corpus again")
+        if ids.size and ids.max() >= self.vocabulary:
+            at = int((ids >= self.vocabulary).argmax())
+            raise UserError(
+                f"{self.file} is damaged: token {start + at:,} is {ids[at]}, the vocabulary has {self.vocabulary:,}; "
+                "prepare the corpus again"
+            )
+        return ids
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self[:] if dtype is None else self[:].astype(dtype)
+
+    def check(self, sha256: str, *, limit: int | None = CHECKED_AT_ONCE) -> None:
+        """Compare a file of at most `limit` bytes with its checksum, once per process."""
+        about = os.fstat(self._open.fileno())
+        identity = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+        key = (self.file.absolute(), identity, sha256)
+        if (limit is not None and about.st_size > limit) or key in self._verified:
+            return
+        found, step = hashlib.sha256(), 1 << 22
+        for start in range(0, self.count, step):
+            found.update(self[start : start + step].tobytes())
+        if found.hexdigest() != sha256:
+            raise UserError(
+                f"{self.file} is damaged: sha256 {found.hexdigest()[:12]}, not {sha256[:12]}; prepare the corpus again"
+            )
+        self._verified.add(key)
+
+    def _read(self, start: int, size: int) -> bytearray:
+        """Read `size` bytes from `start`, or as many as there are."""
+        data = bytearray()
+        try:
+            while len(data) < size:
+                if hasattr(os, "pread"):
+                    more = os.pread(self._open.fileno(), size - len(data), start + len(data))
+                else:  # Windows
+                    with self._lock:
+                        self._open.seek(start + len(data))
+                        more = self._open.read(size - len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise UserError(f"cannot read {self.file}: {one_line(error)}") from error
+        return data
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A prepared corpus. Nothing but the manifest is read until tokens are asked for."""
+    """A prepared corpus. Only the manifest is read until tokens are requested."""
 
     folder: Path
     manifest: dict[str, Any]
 
     @classmethod
     def open(cls, folder: str | Path) -> "Corpus":
-        """Open a folder written by `mosaics prepare`, and check that its files have the lengths they should."""
+        """Open a folder that `mosaics prepare` wrote, and check the sizes of its files."""
         folder = Path(folder)
         file = folder / "manifest.json"
         try:
@@ -61,9 +141,9 @@ class Corpus:
             raise UserError(f"{file} is damaged: {type(error).__name__} {one_line(error)}; prepare it again") from error
         for split in manifest["splits"].values():
             path, size = folder / split["file"], split["tokens"] * np.dtype(manifest["dtype"]).itemsize
-            there = path.stat().st_size if path.is_file() else 0
-            if there != size:
-                raise UserError(f"{path} holds {there} bytes, the manifest says {size}: prepare the corpus again")
+            found = path.stat().st_size if path.is_file() else 0
+            if found != size:
+                raise UserError(f"{path} holds {found} bytes, the manifest says {size}: prepare the corpus again")
         return cls(folder, manifest)
 
     @property
@@ -76,11 +156,11 @@ class Corpus:
 
     @property
     def fingerprint(self) -> dict[str, dict[str, str]]:
-        """What tells its tokens from others."""
+        """The checksums that identify its tokens."""
         return {"corpus": {name: split["sha256"] for name, split in self.manifest["splits"].items()}}
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that the corpus was made with."""
+        """Load the tokenizer that the corpus was made with."""
         tokenizer = Tokenizer.load(self.folder)
         wanted = self.manifest["tokenizer"]["fingerprint"]
         if tokenizer.fingerprint != wanted:
@@ -92,34 +172,28 @@ class Corpus:
             )
         return tokenizer
 
-    def tokens(self, split: str) -> TokenFile:
-        """All ids of `train` or `valid`, one after the other, read from the disk where they are used.
-
-        A file of up to a gigabyte is read once by each process, to compare it with its checksum.
-        """
+    def tokens(self, split: str, *, limit: int | None = CHECKED_AT_ONCE) -> TokenFile:
+        """Return all ids of `train` or `valid`. A file of up to `limit` bytes is compared with its checksum first."""
         if split not in self.manifest["splits"]:
             raise UserError(f"{self.folder} has no split {split!r}; it has {', '.join(self.manifest['splits'])}")
-        tokens = self._file(split)
-        tokens.check(self.manifest["splits"][split]["sha256"])
+        part = self.manifest["splits"][split]
+        dtype = np.dtype(self.manifest["dtype"]).newbyteorder("<")
+        tokens = TokenFile(self.folder / part["file"], dtype, part["tokens"], self.vocabulary)
+        tokens.check(part["sha256"], limit=limit)
         return tokens
 
     def verify(self) -> None:
-        """Read everything again and compare with the manifest's sha256."""
-        for name, split in self.manifest["splits"].items():
-            self._file(name).check(split["sha256"], limit=None)
+        """Read everything and compare it with the checksums in the manifest."""
+        for name in self.manifest["splits"]:
+            self.tokens(name, limit=None)
         self.tokenizer()
-
-    def _file(self, split: str) -> TokenFile:
-        part = self.manifest["splits"][split]
-        dtype = np.dtype(self.manifest["dtype"]).newbyteorder("<")
-        return TokenFile(self.folder / part["file"], dtype, part["tokens"], self.vocabulary)
 
 
 def _check_manifest(manifest: dict[str, Any]) -> None:
-    """Refuse, as ValueError, a manifest that `mosaics prepare` cannot have written."""
+    """Raise ValueError for a manifest that `mosaics prepare` cannot have written."""
 
-    def check(name: str, value: Any, right: bool, wanted: str) -> None:
-        if not right:
+    def check(name: str, value: Any, is_valid: bool, wanted: str) -> None:
+        if not is_valid:
             raise ValueError(f"{name} is {one_line(ValueError(repr(value)), 60)}, not {wanted}")
 
     def is_count(value: Any) -> bool:
@@ -139,12 +213,12 @@ def _check_manifest(manifest: dict[str, Any]) -> None:
         check(f"tokens of {name}", split["tokens"], is_count(split["tokens"]), "a number")
         check(f"sha256 of {name}", split.get("sha256"), bool(re.fullmatch("[0-9a-f]{64}", sha256)), "a checksum")
     sources, options = manifest.get("sources", []), manifest.get("options", {})
-    named = isinstance(sources, list) and all(isinstance(source, dict) for source in sources)
-    check("sources", sources, named, "a list of records")
+    are_records = isinstance(sources, list) and all(isinstance(source, dict) for source in sources)
+    check("sources", sources, are_records, "a list of records")
     check("options", options, isinstance(options, dict), "names and values")
 
 
-def run(
+def prepare(
     sources: list[str],
     *,
     out: Path,
@@ -164,11 +238,11 @@ def run(
         out: the folder to write; it appears when everything is done
         tokenizer: gpt2, bytes, bpe to learn one from the sources, or a folder with a tokenizer.json
         vocabulary: how many ids a learnt bpe has
-        field: where an object of JSON lines or a dataset holds its text
+        field: the field of a JSON object or a dataset that holds the text
         valid: sources to validate on; without them a share of the documents is held out
         valid_share: the share of documents held out for validation, chosen by a hash of the seed and their number
         seed: chooses the documents held out
-        workers: processes to encode with; the result does not depend on it
+        workers: threads that encode, by default one per core; the result does not depend on it
     """
     if not 0 <= valid_share < 1:
         raise UserError(f"valid_share must be at least 0 and below 1, not {valid_share}")
@@ -177,91 +251,211 @@ def run(
     if not groups["train"]:
         raise UserError("no source was named; name a file, a directory, hf:NAME or stories:COUNT")
     share = 0.0 if valid else valid_share
-    chosen = None if tokenizer == "bpe" else find(tokenizer)
+    chosen = None if tokenizer == "bpe" else find_tokenizer(tokenizer)
     options = {"tokenizer": chosen.name if chosen else f"bpe-{vocabulary}"}
     options |= {"field": field, "valid_share": share, "seed": seed}
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        return _already_there(out, groups, options, chosen)
+        return _open_same(out, groups, options, chosen)
     start = time.monotonic()
+    workers = workers or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     try:
-        with folder_written_whole(out) as tmp:
+        with _atomic_folder(out) as folder:
             if chosen is None:
-                held_out = partial(split_of, seed=seed, valid_share=share)
-                chosen = train_bpe(
-                    _sample(find_sources(sources), field, held_out), vocabulary, name=f"bpe-{vocabulary}"
-                )
-            writer = CorpusWriter(tmp, seed=seed, valid_share=share)
-            number = workers or default_workers([*groups["train"], *groups["valid"]])
-            write_corpus(writer, groups, chosen, text_field=field, workers=number)
-            _check_counts(writer, share)
-            chosen.save(tmp)
-            manifest = _manifest(writer, groups, chosen, options)
-            (tmp / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8", newline="\n")
-    except WrittenMeanwhile:
+                sample = _bpe_sample({"train": find_sources(sources)}, options)
+                chosen = train_bpe(sample, vocabulary, name=f"bpe-{vocabulary}")
+            splits = write_splits(folder, groups, chosen, options, workers=workers)
+            chosen.save(folder)
+            manifest = _manifest(splits, groups, chosen, options)
+            (folder / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8", newline="\n")
+    except AlreadyWrittenError:
         print(f"mosaics: another process has written {out} meanwhile", file=sys.stderr)
         groups = {"train": find_sources(sources), "valid": find_sources(valid or [])}
-        return _already_there(out, groups, options, chosen)
-    _report(manifest, time.monotonic() - start, f"{chosen.engine}, {number} process{'es' if number > 1 else ''}")
+        return _open_same(out, groups, options, chosen)
+    _report(manifest, time.monotonic() - start, f"{chosen.engine}, {workers} thread{'s'[: workers != 1]}")
     print(f"written: {out}")
     return Corpus.open(out)
 
 
-def _sample(sources: list[Source], text_field: str, split_of_document: Callable[[int], str]) -> Iterator[str]:
-    """Training documents, or parts of long ones, evenly spread, to learn merges from."""
+def _bpe_sample(groups: dict[str, list[Source]], options: dict[str, Any]) -> Iterator[str]:
+    """Yield training documents, or pieces of long ones, evenly spaced, to train a BPE on."""
+    size = sum(source.size or 0 for source in groups["train"])
+    share = min(1.0, BPE_SAMPLE / max(1, size))
+    number = -1
+    for index, (_, piece) in enumerate(_read(groups, options["field"], "learn bpe")):
+        number += piece.is_start
+        is_train = split_of(number, options["seed"], options["valid_share"]) == "train"
+        if is_train and int((index + 1) * share) > int(index * share):
+            yield piece.text
+
+
+class AlreadyWrittenError(UserError):
+    """Another process has written the folder first."""
+
+
+@contextmanager
+def _atomic_folder(folder: Path) -> Iterator[Path]:
+    """Yield a folder beside `folder` to write to: flushed and renamed to it at the end, removed if anything fails.
+
+    Raises `AlreadyWrittenError` if the folder exists and is not empty at the end.
+    """
+    target = folder.resolve()
+    tmp = temporary_path(target)
+    made = [parent for parent in target.parents if not parent.exists()]
+    done = False
+    try:
+        tmp.mkdir(parents=True)
+        yield tmp
+        for path in (*tmp.iterdir(), tmp):
+            flush(path)
+        try:
+            if target.exists():
+                target.rmdir()  # only an empty one may be replaced
+            tmp.rename(target)
+        except OSError as error:
+            if target.is_dir() and any(target.iterdir()):
+                raise AlreadyWrittenError(f"another process has written {folder} meanwhile") from error
+            raise
+        done = True
+        flush(target.parent)
+    except OSError as error:
+        reason = error.strerror or one_line(error)
+        remedy = "free some space or name" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "name"
+        raise UserError(f"cannot write {folder}: {reason}; {remedy} another --out") from error
+    finally:
+        remove_temporary(tmp)
+        if not done:
+            for parent in made:
+                with suppress(OSError):
+                    parent.rmdir()
+
+
+class SplitWriter:
+    """Writes the ids of one split and counts its documents."""
+
+    def __init__(self, file: Path, tokenizer: Tokenizer):
+        self.name, self.file, self.sha = file.name, file.open("wb"), hashlib.sha256()
+        self.dtype, self.end = tokenizer.dtype, np.array(tokenizer.end_of_text, tokenizer.dtype).tobytes()
+        self.counts = {"documents": 0, "tokens": 0, "characters": 0, "bytes": 0}
+
+    def write(self, piece: Piece, ids: np.ndarray) -> None:
+        data = ids.astype(self.dtype).tobytes() + self.end * piece.is_end
+        self.file.write(data)
+        self.sha.update(data)
+        added = (piece.is_start, len(ids) + piece.is_end, len(piece.text), len(piece.text.encode()))
+        for name, count in zip(self.counts, added, strict=True):
+            self.counts[name] += count
+
+    def summary(self) -> dict[str, Any]:
+        """Return its entry in the manifest."""
+        return {"file": self.name} | self.counts | {"sha256": self.sha.hexdigest()}
+
+
+def write_splits(
+    folder: Path, groups: dict[str, list[Source]], tokenizer: Tokenizer, options: dict[str, Any], *, workers: int
+) -> dict[str, SplitWriter]:
+    """Encode all sources and write their documents, in order, to train.bin and valid.bin.
+
+    Without sources to validate on, a hash of its number decides where a document goes.
+    """
+    writers = {name: SplitWriter(folder / f"{name}.bin", tokenizer) for name in groups}
+    pieces = _read(groups, options["field"], "prepare", whole=not tokenizer.splits_at_whitespace)
+    tokenizer.encode_batch([""])  # builds the engine once, before the threads need it
+    number, writer = 0, writers["train"]
+    with ExitStack() as stack:
+        for each in writers.values():
+            stack.enter_context(each.file)
+        encoded = stack.enter_context(closing(_encode(pieces, tokenizer, workers)))
+        for split, piece, ids in encoded:
+            if piece.is_start:
+                held_out = split_of(number, options["seed"], options["valid_share"])
+                writer = writers[split if groups["valid"] else held_out]
+                number += 1
+            writer.write(piece, ids)
+    train, valid = (writers[name].counts["documents"] for name in ("train", "valid"))
+    if train == 0 or (valid == 0 and options["valid_share"] > 0):
+        raise UserError(
+            f"nothing to {'validate' if train else 'train'} on: {train + valid} document{'s'[: train + valid != 1]} "
+            f"and a valid_share of {options['valid_share']}; change it, set it to 0 for no validation, or name files "
+            "with --valid"
+        )
+    return writers
+
+
+def _read(
+    groups: dict[str, list[Source]], text_field: str, label: str, *, whole: bool = False
+) -> Iterator[tuple[str, Piece]]:
+    """Yield all documents with their splits, and show the bytes read in a progress bar."""
     from tqdm import tqdm
 
-    size = sum(source.size or 0 for source in sources)
-    share = min(1.0, BPE_SAMPLE / max(1, size))
-    blocks = (block for source in sources for block in read_blocks(source, text_field=text_field, whole=False))
-    number, index = -1, 0
-    with tqdm(total=size or None, unit="B", unit_scale=True, disable=None, desc="learn bpe") as progress:
-        for block in blocks:
-            for piece in parse(block, text_field):
-                number += piece.begins
-                index += 1
-                if int(index * share) > int((index - 1) * share) and split_of_document(number) == "train":
-                    yield piece.text
-            progress.update(block.read)
+    sources = [(split, source) for split, group in groups.items() for source in group]
+    sizes = [source.size for _, source in sources if source.size is not None]
+    total = sum(sizes) if len(sizes) == len(sources) else None
+    with tqdm(total=total, unit="B", unit_scale=True, disable=None, desc=label) as progress:
+        for split, source in sources:
+            before = progress.n
+            for piece in read_documents(source, text_field=text_field, whole=whole):
+                progress.update(before + source.bytes_read - progress.n)
+                source.documents += piece.is_start
+                yield split, piece
+            if not source.documents:
+                raise UserError(f"source {source.where} holds no document, only blanks")
 
 
-def _check_counts(writer: CorpusWriter, valid_share: float) -> None:
-    """Refuse a corpus with nothing to train or to validate on."""
-    train, valid = (writer.splits[name].documents for name in ("train", "valid"))
-    if train == 0 or (valid == 0 and valid_share > 0):
-        empty = "validate" if train else "train"
-        raise UserError(
-            f"nothing to {empty} on: {train + valid} document{'s'[: train + valid != 1]} and a valid_share of "
-            f"{valid_share}; change it, set it to 0 for no validation, or name files with --valid"
-        )
+def _encode(
+    pieces: Iterable[tuple[str, Piece]], tokenizer: Tokenizer, workers: int
+) -> Generator[tuple[str, Piece, np.ndarray], None, None]:
+    """Yield each piece with its ids, in order, encoded by threads in batches of about 1 MB."""
+    pool, pending = ThreadPoolExecutor(workers), deque()
+    try:
+        for batch in _batches(pieces):
+            pending.append((batch, pool.submit(tokenizer.encode_batch, [piece.text for _, piece in batch])))
+            while pending and (len(pending) > 2 * workers or not batch):  # an empty batch is the last one
+                done, future = pending.popleft()
+                yield from ((*item, ids) for item, ids in zip(done, future.result(), strict=True))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _batches(pieces: Iterable[tuple[str, Piece]]) -> Iterator[list[tuple[str, Piece]]]:
+    """Collect about 1 MB of text at a time; the last batch is empty."""
+    batch, size = [], 0
+    for item in pieces:
+        batch.append(item)
+        size += len(item[1].text)
+        if size >= BLOCK_BYTES:
+            yield batch
+            batch, size = [], 0
+    yield from ([batch, []] if batch else [[]])
+
+
+def split_of(number: int, seed: int, valid_share: float) -> str:
+    """Return the split of document `number`: a hash decides, so that the order of the sources does not."""
+    digest = hashlib.blake2b(f"{seed}:{number}".encode(), digest_size=8).digest()
+    return "valid" if int.from_bytes(digest, "little") < valid_share * 2**64 else "train"
 
 
 def _manifest(
-    writer: CorpusWriter, groups: dict[str, list[Source]], tokenizer: Tokenizer, options: dict[str, Any]
+    writers: dict[str, SplitWriter], groups: dict[str, list[Source]], tokenizer: Tokenizer, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Nothing in it depends on the time, the place or the number of workers."""
+    """Return the manifest, which does not depend on the time, the folder or the number of workers."""
     versions = {"memory-mosaics": __version__, "python": platform.python_version(), "numpy": np.__version__}
     if tokenizer.engine != "bytes":
         versions[tokenizer.engine] = version(tokenizer.engine)
     return {
         "format": FORMAT,
-        "dtype": np.dtype(token_dtype(tokenizer.vocabulary)).name,
-        "tokenizer": {
-            "name": tokenizer.name,
-            "vocabulary": tokenizer.vocabulary,
-            "end_of_text": tokenizer.end_of_text,
-            "fingerprint": tokenizer.fingerprint,
-        },
-        "splits": {name: split.summary() for name, split in writer.splits.items()},
+        "dtype": tokenizer.dtype.name,
+        "tokenizer": {name: getattr(tokenizer, name) for name in ("name", "vocabulary", "end_of_text", "fingerprint")},
+        "splits": {name: writer.summary() for name, writer in writers.items()},
         "sources": [source.summary() | {"split": name} for name, group in groups.items() for source in group],
         "options": options,
         "versions": versions,
     }
 
 
-def _already_there(
+def _open_same(
     out: Path, groups: dict[str, list[Source]], options: dict[str, Any], tokenizer: Tokenizer | None
 ) -> Corpus:
-    """The corpus in `out`, if it was made from the same sources with the same options."""
+    """Open the corpus in `out` if it was made from the same sources with the same options."""
     remedy = "name another --out, or remove it first"
     if not (out / "manifest.json").exists():
         raise UserError(f"{out} exists and is not a corpus; {remedy}")
@@ -275,7 +469,7 @@ def _already_there(
     sources = [source | {"documents": None} for source in known["sources"]]
     for name, group in groups.items():
         for source in group:
-            for _ in read_blocks(source, text_field=options["field"], whole=False):
+            for _ in read_documents(source, text_field=options["field"]):
                 pass
             if source.summary() | {"split": name, "documents": None} not in sources:
                 raise UserError(f"{out} was prepared without {source.where} as it is now; {remedy}")

@@ -1,65 +1,77 @@
-"""Where documents come from: text files, JSON lines, Hugging Face datasets, generators that apps register.
+"""Documents to prepare a corpus from: text files, JSON lines, Hugging Face datasets, generators that apps register.
 
-A source is read as blocks of about a megabyte that any process can turn into documents, so that a corpus of any size
-takes little memory. The errors name the file, the line and, where bytes are wrong, the byte.
+A source is read as a stream, so that a corpus of any size takes little memory. Error messages name the file, the line
+and, for bytes that are not UTF-8, the byte.
 """
 
 import gzip
 import hashlib
+import io
+import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.text.documents import Block, text_of
-from memory_mosaics.text.vocabulary import END_OF_TEXT
+from memory_mosaics.text.tokenizer import END_OF_TEXT, check_unicode
 
 SUFFIXES = {".txt": "text", ".text": "text", ".md": "text", ".jsonl": "json", ".ndjson": "json", ".json": "json"}
 SUFFIXES |= {".parquet": "parquet"}
-BLOCK = 1 << 20
-LONG_RUN = 1 << 20  # bytes without a blank to cut before: then a text is cut between two characters
-LONG_DOCUMENT = 32 << 20  # bytes of a document that has to be read whole
-SAFE = len(END_OF_TEXT) + 4  # bytes on either side of such a cut that hold no part of a separator
+BLOCK_BYTES = 1 << 20
+MAX_RUN_BYTES = 1 << 20  # of text without whitespace to split at; a longer run is split between two characters
+MAX_DOCUMENT_BYTES = 32 << 20  # of a document that cannot be split
+MARGIN = len(END_OF_TEXT) + 4  # bytes around a split between characters that contain no part of a separator
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+SEPARATOR = re.compile(rf"^{re.escape(END_OF_TEXT)}\r?$", re.MULTILINE)
+EACH_LINE = "each line should be a JSON string or object"
 
-# Filled by apps: `SCHEME:...` is a source that the function of its scheme checks and generates, the same every time.
+# Filled by apps: `SCHEME:...` is a source whose name the function checks, and whose documents it generates.
 GENERATORS: dict[str, Callable[[str], Iterator[str]]] = {}
+
+
+class Piece(NamedTuple):
+    """A document, or a part of a long one."""
+
+    text: str
+    is_start: bool = True
+    is_end: bool = True
 
 
 @dataclass
 class Source:
-    """One file, dataset or generator. `read` and `sha` are of its bytes as they lie on the disk, so far."""
+    """One file, dataset or generator, with the number and the SHA-256 of the bytes read from it so far."""
 
     name: str
     kind: str  # text, json, parquet, dataset, or the scheme of a generator
     where: str
-    size: int | None = None  # in bytes, where it is known before reading
-    read: int = 0
+    size: int | None = None  # in bytes, if known before reading
+    bytes_read: int = 0
     documents: int = 0
     sha: Any = field(default_factory=hashlib.sha256)
 
-    def count(self, data: bytes) -> None:
-        """Note bytes that were read."""
-        self.read += len(data)
+    def count(self, data: bytes | memoryview) -> None:
+        self.bytes_read += len(data)
         self.sha.update(data)
 
     def summary(self) -> dict[str, Any]:
-        """What the manifest says about it."""
+        """Return its entry in the manifest."""
         sha = self.sha.hexdigest()
-        return {"name": self.name, "bytes": self.read, "sha256": sha, "documents": self.documents}
+        return {"name": self.name, "bytes": self.bytes_read, "sha256": sha, "documents": self.documents}
 
 
 def find_sources(names: Iterable[str]) -> list[Source]:
-    """The sources that names on the command line stand for, in order; a directory is its files by name."""
+    """Resolve names from the command line, in order. A directory stands for the files in it, sorted by name."""
     return [source for name in names for source in _find(name)]
 
 
 def _find(name: str) -> list[Source]:
     scheme, _, rest = name.partition(":")
     if scheme in GENERATORS and rest:
-        GENERATORS[scheme](name)  # checks the name; nothing is generated yet
+        GENERATORS[scheme](name)  # checks the name; generates nothing yet
         return [Source(name, scheme, name)]
     if scheme == "hf" and rest:
         return [Source(name, "dataset", name)]
@@ -71,7 +83,7 @@ def _find(name: str) -> list[Source]:
         names = {file: file.relative_to(path) for file in found}
         files = sorted(file for file in names if not any(part.startswith(".") for part in names[file].parts))
         if not files:
-            suffixes = _suffixes().replace(" .json,", "")  # too often a file of settings
+            suffixes = ", ".join(suffix for suffix in SUFFIXES if suffix != ".json")  # too often a file of settings
             raise UserError(f"{name} holds no file that ends in {suffixes} (with or without .gz)")
         return [_file(file, str(path.resolve().name / names[file])) for file in files]
     return [_file(path, path.name)]
@@ -88,177 +100,230 @@ def _file(path: Path, name: str) -> Source:
         raise UserError(f"source {path} cannot be read: {one_line(error)}") from error
     kind = _kind(path)
     if kind is None:
-        raise UserError(f"source {path}: its name should end in {_suffixes()} (with or without .gz)")
+        raise UserError(f"source {path}: its name should end in {', '.join(SUFFIXES)} (with or without .gz)")
     if size == 0:
         raise UserError(f"source {path} is empty")
     return Source(name, kind, str(path), None if kind == "parquet" else size)
 
 
 def _kind(path: Path) -> str | None:
-    name = path.name.lower().removesuffix(".gz")
-    return SUFFIXES.get(Path(name).suffix)
+    return SUFFIXES.get(Path(path.name.lower().removesuffix(".gz")).suffix)
 
 
-def _suffixes() -> str:
-    return ", ".join(SUFFIXES)
+def read_documents(
+    source: Source, *, text_field: str, whole: bool = False, block_bytes: int = BLOCK_BYTES
+) -> Iterator[Piece]:
+    """Read the documents of a source, without the empty ones.
 
-
-def read_blocks(source: Source, *, text_field: str, whole: bool, size: int = BLOCK) -> Iterator[Block]:
-    """Read a source block by block. A long text is cut before a blank, or with `whole` between documents only.
-
-    Where 1 MiB holds no blank after a character, it is cut between two characters: the words on either side are encoded
-    as two. What has to be read whole, a line of JSON, a row, or with `whole` a document, has at most 32 MiB.
+    A long document of a text file comes in several pieces, split before whitespace; with `whole` no document is split.
+    A run of 1 MiB without whitespace is split between two characters. A document that cannot be split (a line of JSON,
+    a row, or with `whole` any document) has at most 32 MiB.
     """
     try:
-        if source.kind in ("text", "json"):
-            yield from _file_blocks(source, whole, size)
+        if source.kind == "text":
+            yield from _read_text(source, whole, block_bytes)
+        elif source.kind == "json":
+            yield from _read_json_lines(source, text_field)
         else:
-            yield from _document_blocks(source, text_field, size)
+            yield from _read_rows(source, text_field)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"source {source.where} is a damaged or truncated .gz: {one_line(error)}") from error
     except OSError as error:
         raise UserError(f"source {source.where} cannot be read: {one_line(error)}") from error
 
 
-class _Counted:
-    """A file whose bytes are counted and hashed as they are read."""
+class _CountingFile(io.RawIOBase):
+    """The file of a source, whose bytes are counted and hashed as they are read."""
 
-    def __init__(self, file: Any, source: Source):
-        self.file, self.source = file, source
+    def __init__(self, raw: Any, source: Source):
+        self.raw, self.source = raw, source
 
-    def read(self, size: int = -1) -> bytes:
-        data = self.file.read(size)
-        self.source.count(data)
-        return data
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        size = self.raw.readinto(buffer)
+        self.source.count(memoryview(buffer)[:size])
+        return size
 
 
-def _file_blocks(source: Source, whole: bool, size: int) -> Iterator[Block]:
-    find_cut = _line_end if source.kind == "json" else _document_end if whole else _blank
-    with open(source.where, "rb") as raw:
-        counted: Any = _Counted(raw, source)
-        file: Any = gzip.GzipFile(fileobj=counted) if source.where.lower().endswith(".gz") else counted
-        buffer, line, byte, before, first = bytearray(), 1, 0, 0, True
-        while data := file.read(size):
+@contextmanager
+def _open(source: Source) -> Iterator[Any]:
+    with open(source.where, "rb", buffering=0) as raw:
+        file = io.BufferedReader(_CountingFile(raw, source), BLOCK_BYTES)
+        yield gzip.GzipFile(fileobj=file) if source.where.lower().endswith(".gz") else file
+
+
+def _decode(data: bytes | bytearray, source: Source, line: int, offset: int) -> str:
+    """Decode the bytes of a file that start at a line and an offset."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line += data.count(b"\n", 0, error.start)
+        byte = f"byte {offset + error.start} is {data[error.start]:#04x}"
+        raise UserError(
+            f"source {source.where}, line {line}: {byte}, which is not UTF-8 ({error.reason}); "
+            "convert it with iconv -t UTF-8"
+        ) from None
+
+
+def _check_length(length: int, where: str, unit: str) -> None:
+    if length > MAX_DOCUMENT_BYTES:
+        limit = f"a {unit} of more than {MAX_DOCUMENT_BYTES >> 20} MiB would have to be read whole"
+        remedy = f"put lines {END_OF_TEXT} between documents" if unit == "text" else "make several documents of it"
+        raise UserError(f"{where}: {limit}; {remedy}")
+
+
+def _read_json_lines(source: Source, text_field: str) -> Iterator[Piece]:
+    """Read a JSON string, or an object whose `text_field` is one, from each line that is not blank."""
+    number = offset = 0
+    is_first = True
+    with _open(source) as file:
+        while line := file.readline(MAX_DOCUMENT_BYTES + 1):
+            number += 1
+            where = f"source {source.where}, line {number}"
+            _check_length(len(line), where, "line")
+            if number == 1 and line.startswith(BYTE_ORDER_MARK):
+                line, offset = line.removeprefix(BYTE_ORDER_MARK), len(BYTE_ORDER_MARK)
+            text = _decode(line, source, number, offset)
+            offset += len(line)
+            if not text.strip():
+                continue
+            if is_first and text.lstrip().startswith("["):
+                raise UserError(f"source {source.where} is one JSON list: make lines of it with jq -c '.[]'")
+            is_first = False
+            try:
+                value = json.loads(text.removesuffix("\n"))
+            except json.JSONDecodeError as error:
+                raise UserError(f"{where} is not JSON: {error.msg}, column {error.colno}; {EACH_LINE}") from None
+            except (ValueError, RecursionError) as error:  # a number or a nesting beyond what Python reads
+                raise UserError(f"{where} cannot be read: {one_line(error)}") from None
+            document = value if isinstance(value, str) else _text_field(value, text_field, where)
+            check_unicode(document, where)
+            if document.strip():
+                yield Piece(document)
+
+
+def _text_field(row: Any, name: str, where: str) -> str:
+    """Return the text in a field of an object."""
+    if not isinstance(row, dict):
+        raise UserError(f"{where} is {_json_type(row)}; {EACH_LINE}")
+    if name not in row:
+        raise UserError(f"{where} has no field {name!r}; it has {', '.join(map(str, row))}: name one with --field")
+    if not isinstance(row[name], str):
+        raise UserError(f"{where}: field {name!r} is {_json_type(row[name])}, not a string")
+    return row[name]
+
+
+def _json_type(value: Any) -> str:
+    names = {dict: "an object", list: "a list", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")
+
+
+def _read_text(source: Source, whole: bool, block_bytes: int) -> Iterator[Piece]:
+    """Read documents between lines `<|endoftext|>`, block by block."""
+    find_split = _document_end if whole else _whitespace
+    buffer, line, offset, is_first = bytearray(), 1, 0, True
+    with _open(source) as file:
+        while data := file.read(block_bytes):
             searched = len(buffer)
             buffer += data
-            if first and not searched:
-                byte = len(b"\xef\xbb\xbf") if buffer.startswith(b"\xef\xbb\xbf") else 0  # the byte order mark
-                del buffer[:byte]
-                if source.kind == "json" and buffer.lstrip()[:1] == b"[":
-                    raise UserError(f"source {source.where} is one JSON list: make lines of it with jq -c '.[]'")
-            cut = find_cut(buffer, max(1, searched - SAFE)) if len(buffer) >= size else 0
-            if cut <= 0 and find_cut is _blank and len(buffer) >= LONG_RUN:
-                cut = _between_characters(buffer)
-            if cut <= 0 and len(buffer) > LONG_DOCUMENT:
-                _refuse_long(f"source {source.where}, line {line}", "line" if source.kind == "json" else "text")
-            if cut > 0:
-                read, before = source.read - before, source.read
-                yield Block(source.where, source.kind, bytes(buffer[:cut]), line, byte, read, first, False)
-                line, byte, first = line + buffer.count(b"\n", 0, cut), byte + cut, False
-                del buffer[:cut]
-        read = source.read - before
-        yield Block(source.where, source.kind, bytes(buffer), line, byte, read, first, True)
+            if is_first and not searched and buffer.startswith(BYTE_ORDER_MARK):
+                offset = len(BYTE_ORDER_MARK)
+                del buffer[:offset]
+            end = find_split(buffer, max(1, searched - MARGIN)) if len(buffer) >= block_bytes else 0
+            if not end and not whole and len(buffer) >= MAX_RUN_BYTES:
+                end = _between_characters(buffer)
+            if end:
+                yield from _split_documents(_decode(buffer[:end], source, line, offset), is_first, is_last=False)
+                line, offset, is_first = line + buffer.count(b"\n", 0, end), offset + end, False
+                del buffer[:end]
+            else:
+                _check_length(len(buffer), f"source {source.where}, line {line}", "text")
+    yield from _split_documents(_decode(buffer, source, line, offset), is_first, is_last=True)
 
 
-def _line_end(buffer: bytearray, start: int) -> int:
-    return buffer.rfind(b"\n", start - 1) + 1
-
-
-def _blank(buffer: bytearray, start: int) -> int:
-    """Before the last line end that follows a letter; where there is none, before such a space."""
-    return _before(buffer, b"\n", start) or _before(buffer, b" ", start)
-
-
-def _between_characters(buffer: bytearray) -> int:
-    """Near the end, where no character is cut in two and no separator is near; or 0."""
-    end = END_OF_TEXT.encode()
-    for near in range(len(buffer) - SAFE, max(2 * SAFE, len(buffer) - 1000 * SAFE), -SAFE):
-        cut = next((cut for cut in range(near, near - 4, -1) if buffer[cut] & 0xC0 != 0x80), near)  # or it is not UTF-8
-        if end not in buffer[cut - SAFE : cut + SAFE]:
-            return cut
-    return 0
-
-
-def _refuse_long(where: str, what: str) -> None:
-    remedy = f"put lines {END_OF_TEXT} between documents" if what == "text" else "make several documents of it"
-    raise UserError(f"{where}: a {what} of more than {LONG_DOCUMENT >> 20} MiB would have to be read whole; {remedy}")
+def _split_documents(text: str, is_first: bool, is_last: bool) -> Iterator[Piece]:
+    """Split a block at its separators. Line ends around a document are not part of it."""
+    parts = SEPARATOR.split(text)
+    for index, part in enumerate(parts):
+        is_start, is_end = index > 0 or is_first, index < len(parts) - 1 or is_last
+        part = part.lstrip("\r\n") if is_start else part
+        part = part.rstrip("\r\n") if is_end else part
+        if not (is_start and is_end) or part.strip():
+            yield Piece(part, is_start, is_end)
 
 
 def _document_end(buffer: bytearray, start: int) -> int:
-    return _before(buffer, f"\n{END_OF_TEXT}\n".encode(), start)
+    return _find_last(buffer, f"\n{END_OF_TEXT}\n".encode(), start)
 
 
-def _before(buffer: bytearray, mark: bytes, start: int, tries: int = 1000) -> int:
-    """Where the last `mark` begins that follows a letter, so that no run of blanks and no separator is cut; or 0."""
-    cut = len(buffer)
-    for _ in range(tries):
-        cut = buffer.rfind(mark, start, cut)
-        if cut < 0:
+def _whitespace(buffer: bytearray, start: int) -> int:
+    return _find_last(buffer, b"\n", start) or _find_last(buffer, b" ", start)
+
+
+def _find_last(buffer: bytearray, mark: bytes, start: int) -> int:
+    """Return the index of the last `mark` that follows a letter, so that no run of whitespace is split; or 0."""
+    end = len(buffer)
+    for _ in range(1000):
+        end = buffer.rfind(mark, start, end)
+        if end < 0:
             return 0
-        letter = buffer[max(0, cut - 4) : cut].decode(errors="ignore")[-1:]
-        if letter and not letter.isspace() and not buffer.endswith(END_OF_TEXT.encode(), 0, cut):
-            return cut
+        letter = buffer[max(0, end - 4) : end].decode(errors="ignore")[-1:]
+        if letter and not letter.isspace() and not buffer.endswith(END_OF_TEXT.encode(), 0, end):
+            return end
     return 0
 
 
-def _document_blocks(source: Source, text_field: str, size: int) -> Iterator[Block]:
-    texts: list[str] = []
-    length, number = 0, 1
+def _between_characters(buffer: bytearray) -> int:
+    """Return an index near the end that splits no character and is not near a separator; or 0."""
+    for near in range(len(buffer) - MARGIN, max(2 * MARGIN, len(buffer) - 1000 * MARGIN), -MARGIN):
+        end = next((end for end in range(near, near - 4, -1) if buffer[end] & 0xC0 != 0x80), near)  # or it is not UTF-8
+        if END_OF_TEXT.encode() not in buffer[end - MARGIN : end + MARGIN]:
+            return end
+    return 0
+
+
+def _read_rows(source: Source, text_field: str) -> Iterator[Piece]:
+    """Read the texts of a generator or a Hugging Face dataset."""
     generate = GENERATORS.get(source.kind)
-    for text in generate(source.where) if generate else DOCUMENTS[source.kind](source.where, text_field):
-        texts.append(text)
+    for number, text in enumerate(generate(source.where) if generate else _dataset_texts(source, text_field), 1):
+        where = f"source {source.where}, row {number}"
         data = text.encode(errors="surrogatepass") + b"\0"
         source.count(data)
-        if len(data) > LONG_DOCUMENT:
-            _refuse_long(f"source {source.where}, row {number + len(texts) - 1}", "row")
-        length += len(data)
-        if length >= size:
-            yield Block(source.where, "documents", texts, number, 0, length, False, False)
-            number += len(texts)
-            texts, length = [], 0
-    yield Block(source.where, "documents", texts, number, 0, length, False, True)
+        _check_length(len(data), where, "row")
+        check_unicode(text, where)
+        if text.strip():
+            yield Piece(text)
 
 
-def _parquet(where: str, text_field: str) -> Iterator[str]:
-    return _rows(
-        where,
-        text_field,
-        lambda library: library.load_dataset("parquet", data_files=where, split="train", streaming=True),
-    )
-
-
-def _dataset(where: str, text_field: str) -> Iterator[str]:
-    name, _, rest = where.removeprefix("hf:").partition(":")
-    config, _, split = rest.rpartition(":") if ":" in rest else ("", "", rest)
-    split = split or "train"
-
-    def load(library: Any) -> Any:
-        if not Path(name).is_dir():
-            return library.load_dataset(name, config or None, split=split)
-        loaded = library.load_from_disk(name)
-        if hasattr(loaded, "keys") and split not in loaded:
-            raise UserError(f"source {where} has no split {split!r}; it has {', '.join(loaded)}: write hf:{name}:SPLIT")
-        return loaded[split] if hasattr(loaded, "keys") else loaded
-
-    return _rows(where, text_field, load)
-
-
-DOCUMENTS: dict[str, Callable[[str, str], Iterator[str]]] = {
-    "parquet": _parquet,
-    "dataset": _dataset,
-}
-
-
-def _rows(where: str, text_field: str, load: Callable[[Any], Any]) -> Iterator[str]:
-    """The texts of a Hugging Face dataset."""
+def _dataset_texts(source: Source, text_field: str) -> Iterator[str]:
     try:
         import datasets
     except ImportError:
-        raise UserError(f"source {where} needs the library datasets: pip install 'memory-mosaics[datasets]'") from None
+        extra = "pip install 'memory-mosaics[datasets]'"
+        raise UserError(f"source {source.where} needs the library datasets: {extra}") from None
     try:
-        for number, row in enumerate(load(datasets), 1):
-            yield text_of(row, text_field, f"source {where}, row {number}")
+        for number, row in enumerate(_load_dataset(datasets, source), 1):
+            yield _text_field(row, text_field, f"source {source.where}, row {number}")
     except UserError:
         raise
     except Exception as error:  # the library raises whatever its readers and the network raise
-        raise UserError(f"source {where} cannot be read by datasets: {one_line(error)}") from error
+        raise UserError(f"source {source.where} cannot be read by datasets: {one_line(error)}") from error
+
+
+def _load_dataset(datasets: Any, source: Source) -> Iterable[Any]:
+    if source.kind == "parquet":
+        return datasets.load_dataset("parquet", data_files=source.where, split="train", streaming=True)
+    name, _, rest = source.where.removeprefix("hf:").partition(":")
+    config, _, split = rest.rpartition(":") if ":" in rest else ("", "", rest)
+    split = split or "train"
+    if not Path(name).is_dir():
+        return datasets.load_dataset(name, config or None, split=split)
+    loaded = datasets.load_from_disk(name)
+    if not hasattr(loaded, "keys"):
+        return loaded
+    if split not in loaded:
+        has = f"it has {', '.join(loaded)}: write hf:{name}:SPLIT"
+        raise UserError(f"source {source.where} has no split {split!r}; {has}")
+    return loaded[split]

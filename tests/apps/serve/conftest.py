@@ -38,7 +38,7 @@ sys.exit(main(sys.argv[1:]))
 def story_run(tmp_path_factory) -> Path:
     """A training run of seconds, called teller."""
     folder = tmp_path_factory.mktemp("served")
-    corpora.run(["stories:80"], out=folder / "corpus", tokenizer="bpe", vocabulary=300, valid_share=0.1)
+    corpora.prepare(["stories:80"], out=folder / "corpus", tokenizer="bpe", vocabulary=300, valid_share=0.1)
     trainer.train(
         Run(
             data=folder / "corpus",

@@ -274,7 +274,7 @@ def test_the_file_is_one_json_string_a_line(tmp_path, capsys):
 
 def test_tokens_are_counted_estimated_or_said_to_be_unknown(tmp_path, capsys, monkeypatch):
     class Tokenizer:
-        def encode_many(self, texts: list[str]) -> list[list[int]]:
+        def encode_batch(self, texts: list[str]) -> list[list[int]]:
             return [[0] * 7 for _ in texts]
 
     def missing() -> Tokenizer:

@@ -22,7 +22,7 @@ from memory_mosaics.apps.babistories.collect import Entry, read_journal
 from memory_mosaics.apps.babistories.prompts import uses
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import atomic_write, check_regular
-from memory_mosaics.text.writing import split_of
+from memory_mosaics.text.corpus import split_of
 
 URL = re.compile(r"(?i)https?:|www\.|\b[\w-]+\.(?-i:com|org|net|edu|gov|io|co|info|html?)\b")
 MODEL = re.compile(r"(?i)\bas an? (?:ai|artificial intelligence)\b|\blanguage model\b")
@@ -308,7 +308,7 @@ def _count(file: Path, tokenizer: Any) -> dict[str, Any]:
         while batch := [_story(file, *line) for line in islice(numbered, BATCH)]:
             stories += len(batch)
             characters += sum(map(len, batch))
-            tokens += sum(map(len, tokenizer.encode_many(batch))) if tokenizer else 0
+            tokens += sum(map(len, tokenizer.encode_batch(batch))) if tokenizer else 0
             bar.update(len(batch))
     per_story = characters / max(1, stories)
     return {"stories": stories, "tokens": tokens if tokenizer else None, "characters_per_story": round(per_story, 1)}

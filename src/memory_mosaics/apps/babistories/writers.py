@@ -25,10 +25,10 @@ from urllib.parse import urlsplit
 from memory_mosaics.apps.babistories.prompts import Request
 from memory_mosaics.config import MAX_SIZE
 from memory_mosaics.errors import UserError, check_range, one_line, within_memory
-from memory_mosaics.files import check_folder
+from memory_mosaics.files import check_folder, read_json
 from memory_mosaics.runtime import find_device
 from memory_mosaics.text.chat import ChatTemplate
-from memory_mosaics.text.vocabulary import check_tokenizer, read_json
+from memory_mosaics.text.tokenizer import check_tokenizer
 
 SERVER_ONLY = ("retries", "backoff", "timeout", "requests_per_minute", "tokens_per_minute", "stream", "key_variable")
 TRANSIENT, REJECTED = {408, 409, 425, 429}, {400, 413, 422}  # status codes; 5xx are transient, others end the run

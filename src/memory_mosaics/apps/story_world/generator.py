@@ -189,7 +189,7 @@ def _tokens(sample: list[str], count: int) -> dict[str, Any]:
     try:
         from memory_mosaics.text.tokenizer import gpt2
 
-        counted = sum(map(len, gpt2().encode_many(sample)))
+        counted = sum(map(len, gpt2().encode_batch(sample)))
     except (UserError, ImportError):
         return {"tokens": None, "tokens_note": "GPT-2's tokenizer is not at hand"}
     if len(sample) == count:
