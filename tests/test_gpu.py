@@ -8,12 +8,11 @@ import torch
 from torch.testing import assert_close
 
 from memory_mosaics.benchmarks.train import RandomTokens, Size
-from memory_mosaics.generation import GREEDY, beam_search, generate
+from memory_mosaics.decoding import GREEDY, DecodeGraphCache, beam_search, generate
 from memory_mosaics.language_model import LanguageModel, next_token_loss, without_state
 from memory_mosaics.models import memory_mosaic, transformer
 from memory_mosaics.ops import recall
 from memory_mosaics.ops.leaky_average import leaky_average, reference
-from memory_mosaics.reader import Desk
 from memory_mosaics.runtime import Runtime
 from memory_mosaics.tasks.task import Batch
 from memory_mosaics.training.config import Training
@@ -139,13 +138,13 @@ def test_recorded_decoding_says_what_the_cpu_says(build, compiled):
     model = LanguageModel(build(**SMALL, blocks=2))
     torch.nn.init.normal_(model.embedding.weight)  # clear choices
     prompts = [torch.arange(5), torch.arange(9), torch.tensor([3])]
-    expected = generate(model, prompts, 100, draw=GREEDY, end=7)
-    beams = beam_search(model, prompts, 40, beams=3, end=7)
+    expected = generate(model, prompts, 100, sampler=GREEDY, eos=7)
+    beams = beam_search(model, prompts, 40, beams=3, eos=7)
     model.cuda()
-    assert [row.tolist() for row in generate(model, prompts, 100, draw=GREEDY, end=7, compiled=compiled)] == [
+    assert [row.tolist() for row in generate(model, prompts, 100, sampler=GREEDY, eos=7, compiled=compiled)] == [
         row.tolist() for row in expected
     ]
-    found = beam_search(model, prompts, 40, beams=3, end=7, compiled=compiled)
+    found = beam_search(model, prompts, 40, beams=3, eos=7, compiled=compiled)
     assert [row.tolist() for row in found] == [row.tolist() for row in beams]
 
 
@@ -156,12 +155,12 @@ def test_a_recorded_step_serves_the_next_until_the_weights_change(build):
     torch.nn.init.normal_(model.embedding.weight)
     on_cuda = deepcopy(model).cuda()
     for rows in ([torch.arange(5), torch.arange(9)], [torch.arange(7), torch.tensor([3])]):
-        expected = [row.tolist() for row in generate(model, rows, 60, draw=GREEDY)]
-        assert [row.tolist() for row in generate(on_cuda, rows, 60, draw=GREEDY)] == expected
-    assert len(Desk.of(on_cuda).free) == 1
+        expected = [row.tolist() for row in generate(model, rows, 60, sampler=GREEDY)]
+        assert [row.tolist() for row in generate(on_cuda, rows, 60, sampler=GREEDY)] == expected
+    assert len(DecodeGraphCache.of(on_cuda).idle) == 1
     with torch.no_grad():
         for one in (model, on_cuda):
             for parameter in one.parameters():
                 parameter.mul_(1.5)
-    expected = [row.tolist() for row in generate(model, rows, 60, draw=GREEDY)]
-    assert [row.tolist() for row in generate(on_cuda, rows, 60, draw=GREEDY)] == expected
+    expected = [row.tolist() for row in generate(model, rows, 60, sampler=GREEDY)]
+    assert [row.tolist() for row in generate(on_cuda, rows, 60, sampler=GREEDY)] == expected

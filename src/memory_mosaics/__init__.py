@@ -5,6 +5,7 @@ Importing the package needs torch and numpy only. Hugging Face support is in `me
 
 from memory_mosaics.checkpoint import load, save
 from memory_mosaics.config import ExtractorConfig, MixerConfig, part, to_plain
+from memory_mosaics.decoding import Decoder, Sampler, beam_search, generate, stream
 from memory_mosaics.extractors import (
     Convolution,
     ConvolutionConfig,
@@ -17,7 +18,6 @@ from memory_mosaics.extractors import (
     TapsConfig,
     normalise,
 )
-from memory_mosaics.generation import Draw, beam_search, generate, stream
 from memory_mosaics.inspection import look, patterns, retrieval_weights, retrievals
 from memory_mosaics.language_model import (
     Block,
@@ -56,7 +56,6 @@ from memory_mosaics.models import PRESETS, matching_slots, memory_mosaic, preset
 from memory_mosaics.ops.leaky_average import leaky_average
 from memory_mosaics.ops.recall import dot_product, gaussian, merge, recall, recall_with_lse
 from memory_mosaics.parameters import ParamSpec
-from memory_mosaics.reader import Reader
 from memory_mosaics.scales import Decay, Scale
 from memory_mosaics.version import __version__
 
@@ -79,7 +78,7 @@ __all__ = [
     "Convolution",
     "ConvolutionConfig",
     "Decay",
-    "Draw",
+    "Decoder",
     "DroppedInputsConfig",
     "Extractor",
     "ExtractorConfig",
@@ -106,11 +105,11 @@ __all__ = [
     "PersistentMemory",
     "PersistentMemoryConfig",
     "RWKVConfig",
-    "Reader",
     "RetNet",
     "RetNetConfig",
     "Rotary",
     "S4DConfig",
+    "Sampler",
     "Scale",
     "Taps",
     "TapsConfig",

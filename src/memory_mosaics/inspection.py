@@ -1,6 +1,7 @@
 """Looking inside: what every layer asks of its memories, and how much each stored pair has in the answer."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,21 @@ from torch import Tensor, nn
 from memory_mosaics.language_model import LanguageModel, mixer_inputs
 from memory_mosaics.memory import ContextualMemory, PersistentMemory
 from memory_mosaics.ops.common import at_least_fp32
-from memory_mosaics.reader import reading
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.stores import Retrieval
+
+
+@contextmanager
+def eval_mode(model: LanguageModel) -> Iterator[None]:
+    """Within: the model in eval mode, without gradients. Each module's mode is restored at the end."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 @torch.no_grad()
@@ -23,7 +36,7 @@ def retrievals(model: LanguageModel, tokens: Int[Tensor, "B T"]) -> Iterator[tup
     The model runs as it always does and hooks see what comes to each mixer, so nothing here knows how a block
     computes. Mixers that recall nothing, such as an MLP, are passed over. Without dropout, whatever mode it is in.
     """
-    with reading(model), mixer_inputs(model) as inputs:
+    with eval_mode(model), mixer_inputs(model) as inputs:
         model.features(model.embedding(tokens))
     while inputs:
         number, kind, mixer, given = inputs.pop(0)  # what has been looked at need not be kept

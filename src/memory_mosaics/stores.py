@@ -4,7 +4,7 @@
     with room    keys (B, C, H, D), values (B, C, H, V), key_padding_mask (B, C), count (B,)
 
 A growing state takes any number of tokens at a time. One with room for C pairs takes one token at a time and writes it
-in place: no tensor moves and no shape changes, so that a step can be recorded once and replayed (generation.py).
+in place: no tensor moves and no shape changes, so that a step can be captured once and replayed (decoding.py).
 """
 
 from collections.abc import Sequence

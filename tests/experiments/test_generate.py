@@ -6,19 +6,17 @@ import pytest
 import torch
 
 from experiments.conftest import small_run
-from memory_mosaics import transformer
+from memory_mosaics import decoding, transformer
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.cli import main
-from memory_mosaics.experiments import writer
-from memory_mosaics.experiments.writer import Wish, Writer
-from memory_mosaics.generation import GREEDY
+from memory_mosaics.decoding import GREEDY, GenerationParams, TextGenerator
 
 TEXT = "Grüße, 日本 🌍!"
 
 
 def says(monkeypatch, ids):
     """Let the model say just this."""
-    monkeypatch.setattr(writer, "stream", lambda *_, **__: (torch.tensor([index]) for index in ids))
+    monkeypatch.setattr(decoding, "stream", lambda *_, **__: (torch.tensor([index]) for index in ids))
 
 
 def told(out, run, *flags):
@@ -28,14 +26,14 @@ def told(out, run, *flags):
 
 def test_half_a_letter_waits_for_the_rest(mosaic, monkeypatch):
     says(monkeypatch, TEXT.encode())
-    pieces = list(Writer(LoadedModel.open(mosaic), Wish()).as_it_comes("Once"))
+    pieces = list(TextGenerator(LoadedModel.open(mosaic), GenerationParams()).stream("Once"))
     assert "".join(pieces) == TEXT
     assert all(len(piece) <= 1 for piece in pieces), "each letter comes whole, and as soon as it is"
 
 
 def test_a_letter_that_never_ends_is_marked(mosaic, monkeypatch):
     says(monkeypatch, "🌍".encode()[:3])
-    assert "".join(Writer(LoadedModel.open(mosaic), Wish()).as_it_comes("Once")) == "\ufffd"
+    assert "".join(TextGenerator(LoadedModel.open(mosaic), GenerationParams()).stream("Once")) == "\ufffd"
 
 
 def test_the_end_of_text_stops_it(mosaic, monkeypatch, capsys):
@@ -55,7 +53,7 @@ def test_it_streams(mosaic, monkeypatch):
             yield torch.tensor([letter])
             seen.append(shown.getvalue())
 
-    monkeypatch.setattr(writer, "stream", slowly)
+    monkeypatch.setattr(decoding, "stream", slowly)
     main(["generate", str(mosaic), "--prompt", "-> "])
     assert seen == ["-> a", "-> ab", "-> abc"]
 
@@ -87,7 +85,7 @@ def test_several_texts_of_one_prompt(mosaic, tmp_path):
 def test_temperature_zero_is_greedy(mosaic, tmp_path):
     (record,) = told(tmp_path / "a", mosaic, "--prompt", "Once", "--temperature", "0", "--length", "9")
     trained = LoadedModel.open(mosaic)
-    (tokens,) = writer.generate(trained.model, [torch.tensor(list(b"Once"))], 9, draw=GREEDY, end=256)
+    (tokens,) = decoding.generate(trained.model, [torch.tensor(list(b"Once"))], 9, sampler=GREEDY, eos=256)
     assert record["text"] == trained.tokenizer.decode(tokens.tolist())
 
 
@@ -96,7 +94,7 @@ def test_beams(mosaic, tmp_path):
     trained = LoadedModel.open(mosaic)
     for record in records:
         prompt = torch.tensor(list(record["prompt"].encode()))
-        (tokens,) = writer.beam_search(trained.model, [prompt], 9, beams=2, end=256)
+        (tokens,) = decoding.beam_search(trained.model, [prompt], 9, beams=2, eos=256)
         assert record["text"] == trained.tokenizer.decode(tokens.tolist())
         assert record["beams"] == 2
 
@@ -177,15 +175,15 @@ def test_a_short_prompt_does_not_pay_for_a_long_one(tmp_path):
 
 
 def test_ctrl_c_keeps_what_is_finished(mosaic, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(writer, "ROWS", 1)
-    whole = writer.generate
+    monkeypatch.setattr(decoding, "MAX_BATCH", 1)
+    whole = decoding.generate
 
     def stopped(model, prompts, *rest, **options):
         if len(prompts[0]) == 3:
             raise KeyboardInterrupt
         return whole(model, prompts, *rest, **options)
 
-    monkeypatch.setattr(writer, "generate", stopped)
+    monkeypatch.setattr(decoding, "generate", stopped)
     out = tmp_path / "out"
     assert main(["generate", str(mosaic), "--prompt", "Once", "Two", "--out", str(out), "--length", "3"]) == 130
     assert [json.loads(line)["prompt"] for line in out.read_text().splitlines()] == ["Once"]

@@ -16,11 +16,11 @@ import torch
 from memory_mosaics import checkpoint
 from memory_mosaics import results as files
 from memory_mosaics.apps.story_world import stories
+from memory_mosaics.decoding import Sampler, generate
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.experiments import curves, figures, moons
 from memory_mosaics.experiments.report import Page
 from memory_mosaics.files import read_json
-from memory_mosaics.generation import Draw, generate
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus as corpora
@@ -130,8 +130,8 @@ def tell(models: dict[str, LanguageModel], tokenizer: Tokenizer) -> list[dict[st
         prompt = torch.tensor(tokenizer.encode(opening))
         texts = {"opening": opening}
         for name, model in models.items():
-            choice = {"draw": Draw(temperature=0.7), "generator": torch.Generator().manual_seed(number)}
-            (tokens,) = generate(model, [prompt], LENGTH, end=tokenizer.end_of_text, **choice)
+            sampling = {"sampler": Sampler(temperature=0.7), "generator": torch.Generator().manual_seed(number)}
+            (tokens,) = generate(model, [prompt], LENGTH, eos=tokenizer.end_of_text, **sampling)
             texts[name] = tokenizer.decode(tokens.tolist()).strip()
         told.append(texts)
     return told

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memory_mosaics import generation
 from memory_mosaics.benchmarks.clock import Clock, progress, short
 from memory_mosaics.benchmarks.train import GPT2_SMALL, LAPTOP, PAIR, Size
+from memory_mosaics.decoding import GREEDY, generate
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.models import ARCHITECTURES
 from memory_mosaics.parameters import named_param_specs
@@ -47,7 +47,7 @@ COLUMNS = {
 
 def decode(model: LanguageModel, prompts: Int[Tensor, "B T"], length: int) -> Int[Tensor, "B N"]:
     """The greedy continuations of all prompts."""
-    texts = generation.generate(model, list(prompts), length, draw=generation.GREEDY, compiled=prompts.is_cuda)
+    texts = generate(model, list(prompts), length, sampler=GREEDY, compiled=prompts.is_cuda)
     return torch.stack(texts)
 
 

@@ -17,13 +17,13 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from memory_mosaics.benchmarks import decode, kinds, train
 from memory_mosaics.benchmarks.clock import Clock, progress, short
+from memory_mosaics.decoding import Decoder
 from memory_mosaics.errors import UserError
 from memory_mosaics.extractors import LeakyAverage, Taps
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.memory import ContextualMemory, PersistentMemory
 from memory_mosaics.mixers.attention import Attention
 from memory_mosaics.models import ARCHITECTURES
-from memory_mosaics.reader import Reader
 from memory_mosaics.training.step import WARM_UP
 
 NODE = "autograd::engine::evaluate_function"  # around all that a node of the backward pass does
@@ -94,9 +94,9 @@ def _training(name: str, size: train.Size, clock: Clock) -> tuple[LanguageModel,
 def _decoding(name: str, task: decode.Task, batch: int, clock: Clock) -> tuple[LanguageModel, Callable[[], object]]:
     model = decode.to_decode(name, task, clock.device)
     prompts = torch.randint(task.size.vocabulary, (batch, task.prompt), device=clock.device)
-    reader = Reader(model, list(prompts), compiled=clock.cuda)
-    reader.reserve(task.length)
-    return model, lambda: reader.read(reader.logits.argmax(-1))
+    decoder = Decoder(model, list(prompts), compiled=clock.cuda)
+    decoder.reserve(task.length)
+    return model, lambda: decoder.step(decoder.logits.argmax(-1))
 
 
 def _profiled(

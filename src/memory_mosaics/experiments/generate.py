@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from memory_mosaics.checkpoint import LoadedModel
+from memory_mosaics.decoding import GenerationParams, Sampler, TextGenerator, compiler_errors
 from memory_mosaics.errors import UserError, one_line, within_memory
-from memory_mosaics.experiments.writer import Wish, Writer, a_compiler
 from memory_mosaics.files import MAX_JSON_BYTES, atomic_write
-from memory_mosaics.generation import Draw
 from memory_mosaics.runtime import find_device
 from memory_mosaics.text.prompts import parse, read
 
@@ -58,35 +57,35 @@ def run(
     if prompt is not None and prompts is not None:
         raise UserError("give --prompt or --prompts, not both")
     any_seed = random.SystemRandom().randrange(2**32) if seed is None else seed
-    draw = _draw(temperature, top_k, top_p)
-    wish = Wish(length=length, draw=draw, beams=beams, seed=any_seed, count=count, compiled=compile)
+    sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p)
+    params = GenerationParams(length=length, sampler=sampler, beams=beams, seed=any_seed, count=count, compiled=compile)
     texts = [each.prompt for each in read(prompts)] if prompts else prompt
     _check_file(out)
-    writer = Writer(LoadedModel.open(run, device=find_device(device)), wish)
-    told, interrupted = _finished(writer, texts)
+    text_generator = TextGenerator(LoadedModel.open(run, device=find_device(device)), params)
+    told, interrupted = _finished(text_generator, texts)
     if seed is None and beams is None and temperature > 0 and sys.stderr.isatty():
         print(f"(the same again with --seed {any_seed})", file=sys.stderr)
     _write(told, out)
     return {"texts": told, "interrupted": interrupted}
 
 
-def _finished(writer: Writer, texts: list[str] | None) -> tuple[list[dict[str, Any]], bool]:
+def _finished(text_generator: TextGenerator, texts: list[str] | None) -> tuple[list[dict[str, Any]], bool]:
     """All that was written, and whether Ctrl-C ended it."""
     told: list[dict[str, Any]] = []
-    with _replacing(sys.stdout), within_memory("fewer prompts, beams or tokens at once may fit"), a_compiler():
+    with _replacing(sys.stdout), within_memory("fewer prompts, beams or tokens at once may fit"), compiler_errors():
         try:
-            told.extend(_told(writer, texts))
+            told.extend(_told(text_generator, texts))
         except KeyboardInterrupt:
             print(f"\nstopped; finished: {len(told)}", file=sys.stderr)
             return told, True
     return told, False
 
 
-def _told(writer: Writer, texts: list[str] | None) -> Iterator[dict[str, Any]]:
+def _told(text_generator: TextGenerator, texts: list[str] | None) -> Iterator[dict[str, Any]]:
     """The texts of these prompts, or else of those that are typed or come from a pipe."""
     if texts is None and sys.stdin is not None and sys.stdin.isatty():
-        return _converse(writer)
-    return _tell(writer, _piped() if texts is None else texts)
+        return _converse(text_generator)
+    return _tell(text_generator, _piped() if texts is None else texts)
 
 
 def _piped() -> list[str]:
@@ -101,37 +100,37 @@ def _piped() -> list[str]:
         raise UserError(f"what comes from the pipe is not UTF-8: {one_line(error)}") from None
 
 
-def _tell(writer: Writer, prompts: list[str]) -> Iterator[dict[str, Any]]:
+def _tell(text_generator: TextGenerator, prompts: list[str]) -> Iterator[dict[str, Any]]:
     """The texts, shown as they come if there is one, or each when it is there."""
     if not prompts:
         raise UserError("no prompt came from the pipe")
-    if len(prompts) == writer.wish.count == 1 and writer.wish.beams is None:
-        yield _show(writer, prompts[0])
+    if len(prompts) == text_generator.params.count == 1 and text_generator.params.beams is None:
+        yield _show(text_generator, prompts[0])
     else:
-        for number, record in enumerate(writer.together(prompts)):
+        for number, record in enumerate(text_generator.generate(prompts)):
             _say(("\n" if number else "") + record["prompt"] + record["text"] + "\n")
             yield record
-    if said := writer.ran_out():
-        print(said, file=sys.stderr)
+    if message := text_generator.truncation_message():
+        print(message, file=sys.stderr)
 
 
-def _show(writer: Writer, prompt: str) -> dict[str, Any]:
+def _show(text_generator: TextGenerator, prompt: str) -> dict[str, Any]:
     """One text, piece by piece."""
-    number, pieces = writer.written, []
-    for piece in writer.as_it_comes(prompt):
+    number, pieces = text_generator.num_texts, []
+    for piece in text_generator.stream(prompt):
         if not pieces:
             _say(prompt)
         pieces.append(piece)
         _say(piece)
     _say("\n")
-    return writer.record(prompt, "".join(pieces), number)
+    return text_generator.record(prompt, "".join(pieces), number)
 
 
-def _converse(writer: Writer) -> Iterator[dict[str, Any]]:
+def _converse(text_generator: TextGenerator) -> Iterator[dict[str, Any]]:
     """Prompt after prompt until Ctrl-D. A prompt that cannot be taken costs a line, not the conversation."""
     import readline  # noqa: F401 - gives `input` its line editing
 
-    print(f"{writer.trained.name} goes on from what you type; an empty line begins a text, Ctrl-D ends.")
+    print(f"{text_generator.trained.name} goes on from what you type; an empty line begins a text, Ctrl-D ends.")
     while True:
         try:
             prompt = input("\n> ")
@@ -139,7 +138,7 @@ def _converse(writer: Writer) -> Iterator[dict[str, Any]]:
             print()
             return
         try:
-            yield from _tell(writer, [prompt])
+            yield from _tell(text_generator, [prompt])
         except UserError as error:
             print(one_line(error), file=sys.stderr)
 
@@ -162,13 +161,6 @@ class _replacing:
     def __exit__(self, *error: Any) -> None:
         if hasattr(self.output, "reconfigure"):
             self.output.reconfigure(errors=self.errors)
-
-
-def _draw(temperature: float, top_k: int | None, top_p: float | None) -> Draw:
-    try:
-        return Draw(temperature=temperature, top_k=top_k, top_p=top_p)
-    except ValueError as error:
-        raise UserError(one_line(error)) from error
 
 
 def _write(told: list[dict[str, Any]], out: Path | None) -> None:

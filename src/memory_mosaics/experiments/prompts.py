@@ -14,8 +14,8 @@ import torch
 
 from memory_mosaics import results as files
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
+from memory_mosaics.decoding import GenerationParams, TextGenerator, compiler_errors
 from memory_mosaics.experiments.report import Page, collect_records, template
-from memory_mosaics.experiments.writer import Wish, Writer, a_compiler
 from memory_mosaics.files import atomic_write
 from memory_mosaics.results import progress_bar
 from memory_mosaics.runtime import find_device
@@ -55,12 +55,12 @@ def run(
         device: cuda, mps or cpu; auto takes the first that is available
         out: folder for prompts.html, prompts.md and results.json
     """
-    wish = Wish(length=length, beams=beams, compiled=compile)
+    params = GenerationParams(length=length, beams=beams, compiled=compile)
     asked = ours() if prompts is None else read(prompts)
     torch_device, models = torch.device(find_device(device)), unique_names(runs)
     for trained in iter_models(models):
         for each in asked:
-            Writer(trained, wish).encode(each.prompt)  # a prompt that is too long is an error before any is continued
+            TextGenerator(trained, params).encode(each.prompt)  # a prompt that is too long is an error before the start
     start = time.perf_counter()
     results: dict[str, Any] = {"study": "prompts", "interrupted": True}
     results |= {"prompts": [each.plain() for each in asked], "models": {}, "beams": beams, "length": length}
@@ -69,7 +69,7 @@ def run(
 
     def records() -> Iterator[dict[str, Any]]:
         for trained in iter_models(models, device=torch_device):
-            record = continuations(trained, asked, wish)
+            record = continuations(trained, asked, params)
             print(f"{trained.name}: {len(asked)} texts, by rule {score(record['by_rule'])}")
             results["seconds"] = round(time.perf_counter() - start, 1)
             yield {trained.name: record}
@@ -87,14 +87,14 @@ def run(
     return results
 
 
-def continuations(trained: LoadedModel, asked: Sequence[Prompt], wish: Wish) -> dict[str, Any]:
+def continuations(trained: LoadedModel, asked: Sequence[Prompt], params: GenerationParams) -> dict[str, Any]:
     """Continue all prompts with one model, and apply their rules."""
-    writer, texts = Writer(trained, wish), []
-    with a_compiler(), progress_bar(trained.name, len(asked), "text") as bar:
-        for record in writer.together([each.prompt for each in asked]):
+    generator, texts = TextGenerator(trained, params), []
+    with compiler_errors(), progress_bar(trained.name, len(asked), "text") as bar:
+        for record in generator.generate([each.prompt for each in asked]):
             texts.append(record["text"])
             bar.update(1)
-    if warning := writer.ran_out():
+    if warning := generator.truncation_message():
         print(warning, file=sys.stderr)
     by_rule = [each.rule.judge(text) if each.rule else None for each, text in zip(asked, texts, strict=True)]
     return {"checkpoint": str(trained.folder), "texts": texts, "by_rule": by_rule}

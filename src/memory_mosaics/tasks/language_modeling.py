@@ -13,8 +13,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 
+from memory_mosaics.decoding import Sampler, generate
 from memory_mosaics.errors import UserError
-from memory_mosaics.generation import Draw, generate
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.runtime import Runtime
 from memory_mosaics.tasks.task import EAGER, Batch, TokenTask
@@ -132,7 +132,7 @@ class LanguageModeling(TokenTask):
         end, decode = self.corpus.end_of_text, self.corpus.tokenizer().decode
         generator = torch.Generator().manual_seed(seed)
         begun = openings(self.windows["valid"].tokens, end, count=count)
-        texts = generate(model, begun, 200, draw=Draw(temperature=0.8), end=end, generator=generator)
+        texts = generate(model, begun, 200, sampler=Sampler(temperature=0.8), eos=end, generator=generator)
         return [(decode(opening.tolist()), decode(text.tolist())) for opening, text in zip(begun, texts, strict=True)]
 
     @property

@@ -9,8 +9,7 @@ import torch
 
 from memory_mosaics import LanguageModel, LanguageModelConfig, memory_mosaic, transformer
 from memory_mosaics.apps.serve.batches import Batch, Busy, Engine, Row, Stopped
-from memory_mosaics.experiments.writer import OwnDraw
-from memory_mosaics.generation import GREEDY, Draw, generate
+from memory_mosaics.decoding import GREEDY, Sampler, generate
 from mixers_under_contract import MIXERS
 from waiting import HANG, until
 
@@ -30,10 +29,10 @@ def model_of(kind: str) -> LanguageModel:
 class Writing:
     """A row that keeps what it is told."""
 
-    def __init__(self, prompt, length: int, draw: Draw = GREEDY, *, seed: int = 0, top: int | None = None):
+    def __init__(self, prompt, length: int, sampler: Sampler = GREEDY, *, seed: int = 0, top: int | None = None):
         self.tokens, self.likely, self.done, self.error = [], [], threading.Event(), None
         self.length = length
-        how = {"draw": draw, "generator": torch.Generator().manual_seed(seed), "top": top}
+        how = {"sampler": sampler, "generator": torch.Generator().manual_seed(seed), "top": top}
         self.row = Row(prompt=torch.as_tensor(prompt), length=length, take=self.take, fail=self.fail, **how)
 
     def take(self, token, likely):
@@ -63,16 +62,14 @@ def engine_of(model, **limits):
         engine.stop()
 
 
-def alone(model, prompt, length, draw=GREEDY, seed=0):
-    return _alone(model, tuple(map(int, prompt)), length, draw, seed)
+def alone(model, prompt, length, sampler=GREEDY, seed=0):
+    return _alone(model, tuple(map(int, prompt)), length, sampler, seed)
 
 
 @cache  # several tests compare with the same texts
-def _alone(model, prompt, length, draw, seed):
-    if draw.temperature > 0:
-        own = [torch.Generator().manual_seed(seed)]
-        draw = OwnDraw(temperature=draw.temperature, top_k=draw.top_k, top_p=draw.top_p, generators=own)
-    return generate(model, [torch.tensor(prompt)], length, draw=draw)[0].tolist()
+def _alone(model, prompt, length, sampler, seed):
+    generators = [torch.Generator().manual_seed(seed)]
+    return generate(model, [torch.tensor(prompt)], length, sampler=sampler, generator=generators)[0].tolist()
 
 
 def as_on_cuda(rows: int) -> int:
@@ -86,20 +83,20 @@ def test_rows_come_and_go(kind, monkeypatch):
     kind = kind.split(",")[0]
     model, numbers = model_of(kind), torch.Generator().manual_seed(1)
     prompts = [torch.randint(0, VOCABULARY, (size,), generator=numbers) for size in (1, 7, 3, 20, 2, 11, 30, 5)]
-    lengths, draws = (1, 9, 14, 4, 11, 6, 18, 2), (GREEDY, Draw(temperature=0.7, top_p=0.9), Draw(top_k=5))
+    lengths, samplers = (1, 9, 14, 4, 11, 6, 18, 2), (GREEDY, Sampler(temperature=0.7, top_p=0.9), Sampler(top_k=5))
     rows = [
-        Writing(prompt, length, draws[i % 3], seed=i)
+        Writing(prompt, length, samplers[i % 3], seed=i)
         for i, (prompt, length) in enumerate(zip(prompts, lengths, strict=True))
     ]
     batch = Batch(model, [rows[0].row, rows[1].row], VOCABULARY)
     for row in rows[2:]:
         batch.step()
         assert batch.join(Batch(model, [row.row], VOCABULARY))
-        assert len(batch.places) == batch._size(len(batch.live)) == len(batch.reader.logits)
+        assert len(batch.places) == batch._size(len(batch.live)) == len(batch.decoder.logits)
     while batch.live:
         batch.step()
     for i, (row, prompt) in enumerate(zip(rows, prompts, strict=True)):
-        assert row.tokens == alone(model, prompt, lengths[i], draws[i % 3], i), i
+        assert row.tokens == alone(model, prompt, lengths[i], samplers[i % 3], i), i
 
 
 @pytest.mark.parametrize("name", MIXERS)
@@ -193,7 +190,7 @@ def test_a_long_row_that_has_left_takes_its_room_along():
     batch.join(Batch(model, [Writing([1], 9).row], VOCABULARY))
     for _ in range(3):
         batch.step()
-    assert batch.reader.count == 4
+    assert batch.decoder.num_tokens == 4
 
 
 def test_the_most_probable_tokens():

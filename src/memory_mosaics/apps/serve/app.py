@@ -89,7 +89,7 @@ class Service:
                 row = Row(
                     prompt=tokens,
                     length=length,
-                    draw=asked.draw,
+                    sampler=asked.sampler,
                     # As `mosaics generate` has it: a seed means the same texts here and there.
                     generator=torch.Generator().manual_seed((seed * 1_000_003 + number) % 2**63),
                     top=top,

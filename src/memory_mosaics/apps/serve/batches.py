@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from memory_mosaics.experiments.writer import OwnDraw
-from memory_mosaics.generation import Draw
-from memory_mosaics.language_model import LanguageModel, map_state
-from memory_mosaics.reader import Reader
+from memory_mosaics.decoding import Decoder, Sampler
+from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.shapes import Int
 
 READ_AT_ONCE = 16_384  # tokens of prompts, padding among them: reading more together is not faster, and needs memory
@@ -39,7 +37,7 @@ class Row:
 
     prompt: Int[Tensor, " T"]
     length: int
-    draw: Draw
+    sampler: Sampler
     generator: torch.Generator
     top: int | None = None  # how many of the most probable tokens to tell with each; None tells nothing
     take: Callable[[int, Likely | None], bool]
@@ -148,10 +146,10 @@ class Batch:
     def __init__(self, model: LanguageModel, rows: Sequence[Row], vocabulary: int):
         self.places: list[Row | None] = list(rows)
         self.vocabulary = vocabulary
-        self.reader = Reader(model, [row.prompt for row in rows])
-        self.counts = [self.reader.count] * len(rows)  # of tokens that each place has read, padding among them
+        self.decoder = Decoder(model, [row.prompt for row in rows])
+        self.counts = [self.decoder.num_tokens] * len(rows)  # of tokens that each place has read, padding among them
         # On the CPU a step costs as much as there is room: it grows as it is needed. On CUDA each growth is recorded.
-        self.reader.reserve(max(row.length for row in rows) if self.reader.device.type == "cuda" else 1)
+        self.decoder.reserve(max(row.length for row in rows) if self.decoder.device.type == "cuda" else 1)
         if self._size(len(rows)) > len(rows):
             self._settle()
 
@@ -173,22 +171,22 @@ class Batch:
         if any(row is not None and row.ended for row in self.places):
             tokens = tokens[self._settle()]
         if self.places:
-            self.reader.read(tokens)
+            self.decoder.step(tokens)
             self.counts = [count + 1 for count in self.counts]
 
     def join(self, other: "Batch") -> bool:
         """Take over the rows of another batch, if its states can lie beside those of this one."""
-        rooms = self.reader.room, other.reader.room
+        rooms = self.decoder.capacity, other.decoder.capacity
         if not self.live or not min(rooms) or max(rooms) > ALIKE * min(rooms):
             return False
-        mine, theirs = (each.reader.model.to_fixed_capacity(each.reader.state, max(rooms)) for each in (self, other))
+        mine, theirs = (each.decoder.model.to_fixed_capacity(each.decoder.state, max(rooms)) for each in (self, other))
         if not _beside(mine, theirs):
             return False
-        reader = self.reader
-        reader.state, reader.room = _joined(mine, theirs), max(rooms)
-        reader.logits = torch.cat([reader.logits, other.reader.logits])
-        reader.tokens = torch.cat([reader.tokens, other.reader.tokens])
-        reader.replay = None  # was of other tensors
+        decoder = self.decoder
+        decoder.state, decoder.capacity = _joined(mine, theirs), max(rooms)
+        decoder.logits = torch.cat([decoder.logits, other.decoder.logits])
+        decoder.tokens = torch.cat([decoder.tokens, other.decoder.tokens])
+        decoder.replay = None  # was of other tensors
         self.places += other.places
         self.counts += other.counts
         self._settle()
@@ -199,40 +197,32 @@ class Batch:
         kept = [place for place, row in enumerate(self.places) if row is not None and not row.ended]
         size = self._size(len(kept))
         order = kept + kept[:1] * (size - len(kept))
-        where = torch.tensor(order, dtype=torch.long, device=self.reader.device)
-        if order == list(range(len(self.places))):
-            pass
-        elif kept and size == len(self.places):
-            self.reader.reorder(where)
-        elif kept:
-            reader = self.reader
-            reader.state = map_state(lambda tensor: tensor.index_select(0, where), reader.state)
-            reader.logits, reader.tokens = reader.logits[where], reader.tokens[where]
-            reader.replay = None
+        where = torch.tensor(order, dtype=torch.long, device=self.decoder.device)
+        if kept and order != list(range(len(self.places))):
+            self.decoder.select(where)
         self.places = [self.places[place] for place in kept] + [None] * (size - len(kept))
         self.counts = [self.counts[place] for place in order]
-        self.reader.count = max(self.counts, default=0)  # room is for those that are still here
+        self.decoder.num_tokens = max(self.counts, default=0)  # room is for those that are still here
         return where
 
     def _size(self, rows: int) -> int:
         """Places for so many rows: on CUDA a power of two, since each other number has a step to be recorded."""
-        return rows if self.reader.device.type != "cuda" or rows < 2 else 1 << (rows - 1).bit_length()
+        return rows if self.decoder.device.type != "cuda" or rows < 2 else 1 << (rows - 1).bit_length()
 
     def _draw(self) -> Int[Tensor, " places"]:
-        logits = self.reader.logits[:, : self.vocabulary]
+        logits = self.decoder.logits[:, : self.vocabulary]
         tokens = logits.argmax(dim=-1)
-        kinds: dict[Draw, list[int]] = {}
+        kinds: dict[Sampler, list[int]] = {}
         for place, row in enumerate(self.places):
-            if row is not None and not row.ended and row.draw.temperature > 0:
-                kinds.setdefault(row.draw, []).append(place)
-        for draw, places in kinds.items():
+            if row is not None and not row.ended and row.sampler.temperature > 0:
+                kinds.setdefault(row.sampler, []).append(place)
+        for sampler, places in kinds.items():
             own = [row.generator for row in (self.places[place] for place in places) if row is not None]
-            how = OwnDraw(temperature=draw.temperature, top_k=draw.top_k, top_p=draw.top_p, generators=own)
-            tokens[places] = how(logits[places])
+            tokens[places] = sampler(logits[places], own)
         return tokens
 
     def _likely(self, place: int, token: int, top: int) -> Likely:
-        logs = self.reader.logits[place, : self.vocabulary].float().log_softmax(dim=-1)
+        logs = self.decoder.logits[place, : self.vocabulary].float().log_softmax(dim=-1)
         best = logs.topk(min(top, len(logs)))
         return Likely(float(logs[token]), list(zip(best.indices.tolist(), best.values.tolist(), strict=True)))
 

@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.config import MAX_SIZE
+from memory_mosaics.decoding import Sampler
 from memory_mosaics.errors import UserError, check_range, one_line
-from memory_mosaics.generation import Draw
 
 CONTEXT = 8192  # tokens, where the model itself has no limit
 CHOICES = 128  # texts of one request
@@ -126,9 +126,9 @@ class Asked(BaseModel):
         return stops
 
     @property
-    def draw(self) -> Draw:
+    def sampler(self) -> Sampler:
         temperature = 1.0 if self.temperature is None else float(self.temperature)
-        return Draw(temperature=temperature, top_k=self.top_k, top_p=self.top_p)
+        return Sampler(temperature=temperature, top_k=self.top_k, top_p=self.top_p)
 
 
 class CompletionAsked(Asked):
