@@ -13,11 +13,10 @@ import pytest
 
 from memory_mosaics.apps.story_world import Story, stories, story
 from memory_mosaics.apps.story_world import generator as module
-from memory_mosaics.apps.story_world.cast import PETS, PLACES, SURNAMES, StoryWorld
-from memory_mosaics.apps.story_world.details import add_details
 from memory_mosaics.apps.story_world.generator import FEATURES, run
-from memory_mosaics.apps.story_world.plots import PLOTS
-from memory_mosaics.apps.story_world.words import COLOURS, PHRASES, RULES, THINGS
+from memory_mosaics.apps.story_world.narration import PHRASES
+from memory_mosaics.apps.story_world.plots import PLOTS, add_details
+from memory_mosaics.apps.story_world.world import COLOURS, PETS, PLACES, RULES, SURNAMES, THINGS, World
 from memory_mosaics.errors import UserError
 from memory_mosaics.text.word_lists import BOYS, GIRLS
 
@@ -180,7 +179,7 @@ def test_features_are_in_the_order_of_the_list(some):
 def test_every_plot_can_end_well_and_badly():
     seen = Counter()
     for index in range(3000):
-        world = StoryWorld(Random(index))
+        world = World(Random(index))
         name = world.pick(list(PLOTS))
         PLOTS[name](world)
         seen[name, world.ends_well()] += 1
@@ -191,7 +190,7 @@ def test_every_rule_and_every_phrase_is_of_use():
     assert RULES.keys() <= PHRASES.keys()
     told: set[str] = set()
     for index in range(4000):
-        world = StoryWorld(Random(index))
+        world = World(Random(index))
         PLOTS[world.pick(list(PLOTS))](world)
         add_details(world)
         told.update(kind for kind, _ in world.trace)
@@ -268,7 +267,7 @@ def test_the_file_is_one_json_string_a_line(tmp_path, capsys):
     assert list(statistics["features"]) == list(FEATURES)
     printed = capsys.readouterr().out
     assert str(file) in printed
-    assert "words a story" in printed
+    assert "words per story" in printed
     assert [path.name for path in file.parent.iterdir()] == ["stories.jsonl"]
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from memory_mosaics.apps.story_world.narration import compile_phrase, phrases
-from memory_mosaics.apps.story_world.words import PHRASES, words
+from memory_mosaics.apps.story_world.narration import PHRASES, compile_phrase, phrases
+from memory_mosaics.apps.story_world.world import words
 
 
 def test_a_phrase_has_texts_slots_and_alternatives():

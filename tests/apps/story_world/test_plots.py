@@ -4,12 +4,12 @@ from random import Random
 
 import pytest
 
-from memory_mosaics.apps.story_world.cast import StoryWorld
 from memory_mosaics.apps.story_world.plots import _condition, _play, _read
+from memory_mosaics.apps.story_world.world import World
 
 
-def played(*lines: str) -> StoryWorld:
-    world = StoryWorld(Random(0))
+def played(*lines: str) -> World:
+    world = World(Random(0))
     world.hero.trait = "brave"
     _play(_read(list(lines)), world)
     return world
@@ -33,7 +33,7 @@ def test_the_first_branch_whose_condition_holds_is_played():
 
 
 def test_conditions_stop_at_the_first_that_decides():
-    world = StoryWorld(Random(0))
+    world = World(Random(0))
     world.hero.trait = "brave"
     world.random = iter([0.5]).__next__  # for one draw
     assert _condition("hero shy and 50% or hero brave or 50%")(world)

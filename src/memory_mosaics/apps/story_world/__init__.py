@@ -1,9 +1,9 @@
 """The embedded story world: unlimited short stories for small language models, without a download.
 
-A story is simulated, then narrated. cast.py draws people, things and places; a plot lets wants meet obstacles
-(plots.py); every event is checked against the state and changes it (world.py); narration.py turns the trace into simple
-English. Words, rules, plots and phrases are the text files in data/. So what a story says about who has what, where a
-thing was hidden or which colour it has is true to its end, and a reader with a memory can tell what must come.
+A story is simulated, then narrated. A plot draws people, things and places and lets wants meet obstacles (plots.py);
+every event is checked against the state and changes it (world.py); narration.py turns the trace into simple English.
+Words, rules, plots and phrases are the text files in data/. So what a story says about who has what, where a thing was
+hidden or which colour it has is true to its end, and a reader with a memory can tell what must come.
 
 Importing it makes `stories:COUNT` a source of corpora and `story_memory` a task of `mosaics lm-eval`.
 

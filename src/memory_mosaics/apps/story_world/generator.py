@@ -13,11 +13,19 @@ from typing import Any
 
 from tqdm import tqdm
 
-from memory_mosaics.apps.story_world.cast import ANIMALS, BAKED_LOOKS, FRUIT_LOOKS, LOOKS, StoryWorld
-from memory_mosaics.apps.story_world.details import add_details
 from memory_mosaics.apps.story_world.narration import CLOSE, OPEN, Narrator
-from memory_mosaics.apps.story_world.plots import PLOTS
-from memory_mosaics.apps.story_world.words import COLOURS, THINGS, TRAITS, words
+from memory_mosaics.apps.story_world.plots import PLOTS, add_details
+from memory_mosaics.apps.story_world.world import (
+    ANIMALS,
+    BAKED_LOOKS,
+    COLOURS,
+    FRUIT_LOOKS,
+    LOOKS,
+    THINGS,
+    TRAITS,
+    World,
+    words,
+)
 from memory_mosaics.config import MAX_STORIES
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.files import atomic_write
@@ -72,16 +80,16 @@ def documents(name: str) -> Iterator[str]:
 
 
 def _mixed(seed: int, index: int) -> int:
-    """One integer for two, far apart for neighbours."""
+    """Mix two integers into one, far apart for neighbours."""
     return ((seed * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) ^ (index * 0xD1342543DE82EF95)) & ((1 << 128) - 1)
 
 
 def _try(rng: Random) -> Story | None:
-    """A story, or None if it came out too long or too short."""
-    world = StoryWorld(rng)
+    """Draw a story; None if it is too long or too short."""
+    world = World(rng)
     world.pick(_PLOTS)(world)
     add_details(world)
-    marked = Narrator(world, world.people, dialogue=world.chance(0.9)).narrate()
+    marked = Narrator(world, dialogue=world.chance(0.9)).narrate()
     text = marked.replace(OPEN, "").replace(CLOSE, "") if OPEN in marked else marked
     tokens = text.split()
     if not WORDS[0] <= len(tokens) <= WORDS[1]:
@@ -104,7 +112,7 @@ def _try(rng: Random) -> Story | None:
 
 
 def _probes(marked: str) -> tuple[tuple[str, str], ...]:
-    """The marked answers that were told long enough before."""
+    """The marked answers that were mentioned long enough before."""
     prefix, *rest = marked.split(OPEN)
     probes = []
     for piece in rest:
@@ -121,7 +129,7 @@ def _probes(marked: str) -> tuple[tuple[str, str], ...]:
 
 
 def _first(text: str, answer: str) -> int:
-    """Where the answer first stands in the text as whole words, -1 if nowhere."""
+    """The index of the answer in the text as whole words, -1 if it does not occur."""
     at = text.find(f" {answer}")
     while at >= 0 and text[at + 1 + len(answer) : at + 2 + len(answer)].isalpha():
         at = text.find(f" {answer}", at + 1)
@@ -129,14 +137,14 @@ def _first(text: str, answer: str) -> int:
 
 
 def run(count: int = 50_000, out: Path = Path("runs/stories.jsonl"), *, seed: int = 0) -> dict[str, Any]:
-    """Write stories of the embedded story world to a file: one JSON string a line, as in the files of BabiStories.
+    """Write stories of the embedded story world to a file: one JSON string per line, as in the files of BabiStories.
 
-    Half a minute for 50,000 stories, about 10 million words. A longer run begins with the stories of a shorter one.
+    Half a minute for 50,000 stories, about 10 million words. A larger COUNT starts with the same stories.
 
     Args:
         count: Number of stories.
-        out: File to write. An existing one is replaced when the new one is whole.
-        seed: Another seed, other stories.
+        out: File to write. An existing file is replaced once the new one is complete.
+        seed: Random seed.
 
     """
     check_range(1, MAX_STORIES, count=count)
@@ -156,7 +164,7 @@ def run(count: int = 50_000, out: Path = Path("runs/stories.jsonl"), *, seed: in
 
 
 def _write(count: int, file: Path, seed: int) -> dict[str, Any]:
-    """Write the stories, and count what the table shows."""
+    """Write the stories, and collect the statistics."""
     characters = words = 0
     forms: set[str] = set()
     features: Counter[str] = Counter()
@@ -191,23 +199,23 @@ def _tokens(sample: list[str], count: int) -> dict[str, Any]:
 
         counted = sum(map(len, gpt2().encode_batch(sample)))
     except (UserError, ImportError):
-        return {"tokens": None, "tokens_note": "GPT-2's tokenizer is not at hand"}
+        return {"tokens": None, "tokens_note": "GPT-2's tokenizer is not installed"}
     if len(sample) == count:
         return {"tokens": counted, "tokens_note": "GPT-2's tokenizer"}
     return {"tokens": round(counted * count / len(sample)), "tokens_note": f"about, from the first {len(sample):,}"}
 
 
 def _table(statistics: dict[str, Any]) -> str:
-    """The numbers of the paper's table, and a few more."""
+    """The statistics of the paper's table, and a few more."""
     tokens = "-" if statistics["tokens"] is None else f"{statistics['tokens']:,}"
     rows = [
         ("stories", f"{statistics['stories']:,}"),
         ("tokens", f"{tokens} ({statistics['tokens_note']})"),
-        ("characters a story", f"{statistics['characters_per_story']:.0f}"),
-        ("words a story", f"{statistics['words_per_story']:.0f}"),
+        ("characters per story", f"{statistics['characters_per_story']:.0f}"),
+        ("words per story", f"{statistics['words_per_story']:.0f}"),
         ("distinct words", f"{statistics['distinct_words']:,}"),
         *((name, f"{share:.0%} of the stories") for name, share in statistics["features"].items()),
-        ("speed", f"{statistics['stories_per_second']:,} stories a second"),
+        ("speed", f"{statistics['stories_per_second']:,} stories/s"),
         ("file", statistics["file"]),
     ]
     return "\n".join(f"{name:20}{value}" for name, value in rows)

@@ -19,8 +19,12 @@ import re
 from functools import cache
 from typing import Any
 
-from memory_mosaics.apps.story_world.words import PHRASES, SYNONYMS
-from memory_mosaics.apps.story_world.world import Person, Place, Roles, Spot, Thing, World
+from memory_mosaics.apps.story_world.world import PACKAGE, Person, Place, Roles, Spot, Thing, World
+from memory_mosaics.text.word_lists import read_sections
+
+PHRASES: dict[str, list[str]] = {}  # by kind of event
+for _name in ("common", "traits", "morals", "details", "things", "owners", "friends", "games", "journeys", "days"):
+    PHRASES |= read_sections(PACKAGE, f"data/phrases/{_name}.txt")
 
 PRONOUNS = {"he": ("she", "he"), "him": ("her", "him"), "his": ("her", "his"), "himself": ("herself", "himself")}
 PRONOUN_OF = {"": "he", "obj": "him", "pos": "his"}
@@ -28,7 +32,8 @@ SENTENCE_ENDS = (". ", "! ", "? ")
 OPEN, CLOSE = "\x01", "\x02"  # around the answer of a probe until the text is whole
 
 Parts = tuple[Any, ...]  # strings, slots (role, form, capital, probe), lists of alternatives: strings or Parts
-_ALTERNATIVES = {synonyms[0]: synonyms for synonyms in SYNONYMS}
+_SYNONYMS = (line.split("|") for line in read_sections(PACKAGE, "data/synonyms.txt")["synonyms"])
+_ALTERNATIVES = {synonyms[0]: synonyms for synonyms in _SYNONYMS}
 _SYNONYM = re.compile(r"\b(" + "|".join(sorted(_ALTERNATIVES, key=len, reverse=True)) + r")\b")
 
 
@@ -102,8 +107,8 @@ def _marked(text: str, what: Any) -> str:
 class Narrator:
     """Narrates one story: keeps track of who and what was mentioned where, and so what to call it now."""
 
-    def __init__(self, world: World, people: list[Person], *, dialogue: bool):
-        self.trace, self.random, self.people, self.dialogue = world.trace, world.random, people, dialogue
+    def __init__(self, world: World, *, dialogue: bool):
+        self.trace, self.random, self.people, self.dialogue = world.trace, world.random, world.people, dialogue
         self.sentence = 0
         self.last: dict[str, int] = {}  # the phrase that an event of this kind had
 

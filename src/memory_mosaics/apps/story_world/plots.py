@@ -23,45 +23,52 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
-from memory_mosaics.apps.story_world.cast import StoryWorld
-from memory_mosaics.apps.story_world.words import PLOTS as TEXTS
-from memory_mosaics.apps.story_world.words import table, words
-from memory_mosaics.apps.story_world.world import ACTIONS, Person, Roles
+from memory_mosaics.apps.story_world.world import ACTIONS, COLOURS, PACKAGE, Person, Roles, World, table, words
+from memory_mosaics.text.word_lists import read_sections
 
-Value = Callable[[StoryWorld], Any]
+Value = Callable[[World], Any]
 DAYS, MADE_OF = words("days"), table("made of")
 TROUBLES = ("thorn", "bush", "back", "thirst", "wet")
 WORKS = {"stick": 0.7, "helper": 1.0, "climb": 0.5, "friend": 0.5, "wait": 0.3, "shake": 0.3}  # with this probability
+DETAILS = {kind: words(section) for kind, (section, _) in table("details").items()}
+RECALLED = {
+    when: [kind for kind, (_, then) in table("details").items() if then == when]
+    for when in ("trouble", "home", "away", "well")
+}
+TROUBLE, ARRIVALS = set(words("troubling events")), set(words("arrivals"))
+MOST_EVENTS = 17  # in a story that still has room for more
+SIGHTS, DOING, CLOTHES = words("sight looks"), words("what they do"), words("clothes")
+SMALL, LARGE = ((words(f"{size} animals"), words(f"where {size} animals are")) for size in ("small", "large"))
 
 # Scenes
 
 
-def open_story(w: StoryWorld, _: str, __: Roles) -> None:
+def open_story(w: World, _: str, __: Roles) -> None:
     """Who the hero is."""
     w.play("open", x=w.pick(DAYS))
     if w.chance(0.65):
         w.play(f"trait_{w.hero.trait}")
 
 
-def introduce_pet(w: StoryWorld, _: str, roles: Roles) -> None:
+def introduce_pet(w: World, _: str, roles: Roles) -> None:
     """The hero's pet; among talking animals, a little brother or sister."""
     w.event("meet_sibling" if w.wild else "meet_pet", roles)
 
 
-def own(w: StoryWorld, _: str, __: Roles) -> None:
+def own(w: World, _: str, __: Roles) -> None:
     """The hero has a thing and loves it."""
     w.play("set a has o")
     w.play("gift_before b=e" if w.chance(0.4) else "own")
 
 
-def detour(w: StoryWorld, _: str, roles: Roles) -> None:
+def detour(w: World, _: str, roles: Roles) -> None:
     """Something small that may happen on the way, without consequence."""
     if w.chance(0.6):
         seen = [f"see_{flag}" for flag in "TWO" if flag in roles["p"].has] or ["see_any"]
         w.event(w.pick(seen), roles)
 
 
-def good_deed(w: StoryWorld, _: str = "", __: Roles | None = None) -> bool:
+def good_deed(w: World, _: str = "", __: Roles | None = None) -> bool:
     """Somebody on the way needs help; whether the hero helps, or has no time for it."""
     w.bind(d=w.stranger())
     trouble = w.pick(TROUBLES)
@@ -71,7 +78,7 @@ def good_deed(w: StoryWorld, _: str = "", __: Roles | None = None) -> bool:
     return not selfish
 
 
-def freed(w: StoryWorld) -> bool:
+def freed(w: World) -> bool:
     """Try one way after another to get a thing from a tree or out of the water; whether one of them works."""
     high, helped = w.roles["high"], w.roles["helped"]
     ways = ["jump", "shake", "friend"] if high else ["reach", "friend", "wait"]
@@ -95,7 +102,7 @@ def freed(w: StoryWorld) -> bool:
     return False
 
 
-def close_story(w: StoryWorld, role: str, roles: Roles) -> None:
+def close_story(w: World, role: str, roles: Roles) -> None:
     """The last feelings, with a friend who is there or about a thing, and the moral where there is one to draw."""
     well, what = w.ends_well(), roles.get(role)
     kind = "end_well" if well else "end_badly"
@@ -112,7 +119,7 @@ def close_story(w: StoryWorld, role: str, roles: Roles) -> None:
 # What plots are written with
 
 
-def assign(w: StoryWorld, text: str, _: Roles) -> None:
+def assign(w: World, text: str, _: Roles) -> None:
     """`o thing e`: what is drawn takes the role, or who or what has another role, or the truth of a condition."""
     role, value = _assignment(text)
     drawn = value(w)  # which may bind roles, too
@@ -128,7 +135,7 @@ def _assignment(text: str) -> tuple[str, Value]:
     return role, _condition(" ".join([name, *arguments]))
 
 
-def substitute(w: StoryWorld, step: str, roles: Roles) -> None:
+def substitute(w: World, step: str, roles: Roles) -> None:
     """`skill_$skill`: a step with a word that has a role."""
     w.play(re.sub(r"\$(\w+)", lambda found: roles[found[1]], step))
 
@@ -139,7 +146,7 @@ def _condition(text: str) -> Value:
     if len(alternatives) == len(alternatives[0]) == 1:
         return alternatives[0][0]
 
-    def true(w: StoryWorld) -> bool:  # any(all(...)), which would take twice as long
+    def true(w: World) -> bool:  # any(all(...)), which would take twice as long
         for each in alternatives:
             for clause in each:
                 if not clause(w):
@@ -175,9 +182,9 @@ def _check(words: list[str]) -> Value:
 
 
 DRAWS: dict[str, Callable[..., Any]] = {
-    "thing": StoryWorld.thing, "place": StoryWorld.place, "spot": StoryWorld.spot, "pet": StoryWorld.pet,
-    "stranger": StoryWorld.stranger, "child": StoryWorld.child, "playmate": StoryWorld.playmate,
-    "neighbour": StoryWorld.neighbour,
+    "thing": World.thing, "place": World.place, "spot": World.spot, "pet": World.pet,
+    "stranger": World.stranger, "child": World.child, "playmate": World.playmate,
+    "neighbour": World.neighbour,
     "named": lambda w, *noun: w.named_thing(*(part.strip() for part in " ".join(noun).split(" in "))),
     "pick": lambda w, *options: w.pick(options), "text": lambda w, text: text,
     "any": lambda w, section: w.pick(words(section)), "unused": lambda w, section: w.unused(words(section)),
@@ -185,7 +192,7 @@ DRAWS: dict[str, Callable[..., Any]] = {
     "part": lambda w, role, number: MADE_OF[w.roles[role].noun][int(number) - 1],
 }  # fmt: skip
 CONDITIONS: dict[str, Value] = {
-    "well": StoryWorld.ends_well, "good_deed": good_deed, "freed": freed,
+    "well": World.ends_well, "good_deed": good_deed, "freed": freed,
 }  # fmt: skip
 ACTIONS |= {
     "begin": open_story, "introduce_pet": introduce_pet, "owns": own, "detour": detour, "good_deed": good_deed,
@@ -209,7 +216,7 @@ def _read(lines: list[str], indent: str = "") -> list[Any]:
     return block
 
 
-def _play(block: list[Any], w: StoryWorld) -> None:
+def _play(block: list[Any], w: World) -> None:
     for part in block:
         if type(part) is str:
             w.play(part)
@@ -220,6 +227,48 @@ def _play(block: list[Any], w: StoryWorld) -> None:
                 break
 
 
-PLOTS: dict[str, Callable[[StoryWorld], None]] = {
-    name: partial(_play, _read([*lines])) for name, lines in TEXTS.items()
+PLOTS: dict[str, Callable[[World], None]] = {
+    name: partial(_play, _read([*lines])) for name, lines in read_sections(PACKAGE, "data/plots.txt").items()
 }
+
+
+def add_details(w: World) -> None:
+    """Put details and what is seen on the way into the trace of a story, as far as it leaves room for them."""
+    trace = w.trace
+    room = MOST_EVENTS - sum(1 for kind, _ in trace if kind)
+    arrivals = [at for at, (kind, _) in enumerate(trace) if kind in ARRIVALS]
+    if room > 0 and arrivals and w.chance(0.6):
+        trace.insert(w.pick(arrivals) + 1, ("sight", {"a": w.hero, "x": _sight(w)}))
+        room -= 1
+    end = next(at for at, (kind, _) in enumerate(trace) if kind.startswith("end_"))
+    troubles = [at for at, (kind, _) in enumerate(trace) if kind in TROUBLE]
+    introduced = []
+    if room >= 2 and w.chance(0.6):
+        when = "well" if w.ends_well() and w.chance(0.2) else ("home" if w.hero.where is w.home else "away")
+        introduced.append(_recall(w, when, end))
+        room -= 2
+    if room >= 2 and troubles and w.chance(0.8):
+        introduced.append(_recall(w, "trouble", w.pick(troubles) + 1))
+        room -= 2
+    first = 2 if trace[1][0].startswith("trait_") else 1
+    trace[first:first] = introduced
+    meeting = next((at for at, (kind, _) in enumerate(trace) if kind == "meet_friend"), None)
+    if room >= 2 and meeting is not None and any(kind.endswith("_two") for kind, _ in trace[-2:]) and w.chance(0.5):
+        roles = {"b": w.friend, "x": w.pick(COLOURS), "y": w.pick(CLOTHES)}
+        trace.insert(meeting + 1, ("has_wear", roles))
+        trace.insert(len(trace) - (1 if trace[-1][0].endswith("_two") else 2), ("recall_wear", roles))
+
+
+def _sight(w: World) -> str:
+    """Something small to be seen by the way."""
+    animals, where = SMALL if w.chance(0.6) else LARGE
+    text = f"{w.pick(SIGHTS)} {w.pick(animals)} {w.pick(where)}"
+    return f"{text}, {w.pick(DOING)}" if w.chance(0.3) else text
+
+
+def _recall(w: World, when: str, at: int) -> tuple[str, Roles]:
+    """Put the return of a detail into the trace, and give the event that tells it first."""
+    kind = w.pick(RECALLED[when])
+    roles = {"a": w.hero, "x": w.pick(DETAILS[kind])}
+    w.trace.insert(at, (f"recall_{kind}", roles))
+    return f"has_{kind.partition('_')[0]}", roles

@@ -21,58 +21,117 @@ The trace of events is what is narrated. A want is a condition, too: it decides 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from random import Random
 from typing import Any
 
-from memory_mosaics.apps.story_world.words import RULES
+from memory_mosaics.text.word_lists import BOYS, GIRLS, items, read_sections
 
+PACKAGE = "memory_mosaics.apps.story_world"
 Roles = dict[str, Any]
 Clause = tuple[bool, str, str, str]  # truth, subject, verb, object
 Action = Callable[[Any, str, Roles], None]
+_WORDS = read_sections(PACKAGE, "data/words.txt")
 
 
+@cache
+def words(section: str) -> list[str]:
+    """The items of a section of words.txt; with `+` between two lists, one of the first and one of the second each."""
+    lines = _WORDS[section]
+    if "+" not in lines:
+        return items(lines)
+    at = lines.index("+")
+    return [f"{first} {second}" for first in items(lines[:at]) for second in items(lines[at + 1 :])]
+
+
+def table(section: str) -> dict[str, list[str]]:
+    """A section of lines `key: values`."""
+    pairs = (line.split(":") for line in _WORDS[section])
+    return {key: items([values]) for key, values in pairs}
+
+
+def attributes(section: str) -> dict[str, str]:
+    """A section of items `key: value`."""
+    pairs = (item.split(":") for item in words(section))
+    return {key: value.strip() for key, value in pairs}
+
+
+TRAITS = [kind.removeprefix("trait_") for kind in read_sections(PACKAGE, "data/phrases/traits.txt")]
+COLOURS, THINGS = words("colours"), attributes("things")
+ANIMALS, STRANGERS, STRANGER_LOOKS = words("animals"), words("strangers"), words("stranger looks")
+SURNAMES, JOBS, JOBS_OF_MEN = words("surnames"), words("jobs"), words("jobs of men")
+PETS = list(table("pets").items())
+ELDERS = [(name, pronoun == ["he"]) for name, pronoun in table("elders").items()]
+RELATIONS = words("relations")
+LOOKS, FRUIT_LOOKS, BAKED_LOOKS = words("looks"), words("fruit looks"), words("baked looks")
+THINGS_THAT = {flag: [noun for noun, can in THINGS.items() if flag in can] for flag in "bekrnwhtsv"}
+THINGS_THAT["baked"] = [noun for noun, can in THINGS.items() if can == "e"]
+THINGS_THAT["keep"] = [noun for noun, can in THINGS.items() if "e" not in can]
+PLACES = [(name, *value.split()) for name, value in attributes("places").items()]
+PLACES_WITH = {
+    region + flag: [place for place in PLACES if region in place[2] and flag in place[2]]
+    for region in "tw"
+    for flag in "TWOI"
+}
+PLACES_WITH |= {region: [place for place in PLACES if region in place[2] and "I" not in place[2]] for region in "tw"}
+CONTAINERS = table("containers")
+SPOTS = {("inside", ""): words("spots inside"), ("outside", ""): words("spots outside")}
+SPOTS |= {(side, "big"): [tail for tail in tails if tail.split()[0] not in ("under", "on")]
+          for (side, _), tails in SPOTS.items()}  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
 class Place:
-    """A place and how to say that somebody is there."""
+    """A place, its preposition ("at", "in"), and flags for what it has: see data/words.txt. Home has no name."""
 
-    __slots__ = ("at", "has", "name", "to")
+    name: str
+    preposition: str
+    has: str
 
-    def __init__(self, name: str, preposition: str, has: str):
-        self.name, self.has = name, has
-        self.at = f"{preposition} {name}" if name else preposition
-        self.to = f"to {name}" if name else "home"
+    @property
+    def at(self) -> str:
+        return f"{self.preposition} {self.name}".strip()
+
+    @property
+    def to(self) -> str:
+        return f"to {self.name}" if self.name else "home"
 
 
+@dataclass(slots=True, eq=False)
 class Spot:
-    """A hiding spot: in the blue box under the bed."""
+    """A hiding spot: in the blue box (core) under the bed (tail)."""
 
-    __slots__ = ("core", "tail")
-
-    def __init__(self, core: str, tail: str):
-        self.core, self.tail = core, tail
+    core: str
+    tail: str
 
 
+@dataclass(slots=True, eq=False)
 class Person:
     """Anybody who can want something: a child, a parent, a pet, a talking animal."""
 
-    __slots__ = ("he", "introduced", "kind", "mentioned", "mood", "name", "pronouns", "relation", "trait", "where")
+    name: str
+    he: bool
+    kind: str
+    relation: str = ""
+    trait: str = ""
+    mood: str = ""
+    where: Place | Spot | None = None
+    introduced: bool = False  # for narration, as the sentence of the last mention and the pronouns since the name
+    mentioned: int = -9
+    pronouns: int = 0
 
-    def __init__(self, name: str, *, he: bool, kind: str, relation: str = "", trait: str = ""):
-        self.name, self.he, self.kind, self.relation, self.trait = name, he, kind, relation, trait
-        self.mood = ""
-        self.where: Place | Spot | None = None
-        self.introduced, self.mentioned, self.pronouns = False, -9, 0  # for narration: last sentence, pronouns in a row
 
-
+@dataclass(slots=True, eq=False)
 class Thing:
     """A thing: what it is called, how it looks, what can happen to it, where it is and in which state."""
 
-    __slots__ = ("adjective", "can", "introduced", "noun", "state", "where")
-
-    def __init__(self, noun: str, adjective: str, can: str):
-        self.noun, self.adjective, self.can = noun, adjective, can
-        self.state, self.introduced = "whole", False
-        self.where: Person | Place | Spot | None = None
+    noun: str
+    adjective: str
+    can: str
+    state: str = "whole"
+    introduced: bool = False
+    where: Person | Place | Spot | None = None
 
 
 @cache
@@ -85,11 +144,15 @@ def parse(conditions: str) -> list[Clause]:
     return parsed
 
 
-_RULES = {kind: (parse(needs), parse(makes)) for kind, (needs, makes) in RULES.items()}
+_LINES = (line for lines in read_sections(PACKAGE, "data/rules.txt").values() for line in lines)
+RULES = {kind: rule.split("->") for kind, rule in (line.split(":") for line in _LINES)}  # what events need and make
 
 
 class World:
-    """The state of a story and the trace of what happened in it."""
+    """The state of a story, the trace of what happened in it, and whom and what it has drawn.
+
+    Every story has a hero, a friend, somebody older and a home; a plot draws whatever else it needs.
+    """
 
     def __init__(self, rng: Random):
         self.random = rng.random
@@ -100,6 +163,27 @@ class World:
         self.features: set[str] = set()
         self.planted: dict[str, int] = {}
         self.lesson = ""
+        self.people: list[Person] = []
+        self.used: set[str] = set()  # names, nouns, places: everything in a story is told apart by its noun
+        self.wild = self.chance(0.3)
+        self.home = Place("", "at home", "I")
+        he = self.chance(0.5)
+        kind = self.pick(ANIMALS) if self.wild else ("boy" if he else "girl")
+        self.used.add(kind)
+        self.hero = self._person(self._name(he), he=he, kind=kind)
+        self.hero.trait = self.pick(TRAITS)
+        he = self.chance(0.5)
+        if self.wild:
+            self.friend = self._person(self._name(he), he=he, kind=self.unused(ANIMALS))
+            self.friend.relation = f"friend {self.friend.name} the {self.friend.kind}"
+        else:
+            self.friend = self._person(self._name(he), he=he, kind="boy" if he else "girl")
+            self.friend.relation = f"{self.pick(RELATIONS)} {self.friend.name}"
+        self.friend.trait = self.pick(TRAITS)
+        name, he = self.pick(ELDERS)
+        self.elder = self._person(name, he=he, kind="man" if he else "woman", relation=name.lower())
+        self.elder.where = self.hero.where = self.friend.where = self.home
+        self.bind(a=self.hero, b=self.friend, e=self.elder, h=self.home)
 
     def pick(self, options: Any) -> Any:
         """One of them, at random."""
@@ -127,12 +211,10 @@ class World:
 
     def event(self, kind: str, roles: Roles) -> None:
         """The event happens: its conditions hold, its effects hold from now on, and it will be narrated."""
-        needs, makes = _RULES.get(kind, ((), ()))
-        for truth, subject, verb, object in needs:
-            held = self._true(verb, roles, subject, object)
-            assert held == truth, f"{kind} needs {subject} {verb} {object}"
-        for truth, subject, verb, object in makes:
-            self._make(truth, verb, roles[subject], object, roles)
+        needs, makes = RULES.get(kind, ("", ""))
+        for truth, subject, verb, object in parse(needs):
+            assert self._true(verb, roles, subject, object) == truth, f"{kind} needs {subject} {verb} {object}"
+        self.set(makes, roles)
         self.trace.append((kind, roles))
 
     def holds(self, conditions: str, roles: Roles) -> bool:
@@ -156,24 +238,22 @@ class World:
             return who.mood == object
         return (verb, who, roles[object]) in self.facts
 
-    def _make(self, truth: bool, verb: str, who: Any, object: str, roles: Roles) -> None:
-        if verb == "has":
-            roles[object].where = who if truth else None
-        elif verb == "at":
-            who.where = roles[object] if truth else None
-        elif verb == "is":
-            who.state = object
-        elif verb == "feels":
-            who.mood = object
-        elif truth:
-            self.facts.add((verb, who, roles[object]))
-        else:
-            self.facts.discard((verb, who, roles[object]))
-
     def set(self, effects: str, roles: Roles) -> None:
-        """Change the state without an event, for how things are before the story begins."""
+        """Make the effects true, of an event or before the story begins."""
         for truth, subject, verb, object in parse(effects):
-            self._make(truth, verb, roles[subject], object, roles)
+            who = roles[subject]
+            if verb == "has":
+                roles[object].where = who if truth else None
+            elif verb == "at":
+                who.where = roles[object] if truth else None
+            elif verb == "is":
+                who.state = object
+            elif verb == "feels":
+                who.mood = object
+            elif truth:
+                self.facts.add((verb, who, roles[object]))
+            else:
+                self.facts.discard((verb, who, roles[object]))
 
     def want(self, conditions: str, roles: Roles) -> None:
         """What the story is about: if one want is not fulfilled in the final state, the ending is bad."""
@@ -199,6 +279,92 @@ class World:
     def feature(self, name: str, _: Roles) -> None:
         """What has just happened gives the story a feature, such as Twist."""
         self.features.add(name)
+
+    def unused(self, options: list[str]) -> str:
+        """One that the story does not use yet."""
+        while (word := self.pick(options)) in self.used:
+            pass
+        self.used.add(word)
+        return word
+
+    def _name(self, he: bool) -> str:
+        return self.unused(BOYS if he else GIRLS)
+
+    def _person(self, name: str, *, he: bool, kind: str, relation: str = "") -> Person:
+        person = Person(name, he=he, kind=kind, relation=relation)
+        self.people.append(person)
+        return person
+
+    def pet(self) -> Person:
+        """A pet of the hero; among talking animals, a little brother or sister."""
+        he = self.chance(0.5)
+        if self.wild:
+            pet = self._person(self._name(he), he=he, kind=self.hero.kind)
+            pet.relation = f"little {'brother' if he else 'sister'} {pet.name}"
+        else:
+            kind, names = self.pick(PETS)
+            pet = self._person(self.unused(names), he=he, kind=self.unused([kind]))
+            pet.relation = f"{kind} {pet.name}"
+        pet.where = self.home
+        return pet
+
+    def stranger(self) -> Person:
+        """An animal met on the way."""
+        he = self.chance(0.5)
+        size = self.pick(STRANGER_LOOKS)
+        return self._person(self._name(he), he=he, kind=f"{size} {self.unused(STRANGERS)}")
+
+    def child(self) -> Person:
+        """Somebody of the hero's own age whom the hero does not know yet."""
+        he = self.chance(0.5)
+        kind = self.unused(ANIMALS) if self.wild else ("boy" if he else "girl")
+        return self._person(self._name(he), he=he, kind=kind)
+
+    def playmate(self) -> Person:
+        """One more friend of the hero."""
+        child = self.child()
+        child.relation = f"friend {child.name}" + (f" the {child.kind}" if self.wild else "")
+        return child
+
+    def neighbour(self) -> Person:
+        """A grown-up with a job, known to everybody."""
+        he = self.chance(0.5)
+        job = self.unused(JOBS)
+        he = he or job in JOBS_OF_MEN
+        name = ("Mr. " if he else "Mrs. ") + self.unused(SURNAMES)
+        return self._person(name, he=he, kind="man" if he else "woman", relation=f"={name} the {job}")
+
+    def thing(self, flag: str, also: str = "") -> Thing:
+        """A thing with which something can happen, and perhaps something else, too: see data/words.txt."""
+        while True:
+            noun = self.unused(THINGS_THAT[flag])
+            can = THINGS[noun]
+            if "e" in can:
+                adjective = self.pick(FRUIT_LOOKS if "j" in can else BAKED_LOOKS)
+            else:
+                adjective = self.pick(COLOURS) if self.chance(0.75) else self.pick(LOOKS)
+            if also in can:
+                return Thing(noun, adjective, can)
+
+    def named_thing(self, noun: str, looks: str) -> Thing:
+        """A certain kind of thing that looks like one of a section of data/words.txt."""
+        self.used.add(noun)
+        return Thing(noun, self.pick(words(looks)), "")
+
+    def place(self, has: str = "") -> Place:
+        """A place out of doors, or one that has trees, water, wind or walls."""
+        options = PLACES_WITH[("w" if self.wild else "t") + has]
+        while True:
+            name, at, flags = self.pick(options)
+            if name not in self.used:
+                self.used.add(name)
+                return Place(name, at, flags)
+
+    def spot(self, side: str, fit: str = "") -> Spot:
+        """A spot in the house or outside: any, one `big` enough for a child, with a `lock`, or with `earth` in it."""
+        container = self.unused(CONTAINERS[f"{side} {fit}".strip()])
+        tails = SPOTS[side, "big" if fit == "big" else ""]
+        return Spot(f"{self.pick(COLOURS)} {container}", self.unused(tails))
 
 
 ACTIONS: dict[str, Action] = {
