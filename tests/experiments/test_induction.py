@@ -9,9 +9,9 @@ from memory_mosaics.errors import UserError
 from memory_mosaics.experiments import figures, induction
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.results import write
-from memory_mosaics.tasks.induction import InductionTask
+from memory_mosaics.tasks.induction import InductionData
 
-TINY = InductionTask(vocabulary=16, length=64, triggers=3, fixed_triggers=True, entropy=1.6)
+TINY = InductionData(vocabulary=16, length=64, triggers=3, fixed_triggers=True, entropy=1.6)
 NAMES = ["memory", "transformer-1", "transformer-1-shifted", "transformer-2"]
 
 
@@ -68,9 +68,9 @@ def test_the_rules_bound_the_task(finished):
 
 def test_all_models_read_the_same_batches_in_the_same_order(tmp_path, monkeypatch):
     asked = []
-    original = InductionTask.batch
+    original = InductionData.batch
     monkeypatch.setattr(
-        InductionTask, "batch", lambda *args, **where: asked.append(where["step"]) or original(*args, **where)
+        InductionData, "batch", lambda *args, **where: asked.append(where["step"]) or original(*args, **where)
     )
     run(tmp_path, steps=3)
     assert asked[0] > 1_000_000  # the held-out batch
@@ -92,14 +92,14 @@ def test_a_run_leaves_the_random_state_alone(tmp_path):
 
 def test_ctrl_c_keeps_what_is_finished(tmp_path, monkeypatch, capsys):
     calls = iter(range(1000))
-    original = InductionTask.batch
+    original = InductionData.batch
 
     def batch(*args, **where):
         if where["step"] < 1_000_000 and next(calls) == 7:  # five steps of the first model, two of the second
             raise KeyboardInterrupt
         return original(*args, **where)
 
-    monkeypatch.setattr(InductionTask, "batch", batch)
+    monkeypatch.setattr(InductionData, "batch", batch)
     results = run(tmp_path, steps=5)
     assert results["interrupted"] is True
     assert json.loads((tmp_path / "results.json").read_text()) == results
@@ -146,7 +146,7 @@ def test_measure_against_a_count_by_hand():
         ({"step_size": 0.0}, "step_size must be more than 0, not 0.0"),
         ({"seed": -1}, "seed must be 0 or more, not -1"),
         ({"width": 30}, "width 30 does not split into 4 heads"),
-        ({"task": InductionTask(triggers=0)}, "no trigger of this task occurs twice"),
+        ({"task": InductionData(triggers=0)}, "no trigger of this task occurs twice"),
     ],
 )
 def test_a_wrong_argument_is_named_before_anything_is_written(tmp_path, change, message):

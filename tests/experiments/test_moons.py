@@ -19,9 +19,9 @@ from memory_mosaics.experiments.moons import (
     train,
     weights,
 )
-from memory_mosaics.tasks.moons import MoonNetworkConfig, MoonsTask
+from memory_mosaics.tasks.moons import MoonNetworkConfig, MoonsData
 
-TASK = MoonsTask()
+TASK = MoonsData()
 PERIODS, LCM = TASK.validation.periods, TASK.validation.lcm
 
 

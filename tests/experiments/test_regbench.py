@@ -17,7 +17,7 @@ from memory_mosaics.experiments.regbench import Choices, make_grid
 from memory_mosaics.experiments.regbench_models import ARCHITECTURES, ELEVEN
 from memory_mosaics.experiments.runner import Grid, load_packaged, run_trial, work
 from memory_mosaics.runtime import RuntimeConfig
-from memory_mosaics.tasks.regbench import RegBenchTask
+from memory_mosaics.tasks.regbench import RegBenchData
 
 PUBLISHED = load_packaged("regbench_published")["figure_9"]
 
@@ -364,7 +364,7 @@ def test_another_setup_in_the_folder_is_refused(finished):
 
 
 def test_the_languages_of_a_small_set_are_the_first_of_a_larger():
-    small, large = (RegBenchTask(environments=number, held_out=2).sequences("train") for number in (3, 5))
+    small, large = (RegBenchData(environments=number, held_out=2).sequences("train") for number in (3, 5))
     length = small.tokens.shape[1]
     assert (large.tokens[:3, :length] == small.tokens).all()
 

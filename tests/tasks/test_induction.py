@@ -6,10 +6,10 @@ import torch
 
 from counting import calls
 from memory_mosaics.errors import UserError
-from memory_mosaics.tasks.induction import InductionTask, MarkovChain
+from memory_mosaics.tasks.induction import InductionData, MarkovChain
 
-TASK = InductionTask()
-SMALL = InductionTask(vocabulary=12, length=40, triggers=3, entropy=1.3)
+TASK = InductionData()
+SMALL = InductionData(vocabulary=12, length=40, triggers=3, entropy=1.3)
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +38,8 @@ def test_targets_are_the_inputs_one_step_later(batch):
 
 def test_counted_marks_a_trigger_from_its_second_time_on(monkeypatch):
     drawn = {}
-    original = InductionTask._outputs
-    monkeypatch.setattr(InductionTask, "_outputs", lambda *args: drawn.setdefault("table", original(*args)))
+    original = InductionData._outputs
+    monkeypatch.setattr(InductionData, "_outputs", lambda *args: drawn.setdefault("table", original(*args)))
     batch = SMALL.batch(50, seed=0, step=0)
     for row, outputs in enumerate(drawn["table"].tolist()):
         triggers = {token: output for token, output in enumerate(outputs) if output >= 0}
@@ -69,7 +69,7 @@ def test_outputs_are_uniform_over_the_vocabulary():
 
 
 def test_triggers_are_drawn_by_frequency_without_replacement():
-    one = InductionTask(triggers=1)
+    one = InductionData(triggers=1)
     counts = (one._outputs(np.random.default_rng(0), 50_000) >= 0).sum(axis=0)
     expected = 50_000 * one.chain.unigram
     assert ((counts - expected) ** 2 / expected).sum() < 110
@@ -77,14 +77,14 @@ def test_triggers_are_drawn_by_frequency_without_replacement():
 
 
 def test_fixed_triggers_are_the_most_frequent_tokens():
-    task = InductionTask(fixed_triggers=True)
+    task = InductionData(fixed_triggers=True)
     batch = task.batch(100, seed=0, step=0)
     frequent = set(np.argsort(-task.chain.unigram)[:5].tolist())
     assert set(batch.inputs[batch.counted].tolist()) == frequent
 
 
 def test_without_triggers_tokens_follow_the_chain():
-    task = InductionTask(vocabulary=12, length=100, triggers=0, entropy=1.3)
+    task = InductionData(vocabulary=12, length=100, triggers=0, entropy=1.3)
     batch = task.batch(2000, seed=0, step=0)
     assert not batch.counted.any()
     pairs = torch.zeros(12, 12)

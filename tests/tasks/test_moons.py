@@ -5,12 +5,12 @@ import torch
 from torch.testing import assert_close
 
 from memory_mosaics.errors import UserError
-from memory_mosaics.tasks.moons import MoonsTask
+from memory_mosaics.tasks.moons import MoonsData
 
 
 @pytest.mark.parametrize("moons", [1, 2, 3, 4])
 def test_systems_return_and_fit(moons):
-    task = MoonsTask(moons=moons)
+    task = MoonsData(moons=moons)
     assert len(task.systems) == max(2, math.ceil(math.comb(7, moons) / 4))
     for system in task.systems:
         assert len(system.periods) == moons
@@ -21,13 +21,13 @@ def test_systems_return_and_fit(moons):
 
 def test_no_other_set_of_three_repeats_sooner():
     """In halves: the nine smallest common multiples of three different numbers from 1 to 7 are at most 12."""
-    ratios = [system.lcm // math.gcd(*system.periods) for system in MoonsTask().systems]
+    ratios = [system.lcm // math.gcd(*system.periods) for system in MoonsData().systems]
     assert max(ratios) <= 12
     assert len(ratios) == 9
 
 
 def test_validation_is_never_trained_on():
-    task = MoonsTask()
+    task = MoonsData()
     assert (task.validation.periods, task.validation.lcm) == ((44, 66, 88), 264)
     assert task.validation not in task.training
     seen = {
@@ -44,7 +44,7 @@ def periods_of(x):
 
 
 def test_every_moon_turns_evenly_on_its_circle_and_returns():
-    task = MoonsTask()
+    task = MoonsData()
     x = task.sequences(task.validation, 5, seed=0)
     assert x.shape == (5, 800, 6)
     assert_close(x.unflatten(-1, (3, 2)).norm(dim=-1), torch.ones(5, 800, 3))
@@ -56,7 +56,7 @@ def test_every_moon_turns_evenly_on_its_circle_and_returns():
 
 
 def test_any_moon_may_be_the_slowest():
-    task = MoonsTask()
+    task = MoonsData()
     slowest = {
         max(range(3), key=periods_of(task.batch(1, seed=0, step=step).inputs[0]).__getitem__) for step in range(40)
     }
@@ -64,7 +64,7 @@ def test_any_moon_may_be_the_slowest():
 
 
 def test_a_batch_is_a_function_of_seed_and_step():
-    task = MoonsTask()
+    task = MoonsData()
     one, same, other = (task.batch(3, seed=1, step=step) for step in (5, 5, 6))
     assert_close(one.inputs, same.inputs)
     assert not torch.allclose(one.inputs, other.inputs)
@@ -77,11 +77,11 @@ def test_a_batch_is_a_function_of_seed_and_step():
 )
 def test_what_cannot_be_is_refused(arguments, message):
     with pytest.raises(UserError, match=message):
-        MoonsTask(**arguments)
+        MoonsData(**arguments)
 
 
 def test_the_authors_periods_are_the_same_ratios_without_rounding():
-    ours, theirs = MoonsTask(), MoonsTask(integer_periods=False)
+    ours, theirs = MoonsData(), MoonsData(integer_periods=False)
     assert theirs.validation.periods == pytest.approx((44.444, 66.667, 88.889), abs=1e-3)
     assert theirs.validation.lcm == pytest.approx(800 / 3)
     assert len(theirs.training) == len(ours.training)

@@ -36,14 +36,14 @@ from memory_mosaics.memory import ContextualMemoryConfig
 from memory_mosaics.mixers.attention import AttentionConfig, LearnedPositionsConfig
 from memory_mosaics.ops.recall import recall
 from memory_mosaics.runtime import RuntimeConfig, check_memory
-from memory_mosaics.tasks.induction import HELD_OUT, Induction, InductionTask, measure
+from memory_mosaics.tasks.induction import HELD_OUT, Induction, InductionData, measure
 from memory_mosaics.tasks.task import CountedBatch
 from memory_mosaics.training.config import TaskRun, Training
 from memory_mosaics.training.trainer import Diverged, Trainer
 
 # The triggers are the five most frequent tokens. With random ones a model must also guess, from one occurrence, whether
 # a token is a trigger at all, and even the best guess is at times wrong.
-TASK = InductionTask(fixed_triggers=True)
+TASK = InductionData(fixed_triggers=True)
 HEADS = 4
 LABELS = {
     "memory": "contextual memory, 1 block",
@@ -60,7 +60,7 @@ RULES = {
 def run(
     out: Path = Path("runs/induction"),
     *,
-    task: InductionTask = TASK,
+    task: InductionData = TASK,
     steps: int = 600,
     batch_size: int = 32,
     width: int = 128,
@@ -114,7 +114,7 @@ def run(
     return results
 
 
-def check(settings: dict[str, Any], task: InductionTask) -> CountedBatch:
+def check(settings: dict[str, Any], task: InductionData) -> CountedBatch:
     """The held-out sequences, once everything that is asked for makes sense."""
     for name, value in settings.items():
         if value < 0 or (value == 0 and name != "seed"):
@@ -134,7 +134,7 @@ def check(settings: dict[str, Any], task: InductionTask) -> CountedBatch:
     return held_out
 
 
-def models(task: InductionTask, *, width: int) -> dict[str, LanguageModelConfig]:
+def models(task: InductionData, *, width: int) -> dict[str, LanguageModelConfig]:
     """The four models by name."""
     memory = LanguageModelConfig(
         vocabulary=task.vocabulary,
@@ -159,7 +159,7 @@ def models(task: InductionTask, *, width: int) -> dict[str, LanguageModelConfig]
 def train(
     name: str,
     config: LanguageModelConfig,
-    task: InductionTask,
+    task: InductionData,
     settings: dict[str, Any],
     out: Path,
     *,
@@ -205,7 +205,7 @@ def train(
     return {"curve": curve, "parameters": results["parameters"], "final": final, "seconds": seconds}
 
 
-def rules(task: InductionTask, batch: CountedBatch) -> dict[str, Any]:
+def rules(task: InductionData, batch: CountedBatch) -> dict[str, Any]:
     """Two rules that need no training, measured like the models.
 
     The first is a memory with nothing learned: the key is the current token, the value is the next one, and a sharp
@@ -221,7 +221,7 @@ def rules(task: InductionTask, batch: CountedBatch) -> dict[str, Any]:
     }
 
 
-def describe(task: InductionTask, batch: CountedBatch) -> dict[str, float]:
+def describe(task: InductionData, batch: CountedBatch) -> dict[str, float]:
     """What the sequences are like: entropies in nats, and how many positions are counted."""
     unigram = task.chain.unigram
     repeats = batch.counted & (batch.inputs == batch.targets)

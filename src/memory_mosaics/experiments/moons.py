@@ -33,7 +33,7 @@ from memory_mosaics.tasks.moons import (
     MoonNetwork,
     MoonNetworkConfig,
     Moons,
-    MoonsTask,
+    MoonsData,
     System,
     shortest,
 )
@@ -87,7 +87,7 @@ def run(
     check_range(1, 100_000, sequences=sequences)
     check_range(1, MAX_SIZE, steps=steps)
     check_range(0, MAX_SEED, seed=seed)
-    task = MoonsTask(moons=moons, length=max(800, 4 * shortest(moons)), integer_periods=integer_periods)
+    task = MoonsData(moons=moons, length=max(800, 4 * shortest(moons)), integer_periods=integer_periods)
     for count in heads:
         MoonNetworkConfig(moons=moons, heads=count)
     figures.check()
@@ -178,7 +178,7 @@ def pick(net: MoonNetwork, copy: int) -> MoonNetwork:
 
 
 def train(
-    task: MoonsTask, out: Path, *, heads: int, seeds: int, steps: int = 500, seed: int = 0
+    task: MoonsData, out: Path, *, heads: int, seeds: int, steps: int = 500, seed: int = 0
 ) -> tuple[MoonNetwork, list[list[int | float]]] | None:
     """`seeds` networks side by side, each with initial values and sequences of its own; and the loss of each at times.
 
@@ -253,7 +253,7 @@ def errors_ahead(
     return torch.stack(found), torch.stack(predicted)
 
 
-def error_curve(net: MoonNetwork, task: MoonsTask, system: System, sequences: int, longest: int) -> list[float]:
+def error_curve(net: MoonNetwork, task: MoonsData, system: System, sequences: int, longest: int) -> list[float]:
     """Mean error of 25 steps beyond contexts of 1 .. longest observations, over many sequences of one system."""
     x = task.sequences(system, sequences, seed=2**20)[:, : longest + AHEAD]
     bar = tqdm(x.split(16), desc="measuring", leave=False, disable=None)
@@ -282,7 +282,7 @@ def window(periods: Sequence[int | float], lcm: int | float) -> tuple[int, int]:
     return first, last if first < last else first + 50
 
 
-def judge(net: MoonNetwork, task: MoonsTask, *, heads: int, seeds: int, sequences: int = 8) -> list[dict[str, Any]]:
+def judge(net: MoonNetwork, task: MoonsData, *, heads: int, seeds: int, sequences: int = 8) -> list[dict[str, Any]]:
     """Every seed on the validation system, between the return of the slowest moon and that of the system."""
     system = task.validation
     first, last = window(system.periods, system.lcm)

@@ -54,8 +54,7 @@ from memory_mosaics.experiments.runner import (
 from memory_mosaics.files import atomic_write, read_json
 from memory_mosaics.results import environment_info, rounded
 from memory_mosaics.runtime import RuntimeConfig, find_device, precision_of
-from memory_mosaics.tasks.regbench import BATCH, RegBench, RegBenchTask
-from memory_mosaics.tasks.regbench_anchors import anchors
+from memory_mosaics.tasks.regbench import BATCH, RegBench, RegBenchData, anchors
 from memory_mosaics.training.config import TaskRun, Training
 from memory_mosaics.training.trainer import Trainer
 
@@ -148,7 +147,7 @@ class Job:
         return Size(blocks=self.blocks, heads=self.heads or 1, width=self.width)
 
     @property
-    def task(self) -> RegBenchTask:
+    def task(self) -> RegBenchData:
         return make_task(self.environments, asdict(self))
 
     @property
@@ -180,10 +179,10 @@ class Job:
         )
 
 
-def make_task(environments: int, common: Settings) -> RegBenchTask:
+def make_task(environments: int, common: Settings) -> RegBenchData:
     """Return the languages of a number of environments."""
     same = {name: common[name] for name in ("held_out", "in_distribution", "distinct")}
-    return RegBenchTask(environments=environments, seed=common["data_seed"], **same)
+    return RegBenchData(environments=environments, seed=common["data_seed"], **same)
 
 
 def run(
@@ -451,10 +450,7 @@ def _anchors(out: Path, common: Settings, environments: int) -> dict[str, dict[s
     except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
         task = make_task(environments, common | {"in_distribution": False})
         found = anchors(task.sequences("test", folder=out / "data"))
-        measured = {
-            name: {"accuracy": rounded(scores.accuracy, 4), "tvd": rounded(scores.tvd, 4)}
-            for name, scores in found.items()
-        }
+        measured = {name: {key: rounded(score, 4) for key, score in scores.items()} for name, scores in found.items()}
         files.write(file, measured)
         return measured
 

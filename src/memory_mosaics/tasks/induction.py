@@ -75,7 +75,7 @@ def _stationary(bigram: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InductionTask:
+class InductionData:
     """What the sequences are like.
 
     Args:
@@ -147,7 +147,7 @@ class Induction(TokenTask):
 
     def __init__(
         self,
-        sequences: InductionTask,
+        sequences: InductionData,
         *,
         batch_size: int,
         steps: int,

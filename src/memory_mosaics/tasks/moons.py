@@ -44,7 +44,7 @@ class System:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MoonsTask:
+class MoonsData:
     """Sequences of `length` observations of systems of `moons` moons.
 
     Args:
@@ -165,7 +165,7 @@ class Moons(Task):
     period count, where every moon has been seen to return.
     """
 
-    def __init__(self, sequences: MoonsTask, *, steps: int, copies: int = 1, seed: int = 0):
+    def __init__(self, sequences: MoonsData, *, steps: int, copies: int = 1, seed: int = 0):
         self.sequences, self.steps, self.copies, self.seed = sequences, steps, copies, seed
         self.batch_size = BATCH_SIZE * copies
         self.repeated = math.ceil(max(system.lcm for system in sequences.training)) + MARGIN

@@ -1,24 +1,29 @@
 """RegBench: does a model learn a new language from its context? Akyürek et al. 2024 (arXiv 2401.12973).
 
-A language is a random automaton (regbench_automata.py). A sequence is 10 to 19 strings of one language, each of 1 to 49
-letters, joined by a separator. There is one sequence a language, and the languages of the test are new. The Memory
-Mosaics paper has the scores in its figure 9, and in table 2 those on new sequences of languages trained on.
+A language is a random automaton. A sequence is 10 to 19 strings of one language, each of 1 to 49 letters, joined by a
+separator. There is one sequence per language, and the languages of the test are new. Figure 9 of the Memory Mosaics
+paper shows the scores, its table 2 those on new sequences of the training languages.
 
     automaton   0: a -> 1, c -> 2     1: b -> 0     2: a -> 1, b -> 0          start in 0
 
     inputs      a  b  c  a  |  c  b  a  b  c  |  c  a  b
-    targets     b  c  a  -  c  b  a  b  c  -  c  a  b  a       where a string ends nothing is to be predicted
-    legal       b ac ab  b ac ab ac  b ac ab ac ab  b ac       what may come next: the truth, each letter as likely
-    counted     x  x  x  x  x  x  x  x  x  x  x  x  x  x       also where the string ends: it could have gone on
+    targets     b  c  a  -  c  b  a  b  c  -  c  a  b  a       no target at the end of a string
+    legal       b ac ab  b ac ab ac  b ac ab ac ab  b ac       what may come next, all equally likely
+    counted     x  x  x  x  x  x  x  x  x  x  x  x  x  x       also at the end of a string, which could continue
 
 Accuracy is the share of positions where the most likely token is a legal one. The distance (TVD) is half the sum of the
 absolute differences of predicted and true probabilities, over all 20 tokens. Both are means over all positions of all
-sequences, the first ones included, so that nobody reaches 1 and 0.
+sequences, also the first, so that no model reaches 1 and 0.
+
+An automaton has at most 12 states and 18 letters. Each state has one to three outgoing letters, equally likely, each
+leading to another state; a string starts in state 0 and may end anywhere. Automata are minimized: equivalent states are
+merged, unreachable ones removed, and the rest numbered breadth first. So two automata are equal as arrays exactly if
+their languages are equal. Shapes: B automata, S = 12 states, A = 18 letters, K strings per automaton, L letters.
 
 Sequence i of a split depends on the seed, the split and i alone: the training languages of a small benchmark are the
-first ones of a larger one, and all sizes share one test. Splits are apart as draws. As in the original nothing is done
-about languages drawn twice (1% of 20,000, nearly all of one or two states). `distinct` draws others in their place:
-then a split depends on those before it too, the test on none.
+first ones of a larger one, and all sizes share one test. Splits are independent draws. As in the original, a language
+may be drawn twice (1% of 20,000, nearly all of one or two states). `distinct` replaces such languages: then a split
+also depends on those drawn before it, and the test on none.
 """
 
 import io
@@ -36,45 +41,169 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.files import atomic_write, read_bytes
 from memory_mosaics.language_model import LanguageModel, without_state
 from memory_mosaics.runtime import CapturedFunction, Runtime
 from memory_mosaics.shapes import Bool, Float, Int
-from memory_mosaics.tasks.regbench_automata import LETTERS, Automata, sample
 from memory_mosaics.tasks.task import EAGER, Batch, CountedBatch, TokenTask
 from memory_mosaics.text.tokenizer import Tokenizer, character_tokenizer
 
-VOCABULARY = "." + LETTERS + "|"  # a token is a place in here: padding, letters, the separator
+STATES = 12
+LETTERS = "abcdefghijklmnopqr"
+A = len(LETTERS)
+MIN_SIZE = 4  # states before minimization, and letters of an alphabet
+MAX_DEGREE = 3  # outgoing letters of a state
+VOCABULARY = "." + LETTERS + "|"  # a token is an index into it: padding, letters, the separator
 PADDING, SEPARATOR = 0, len(VOCABULARY) - 1
-IGNORED = -100  # as a target: neither trained on nor part of a loss
+IGNORED = -100  # a target that is not part of the loss
 STRINGS = (10, 19)  # in a sequence
 LENGTHS = (1, 49)  # letters in a string
-BLOCK = 256  # sequences drawn at a time: part of what a seed means
-MAX_SEQUENCE_BYTES = 1 << 14  # of a stored sequence and its language, with room to spare
-MOST = 10_000_000  # sequences of a split: about a kilobyte each
-BATCH = 32  # sequences in a step
-LENGTH, MULTIPLE = 704, 64  # what captured sequences are padded to, so that all sizes share one compilation; or more
-AT_ONCE = 128  # sequences measured at a time
+BLOCK = 256  # sequences drawn at a time; another number would change the sequences of a seed
+MAX_SEQUENCE_BYTES = 1 << 14  # upper bound for a stored sequence and its language
+MAX_SEQUENCES = 10_000_000  # of a split, about a kilobyte each
+BATCH = 32  # sequences per step
+LENGTH, MULTIPLE = (
+    704,
+    64,
+)  # on CUDA sequences are padded to this or a multiple, so that all sizes share one compilation
+EVAL_BATCH = 128
 TEMPERATURES = torch.logspace(-3, 3, 181, base=2).tolist()  # from 1/8 to 8, 2.3 % apart
-FORMAT = 1  # of stored sequences: raise it whenever the same settings come to mean others
+FORMAT = 1  # of stored sequences; raise it if the same settings give other sequences
 
 SplitName = Literal["test", "validation", "train"]
-SPLITS: tuple[SplitName, ...] = get_args(
-    SplitName
-)  # in the order languages are given out, so that no test depends on training
+SPLITS: tuple[SplitName, ...] = get_args(SplitName)  # in the order of drawing, so that no test depends on training
+ORDERS = 4  # of the n-grams
+
+
+@dataclass(frozen=True)
+class Automata:
+    """`edges[b, s, a]` is the state after letter `a` in state `s` of automaton `b`; -1 if the letter is not allowed."""
+
+    edges: Int[np.ndarray, "B S A"]
+
+    def __len__(self) -> int:
+        return len(self.edges)
+
+    def __getitem__(self, rows: slice | list[int]) -> "Automata":
+        return Automata(self.edges[rows])
+
+    @property
+    def legal(self) -> Bool[np.ndarray, "B S A"]:
+        """The letters that may come next in each state, all with the same probability."""
+        return self.edges >= 0
+
+    @property
+    def states(self) -> Int[np.ndarray, " B"]:
+        """The number of states of minimized automata: every state has an outgoing letter."""
+        return self.legal.any(axis=2).sum(axis=1)
+
+    def sample_strings(self, chance: Float[np.ndarray, "B K L"]) -> Int[np.ndarray, "B K L"]:
+        """Return the letters of K strings per automaton, chosen by random numbers in [0, 1)."""
+        rows = np.arange(len(self))[:, None]
+        letters = np.argsort(~self.legal, axis=2, kind="stable").astype(np.int8)  # outgoing ones first
+        degree = self.legal.sum(axis=2)
+        state = np.zeros(chance.shape[:2], dtype=np.int64)
+        text = np.empty(chance.shape, dtype=np.int8)
+        for position in range(chance.shape[2]):
+            choice = (chance[:, :, position] * degree[rows, state]).astype(np.int64)
+            text[:, :, position] = letter = letters[rows, state, choice]
+            state = self.edges[rows, state, letter]
+        return text
+
+    def trace(self, letters: Int[np.ndarray, "B T"]) -> Int[np.ndarray, "B T"]:
+        """Return the state after each letter of a text; a negative number starts a new string."""
+        rows = np.arange(len(self))
+        states = np.empty(letters.shape, dtype=np.int8)
+        state = np.zeros(len(self), dtype=np.int8)
+        for t in range(letters.shape[1]):
+            letter = letters[:, t]
+            states[:, t] = state = np.where(letter >= 0, self.edges[rows, state, letter], 0)
+            if (state < 0).any():
+                row = int(state.argmin())
+                raise UserError(f"text {row} is not of the language it is read by: letter {t} cannot come there")
+        return states
+
+
+def draw_automata(rng: np.random.Generator, count: int) -> Automata:
+    """Draw automata that are not minimized. Unreachable states have edges too.
+
+    Sorting random numbers draws without replacement. The i-th letter of a state leads to its i-th target.
+    """
+    states = rng.integers(MIN_SIZE, STATES + 1, size=(count, 1, 1))
+    alphabet = rng.integers(MIN_SIZE, A + 1, size=(count, 1))
+    degree = rng.integers(1, MAX_DEGREE + 1, size=(count, STATES, 1))
+    allowed = rng.random((count, A)).argsort(axis=1).argsort(axis=1) < alphabet
+    letters = _first(rng.random((count, STATES, A)), allowed[:, None, :])
+    others = (np.arange(STATES) < states) & ~np.eye(STATES, dtype=bool)
+    targets = _first(rng.random((count, STATES, STATES)), others)
+    targets = np.where(np.arange(MAX_DEGREE) < degree, targets, -1).astype(np.int8)
+    edges = np.full((count, STATES, A), -1, dtype=np.int8)
+    np.put_along_axis(edges, letters, targets, axis=2)
+    return Automata(edges)
+
+
+def _first(chance: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """Return the indices of the three smallest numbers among those allowed, in order."""
+    return np.where(allowed, chance, 2.0).argsort(axis=-1)[..., :MAX_DEGREE]
+
+
+def minimize(automata: Automata) -> Automata:
+    """Return the smallest automata with the same languages."""
+    edges = automata.edges
+    first = _equivalent(automata).argmax(axis=2).astype(np.int8)  # the first state equivalent to each
+    rows = np.arange(len(edges))[:, None, None]
+    return renumber(np.where(edges >= 0, first[rows, edges], -1))
+
+
+def _equivalent(automata: Automata) -> Bool[np.ndarray, "B S S"]:
+    """Return which states allow the same strings: the same letters, each leading to equivalent states.
+
+    All pairs with the same letters are considered equivalent until a letter leads to a pair that is not.
+    """
+    masks = automata.legal @ (1 << np.arange(A))  # a state's letters as bits
+    same = masks[:, :, None] == masks[:, None, :]
+    b, s, t = np.nonzero(same & ~np.eye(STATES, dtype=bool))
+    while True:
+        after_s, after_t = automata.edges[b, s], automata.edges[b, t]  # (pairs, A); -1 in both, or in neither
+        stay = same[b[:, None], after_s, after_t].all(axis=1)
+        if stay.all():
+            return same
+        same[b[~stay], s[~stay], t[~stay]] = False
+        b, s, t = b[stay], s[stay], t[stay]
+
+
+def renumber(edges: Int[np.ndarray, "B S A"]) -> Automata:
+    """Keep the reachable states, numbered breadth first in the order of the letters."""
+    rows = np.arange(len(edges))
+    number = np.full((len(edges), STATES + 1), -1, dtype=np.int8)  # the last one is for missing edges
+    number[:, 0] = 0
+    queue = np.zeros((len(edges), STATES), dtype=np.int64)
+    found = np.ones(len(edges), dtype=np.int64)
+    result = np.full_like(edges, -1)
+    for state in range(STATES):
+        following = edges[rows, queue[:, state]]  # (B, A)
+        following[found <= state] = -1
+        for letter in range(A):
+            target = following[:, letter]
+            new = np.flatnonzero((target >= 0) & (number[rows, target] < 0))
+            number[new, target[new]] = found[new]
+            queue[new, found[new]] = target[new]
+            found[new] += 1
+        result[:, state] = np.take_along_axis(number, following.astype(np.int64), axis=1)
+    return Automata(result)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegBenchTask:
-    """Which languages, and how many.
+class RegBenchData:
+    """The languages and their sequences.
 
     Args:
         environments: Training languages, with one sequence each. The papers have 100 to 40,000.
-        held_out: Sequences of the validation, and of the test. The papers have 250 or 500; 100 in distribution.
-        in_distribution: Validate and test with new sequences of the training languages, one language after the other.
-        distinct: Never use a language twice, be it in one split or in two.
-        seed: Another one is another benchmark.
+        held_out: Sequences for validation, and as many for the test. The papers have 250 or 500; 100 in distribution.
+        in_distribution: Validate and test on new sequences of the training languages.
+        distinct: Never use a language twice, in one split or in two.
+        seed: Another seed is another benchmark.
 
     """
 
@@ -85,15 +214,12 @@ class RegBenchTask:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in {"environments": 1, "held_out": 1, "seed": 0}.items():
-            if getattr(self, name) < least:
-                raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        for name in ("environments", "held_out"):
-            if getattr(self, name) > MOST:
-                raise UserError(f"{name} must be at most {MOST:,}, not {getattr(self, name):,}")
+        check_range(1, MAX_SEQUENCES, environments=self.environments, held_out=self.held_out)
+        if self.seed < 0:
+            raise UserError(f"seed must be at least 0, not {self.seed}")
 
     def sequences(self, split: SplitName, *, folder: Path | None = None) -> "Sequences":
-        """All sequences of a split, kept in a file in `folder` where one is given. A damaged file is made again."""
+        """Return all sequences of a split, cached in a file in `folder` if given. A damaged file is written again."""
         if folder is None:
             return self._draw(split)
         variant = "-in-distribution" * self.in_distribution + "-distinct" * self.distinct
@@ -130,8 +256,8 @@ class RegBenchTask:
         return self._drawn(split, known)
 
     def _drawn(self, split: SplitName, known: set[bytes]) -> np.ndarray:
-        """As many automata as the split has, without those `known` if they are to be distinct."""
-        blocks = (sample(self._rng(split, 0, block), BLOCK).edges for block in count())
+        """Draw the automata of a split, without those `known` if they are to be distinct."""
+        blocks = (minimize(draw_automata(self._rng(split, 0, block), BLOCK)).edges for block in count())
         drawn, chosen = chain.from_iterable(blocks), []
         while len(chosen) < self._size(split):
             edges = next(drawn)
@@ -142,14 +268,14 @@ class RegBenchTask:
 
 
 def _texts(rng: np.random.Generator, automata: Automata) -> Int[np.ndarray, "B length"]:
-    """A sequence of each automaton of a block, as tokens. The last block may be shorter; what is drawn is not."""
+    """Draw a sequence of each automaton of a block. A shorter block draws as many random numbers."""
     (fewest, most), (shortest, longest), size = STRINGS, LENGTHS, len(automata)
     strings = rng.integers(fewest, most, endpoint=True, size=(BLOCK, 1, 1))[:size]
     lengths = rng.integers(shortest, longest, endpoint=True, size=(BLOCK, most, 1))[:size]
-    letters = automata.walk(rng.random((BLOCK, most, longest))[:size])
-    string, place = np.arange(most)[:, None], np.arange(longest + 1)
-    tokens = np.where(place < lengths, np.pad(letters + 1, ((0, 0), (0, 0), (0, 1))), SEPARATOR).astype(np.int8)
-    used = (string < strings) & (place < lengths + (string < strings - 1))  # no separator behind the last string
+    letters = automata.sample_strings(rng.random((BLOCK, most, longest))[:size])
+    string, position = np.arange(most)[:, None], np.arange(longest + 1)
+    tokens = np.where(position < lengths, np.pad(letters + 1, ((0, 0), (0, 0), (0, 1))), SEPARATOR).astype(np.int8)
+    used = (string < strings) & (position < lengths + (string < strings - 1))  # no separator after the last string
     total = used.sum(axis=(1, 2))[:, None]
     text = np.full((size, total.max()), PADDING, dtype=np.int8)
     text[np.arange(text.shape[1]) < total] = tokens[used]
@@ -158,7 +284,7 @@ def _texts(rng: np.random.Generator, automata: Automata) -> Int[np.ndarray, "B l
 
 @dataclass(frozen=True)
 class Sequences:
-    """The sequences of a split, padded to the longest of them, each with its automaton. T is one less: the inputs."""
+    """The sequences of a split, padded to the longest, with their automata. The inputs have one token less: T."""
 
     tokens: Int[np.ndarray, "N length"]
     automata: Automata
@@ -166,20 +292,8 @@ class Sequences:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def batch(self, size: int, *, seed: int, step: int, rows: slice = slice(None)) -> CountedBatch:
-        """Some `rows` of the batch of a training step, a pure function of (seed, step).
-
-        An epoch has every sequence once, in an order of its own; its last batch has what is left.
-        """
-        epoch, place = divmod(step, -(-len(self) // size))
-        return self.at(order(len(self), seed, epoch)[place * size : (place + 1) * size][rows])
-
-    def portions(self, size: int) -> list[range]:
-        """The numbers of all sequences, in order, `size` at a time."""
-        return [range(start, min(start + size, len(self))) for start in range(0, len(self), size)]
-
     def at(self, numbers: Sequence[int]) -> CountedBatch:
-        """Sequences by number. Counted are all positions that are no padding, also those with no target."""
+        """Return sequences by number. All positions except padding are counted, also those without a target."""
         text = torch.from_numpy(self.tokens[list(numbers)].astype(np.int64))
         targets = text[:, 1:]
         counted = targets != PADDING
@@ -187,56 +301,24 @@ class Sequences:
         return CountedBatch(inputs, targets.where(counted & (targets != SEPARATOR), IGNORED), counted)
 
     def legal(self, numbers: Sequence[int]) -> Bool[Tensor, "B T vocabulary"]:
-        """The tokens that may come next, at every counted position; none elsewhere.
-
-        The true probabilities are equal over them: at the end of a string too, since no string has to end.
-        """
+        """Return the tokens that may come next at every counted position, all equally likely; none elsewhere."""
         text, automata = self.tokens[list(numbers)], self.automata[list(numbers)]
-        states = automata.read(np.where(text == SEPARATOR, -1, text - 1)[:, :-1])
+        states = automata.trace(np.where(text == SEPARATOR, -1, text - 1)[:, :-1])
         legal = torch.zeros(*states.shape, len(VOCABULARY), dtype=torch.bool)
         legal[:, :, 1:SEPARATOR] = torch.from_numpy(automata.legal[np.arange(len(numbers))[:, None], states])
         return legal & torch.from_numpy(text[:, 1:] != PADDING)[:, :, None]
 
 
 @lru_cache(maxsize=2)
-def order(size: int, seed: int, epoch: int) -> list[int]:
-    """In which an epoch has its sequences."""
+def epoch_order(size: int, seed: int, epoch: int) -> list[int]:
+    """Return the order of the sequences in an epoch."""
     return np.random.default_rng((seed, epoch)).permutation(size).tolist()
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Sums over counted positions, to be added up over batches."""
-
-    positions: int = 0
-    right: float = 0.0
-    distance: float = 0.0
-
-    def __add__(self, other: "Scores") -> "Scores":
-        return Scores(self.positions + other.positions, self.right + other.right, self.distance + other.distance)
-
-    @property
-    def accuracy(self) -> float:
-        return self.right / self.positions
-
-    @property
-    def tvd(self) -> float:
-        return self.distance / self.positions
-
-
-def score(logits: Float[Tensor, "B T vocabulary"], legal: Bool[Tensor, "B T vocabulary"]) -> Scores:
-    """How far a model's answers are from the truth of `Sequences.legal`."""
-    return compare(logits.float().softmax(dim=-1), legal)
-
-
-def compare(probabilities: Float[Tensor, "B T vocabulary"], legal: Bool[Tensor, "B T vocabulary"]) -> Scores:
-    """The same for what gives probabilities; they need not sum to 1."""
-    positions, right, distance = sums(probabilities, legal).tolist()
-    return Scores(round(positions), right, distance)
-
-
-def sums(probabilities: Float[Tensor, "B T vocabulary"], legal: Bool[Tensor, "B T vocabulary"]) -> Float[Tensor, " 3"]:
-    """Positions, right answers and distances, added up where they are: nothing waits for the device."""
+def score_sums(
+    probabilities: Float[Tensor, "B T vocabulary"], legal: Bool[Tensor, "B T vocabulary"]
+) -> Float[Tensor, " 3"]:
+    """Sum positions, correct predictions and distances on the device. Probabilities need not sum to 1."""
     choices = legal.sum(dim=-1)
     counted = choices > 0
     truth = legal / choices.clamp(min=1)[..., None]
@@ -245,22 +327,11 @@ def sums(probabilities: Float[Tensor, "B T vocabulary"], legal: Bool[Tensor, "B 
     return torch.stack([counted.sum(dtype=torch.float64), right.sum(dtype=torch.float64), (distance * counted).sum()])
 
 
-def measure(
-    model: Callable[[Int[Tensor, "B T"]], Float[Tensor, "B T vocabulary"]], sequences: Sequences, *, size: int = 32
-) -> Scores:
-    """The scores of anything that gives logits, over all sequences, `size` at a time."""
-    total = Scores()
-    for numbers in sequences.portions(size):
-        logits = model(sequences.at(numbers).inputs)
-        total += score(logits, sequences.legal(numbers).to(logits.device))
-    return total
-
-
 class Split:
-    """The sequences of a split on a device, all of one length, with one row of padding behind them.
+    """The sequences of a split on a device, all of one length, followed by one row of padding.
 
-    On CUDA, where steps are captured, their shapes never change: all benchmarks share one length, and the last batch of
-    an epoch is filled up with rows of padding, which have no targets and so no part in the mean loss.
+    On CUDA, where steps are captured, shapes never change: all benchmarks share one length, and the last batch of an
+    epoch is filled up with rows of padding, which have no targets and do not change the mean loss.
     """
 
     def __init__(self, sequences: Sequences, device: torch.device):
@@ -268,40 +339,39 @@ class Split:
         batch = sequences.at(range(self.size))
         longest = batch.inputs.shape[1]
         length = max(LENGTH, -(-longest // MULTIPLE) * MULTIPLE) if device.type == "cuda" else longest
-        more = (0, length - longest, 0, 1)
-        self.inputs: Int[Tensor, "N T"] = F.pad(batch.inputs, more, value=PADDING).to(device)
-        self.targets: Int[Tensor, "N T"] = F.pad(batch.targets, more, value=IGNORED).to(device)
+        padding = (0, length - longest, 0, 1)
+        self.inputs: Int[Tensor, "N T"] = F.pad(batch.inputs, padding, value=PADDING).to(device)
+        self.targets: Int[Tensor, "N T"] = F.pad(batch.targets, padding, value=IGNORED).to(device)
         self.tokens = int(batch.counted.sum())
 
     @cached_property
-    def portions(self) -> list[tuple[Int[Tensor, "B T"], Int[Tensor, "B T"], Bool[Tensor, "B T V"]]]:
-        """For measuring: inputs, targets and what may come next, short sequences first, no longer than they are."""
+    def eval_batches(self) -> list[tuple[Int[Tensor, "B T"], Int[Tensor, "B T"], Bool[Tensor, "B T V"]]]:
+        """Inputs, targets and legal tokens, short sequences first, with little padding."""
         legal = self.sequences.legal(range(self.size))
         lengths = legal.any(dim=-1).sum(dim=-1)
-        portions = []
-        for rows in lengths.argsort(stable=True).split(AT_ONCE):
+        batches = []
+        for rows in lengths.argsort(stable=True).split(EVAL_BATCH):
             time = min(-(-int(lengths[rows].max()) // MULTIPLE) * MULTIPLE, legal.shape[1])
-            there = rows.to(self.inputs.device)
-            allowed = legal[rows, :time].to(self.inputs.device)
-            portions.append((self.inputs[there, :time], self.targets[there, :time], allowed))
-        return portions
+            allowed, rows = legal[rows, :time].to(self.inputs.device), rows.to(self.inputs.device)
+            batches.append((self.inputs[rows, :time], self.targets[rows, :time], allowed))
+        return batches
 
-    def steps_of(self, seed: int, epoch: int) -> tuple[Int[Tensor, " B"], ...]:
-        """Which rows each step of an epoch has."""
-        rows = torch.tensor(order(self.size, seed, epoch), device=self.inputs.device)
+    def epoch_batches(self, seed: int, epoch: int) -> tuple[Int[Tensor, " B"], ...]:
+        """Return the rows of each step of an epoch."""
+        rows = torch.tensor(epoch_order(self.size, seed, epoch), device=self.inputs.device)
         missing = -self.size % BATCH if rows.is_cuda else 0
         return F.pad(rows, (0, missing), value=self.size).split(BATCH)
 
 
 class RegBench(TokenTask):
-    """The whole training set on the device; a model is measured on the validation sequences after each epoch."""
+    """The training set is kept on the device; a model is evaluated on the validation sequences after each epoch."""
 
     selects: ClassVar = {"valid_loss": operator.lt, "accuracy": operator.gt, "tvd": operator.lt}
     batch_size = BATCH
 
     def __init__(
         self,
-        languages: RegBenchTask,
+        languages: RegBenchData,
         *,
         seed: int = 0,
         device: torch.device = EAGER.device,
@@ -311,30 +381,30 @@ class RegBench(TokenTask):
         self.splits = {name: Split(languages.sequences(name, folder=folder), device) for name in names}
         self.steps_per_epoch = -(-languages.environments // BATCH)
         self.tokens_per_step = self.splits["train"].tokens / self.steps_per_epoch
-        self._steps = lru_cache(maxsize=1)(partial(self.splits["train"].steps_of, seed))
+        self._epoch_batches = lru_cache(maxsize=1)(partial(self.splits["train"].epoch_batches, seed))
         self._validation: tuple[Any, Callable[[], Tensor]] | None = None
 
     @cached_property
     def tokenizer(self) -> Tokenizer:  # type: ignore[override]
-        """One token per character, the separator at the end of a text."""
+        """One token per character; the separator ends a text."""
         return character_tokenizer(VOCABULARY, name="regbench", end_of_text=SEPARATOR)
 
     def batch(self, step: int, rows: slice = slice(None)) -> Batch:
-        epoch, place = divmod(step, self.steps_per_epoch)
-        chosen, train = self._steps(epoch)[place][rows], self.splits["train"]
+        epoch, index = divmod(step, self.steps_per_epoch)
+        chosen, train = self._epoch_batches(epoch)[index][rows], self.splits["train"]
         return Batch(train.inputs[chosen], train.targets[chosen])
 
     def evaluate(self, model: LanguageModel, runtime: Runtime = EAGER) -> dict[str, float]:
-        """The loss, accuracy and distance on the validation sequences; captured as a CUDA graph by the second call."""
+        """Return loss, accuracy and distance on the validation sequences; the second call captures a CUDA graph."""
         if self._validation is None or self._validation[0] is not model:
-            sums = partial(self.sums, model, "validation", runtime)
+            compute = partial(self.sums, model, "validation", runtime)
             captured = runtime.device.type == "cuda"
-            self._validation = model, CapturedFunction(sums, warm_up=1) if captured else sums
+            self._validation = model, CapturedFunction(compute, warm_up=1) if captured else compute
         found = metrics(self._validation[1]())
         return {"valid_loss": found["loss"], "accuracy": found["accuracy"], "tvd": found["tvd"]}
 
     def test(self, model: LanguageModel, runtime: Runtime = EAGER) -> dict[str, float]:
-        """The scores on the test, and those with logits divided by the temperature that is best on the validation."""
+        """Return the scores on the test, also with the temperature that has the lowest validation loss."""
         temperature = self.best_temperature(model, runtime)
         scores = metrics(self.sums(model, "test", runtime))
         divided = metrics(self.sums(model, "test", runtime, temperature))
@@ -345,20 +415,22 @@ class RegBench(TokenTask):
     def sums(
         self, model: LanguageModel, split: str, runtime: Runtime = EAGER, temperature: float = 1.0
     ) -> Float[Tensor, " 5"]:
-        """Loss, targets, positions, right answers and distances of a split, added up on the device."""
+        """Sum losses, targets, positions, correct predictions and distances of a split on the device."""
         total = torch.zeros(5, dtype=torch.float64, device=self.splits[split].inputs.device)
-        for inputs, targets, legal in self.splits[split].portions:
+        for inputs, targets, legal in self.splits[split].eval_batches:
             logits = _logits(model, inputs, runtime) / temperature
             loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
-            total += torch.cat([torch.stack([loss, (targets != IGNORED).sum()]), sums(logits.softmax(dim=-1), legal)])
+            total += torch.cat(
+                [torch.stack([loss, (targets != IGNORED).sum()]), score_sums(logits.softmax(dim=-1), legal)]
+            )
         return total
 
     @torch.no_grad()
     def best_temperature(self, model: LanguageModel, runtime: Runtime = EAGER) -> float:
-        """By what to divide the logits for the lowest loss on the validation sequences."""
+        """Return the temperature with the lowest loss on the validation sequences."""
         split = self.splits["validation"]
         losses = torch.zeros(len(TEMPERATURES), device=split.inputs.device, dtype=torch.float64)
-        for inputs, targets, _ in split.portions:
+        for inputs, targets, _ in split.eval_batches:
             answered = targets != IGNORED
             logits, answers = _logits(model, inputs, runtime)[answered], targets[answered]
             losses += torch.stack([F.cross_entropy(logits / t, answers, reduction="sum") for t in TEMPERATURES])
@@ -366,36 +438,89 @@ class RegBench(TokenTask):
 
 
 def _logits(model: LanguageModel, inputs: Int[Tensor, "B T"], runtime: Runtime) -> Float[Tensor, "B T V"]:
-    """In single precision, whatever the model computes in."""
+    """Compute logits in float32, whatever the precision of the model."""
     with runtime.autocast():
         features, _ = model.features(model.embedding(inputs), block_fn=without_state)
     return F.linear(features.float(), model.output.float())
 
 
 def metrics(total: Float[Tensor, " 5"]) -> dict[str, float]:
-    """The mean loss of all targets, and accuracy and distance at all positions. Waits for the device."""
+    """Return the mean loss of all targets, and accuracy and distance at all positions."""
     loss, targets, positions, right, distance = total.tolist()
     return {"loss": loss / targets, "accuracy": right / positions, "tvd": distance / positions}
 
 
-def describe(sequences: Sequences, number: int = 0) -> str:
-    """One sequence and its automaton, for people to read."""
-    edges = sequences.automata.edges[number]
-    lines = []
-    for state in range(int(sequences.automata.states[number])):
-        steps = (f"{LETTERS[a]} -> {edges[state, a]}" for a in np.flatnonzero(edges[state] >= 0))
-        lines.append(f"{state}: {', '.join(steps)}")
-    text = "".join(VOCABULARY[token] for token in sequences.tokens[number]).rstrip(VOCABULARY[PADDING])
-    return "\n".join([*lines, "", *text.split(VOCABULARY[SEPARATOR])])
+def anchors(sequences: Sequences, *, size: int = 16) -> dict[str, dict[str, float]]:
+    """Return accuracy and distance of predictors that need no training: a scale for the scores of models.
+
+    An in-context n-gram predicts from what followed the last n - 1 letters earlier in the same sequence. A model with
+    the scores of order 1 knows the letters of a language and no more; order 2 is induction over one letter.
+
+        order       1    2    3    4    uniform
+        accuracy  .48  .83  .93  .95        .10        the uniform predictor's is that of a random token
+        distance  .62  .33  .26  .27        .90
+    """
+    totals = dict.fromkeys(["uniform", *(f"{order}-gram" for order in range(1, ORDERS + 1))], torch.zeros(3))
+    by_length = torch.from_numpy((sequences.tokens != PADDING).sum(axis=1).argsort())  # short ones share batches
+    for numbers in map(Tensor.tolist, by_length.split(size)):
+        legal = sequences.legal(numbers)
+        legal = legal[:, : int(legal.any(dim=-1).sum(dim=1).max())]
+        inputs = sequences.at(numbers).inputs[:, : legal.shape[1]]
+        for name, probabilities in zip(totals, [uniform(inputs), *ngrams(inputs, ORDERS)], strict=True):
+            totals[name] = totals[name] + score_sums(probabilities, legal)
+    positions, _, distance = totals["uniform"]
+    totals["uniform"] = torch.stack([positions, positions - distance, distance])
+    return {name: {"accuracy": (t[1] / t[0]).item(), "tvd": (t[2] / t[0]).item()} for name, t in totals.items()}
+
+
+def uniform(inputs: Int[Tensor, "B T"]) -> Float[Tensor, "B T vocabulary"]:
+    """Return equal probabilities of all tokens, also of padding and separator."""
+    return torch.full((*inputs.shape, len(VOCABULARY)), 1 / len(VOCABULARY), device=inputs.device)
+
+
+def ngrams(inputs: Int[Tensor, "B T"], highest: int) -> list[Float[Tensor, "B T vocabulary"]]:
+    """Return the probabilities of the next token by the counts of this sequence so far, for orders 1 to `highest`.
+
+    A letter seen after the context c, the last n - 1 letters, has the probability count(c letter) / count(c), where
+    count(c) includes the current c and those at the end of strings. The rest is distributed over letters seen elsewhere
+    but not after c, in proportion to the estimate of the next lower order. A string is padded with blanks at its start.
+    If all letters were seen after c, the probabilities sum to less than 1.
+    """
+    if not 1 <= highest <= ORDERS:
+        raise UserError(f"the order of an n-gram must be 1 to {ORDERS}, not {highest}")
+    text = F.pad(inputs, (1, 0), value=SEPARATOR)  # the first string starts like all others
+    letters = F.one_hot(text, len(VOCABULARY))[:, :, 1:SEPARATOR].float()
+    following = F.pad(letters[:, 1:], (0, 0, 0, 1))
+    times = letters.cumsum(dim=1)
+    estimates = [times / times.sum(dim=-1, keepdim=True).clamp(min=1)]
+    for length in range(1, highest):
+        context = _contexts(text, length).int()
+        again = (context[:, :, None] == context[:, None, :]).float().tril_()  # (B, now, then)
+        followed = again @ following - following  # what follows the current position is unknown
+        seen = followed / again.sum(dim=-1, keepdim=True)
+        others = estimates[-1].where((times > 0) & (followed == 0), 0)
+        left = (1 - seen.sum(dim=-1, keepdim=True)) / others.sum(dim=-1, keepdim=True).clamp(min=1e-30)
+        estimates.append(seen + left * others)
+    return [F.pad(estimate[:, 1:], (1, 1)) for estimate in estimates]
+
+
+def _contexts(text: Int[Tensor, "B T"], length: int) -> Int[Tensor, "B T"]:
+    """Return the last letters of the current string as one number at each position; blanks are 0."""
+    number, inside = torch.zeros_like(text), torch.ones_like(text, dtype=torch.bool)
+    for back in range(length):
+        token = F.pad(text, (back, 0), value=SEPARATOR)[:, : text.shape[1]]
+        inside = inside & (token != SEPARATOR)
+        number = number * len(VOCABULARY) + token.where(inside, 0)
+    return number
 
 
 def _checksum(content: bytes, file: Path) -> bytes:
-    """Of the content and the name: the data of another split or size does not pass for these."""
+    """Hash the content and the name, so that the file of another split or size is not accepted."""
     return sha256(content + file.name.encode()).digest()
 
 
 def _save(sequences: Sequences, file: Path) -> None:
-    """A .npz file with its own checksum behind it, which readers of .npz files skip."""
+    """Write a .npz file followed by its checksum, which readers of .npz files skip."""
     content = io.BytesIO()
     np.savez(content, tokens=sequences.tokens, edges=sequences.automata.edges)
     try:
@@ -407,7 +532,7 @@ def _save(sequences: Sequences, file: Path) -> None:
 
 
 def _load(file: Path, limit: int) -> Sequences | None:
-    """What was saved; None where there is nothing, not all of it, or more than `limit` bytes."""
+    """Load what `_save` wrote; None if it is missing, damaged or larger than `limit` bytes."""
     try:
         content = read_bytes(file, limit)
     except (OSError, UserError):

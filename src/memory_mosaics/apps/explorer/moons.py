@@ -16,11 +16,11 @@ import torch
 
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments import moons as study
-from memory_mosaics.tasks.moons import MoonNetwork, MoonNetworkConfig, MoonsTask, System
+from memory_mosaics.tasks.moons import MoonNetwork, MoonNetworkConfig, MoonsData, System
 
 HEADS = (1, 3)
 SHORTEST, LONGEST = 8, 96  # periods that can be chosen, in observations
-TASK = MoonsTask(moons=3, length=800)
+TASK = MoonsData(moons=3, length=800)
 WATCHED = 480  # observations
 WEIGHTS = "astronomers.json"
 
