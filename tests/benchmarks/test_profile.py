@@ -14,8 +14,7 @@ from memory_mosaics.benchmarks.clock import Clock
 from memory_mosaics.benchmarks.kinds import COPIES, KEYS, LOSS, OPTIMISER, POINTWISE, PRODUCTS, REST, VALUES
 from memory_mosaics.benchmarks.profile import Slice
 from memory_mosaics.errors import UserError
-from memory_mosaics.experiments.figures import speed
-from memory_mosaics.experiments.figures.language import LABELS
+from memory_mosaics.experiments.figures import LABELS, speed
 from memory_mosaics.ops import common
 
 C, P = kinds.CONTEXT, kinds.PERSISTENT

@@ -4,7 +4,7 @@ import pytest
 
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments import figures
-from memory_mosaics.experiments.figures import evaluation
+from memory_mosaics.experiments.figures import language
 
 LABELS = {
     "memory": "contextual memory, 1 block",
@@ -96,7 +96,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 
 def test_weights_by_distance_keep_their_sum_and_near_ones_as_they_are():
     weights = [0.4, *[0.001] * 500, 0.05, 0.03, 0.02]  # of positions 0 to 503 of 505: the last pair is not there yet
-    distances, means = evaluation._by_distance({"length": 505, "weights": weights})
+    distances, means = language._by_distance({"length": 505, "weights": weights})
     assert distances[:3] == [1, 2, 3]
     assert means[:3] == [0.02, 0.03, 0.05]
     assert len(distances) < 100
@@ -107,7 +107,7 @@ def test_weights_by_distance_keep_their_sum_and_near_ones_as_they_are():
 def test_a_curve_that_ends_early_says_so():
     curve = {"smoothed_within": None, "context": 200, "architecture": "transformer", "loss": 2.0}
     models = [curve | {"name": str(n), "by_position": [], "smoothed": [1 + n / 200] * n} for n in (200, 400)]
-    figure = evaluation.loss_by_position({"corpus": "it", "windows": 3, "length": 400, "models": models})
+    figure = language.loss_by_position({"corpus": "it", "windows": 3, "length": 400, "models": models})
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [
         "200 (transformer, learned positions): 2.000 up to 200",
         "400 (transformer, learned positions): 2.000",
@@ -124,12 +124,12 @@ def test_anchors_are_drawn_beside_the_models_and_far_ones_named_only():
         for name, loss in (("near", 1.5), ("far", 6.0))
     ]
     found = {"corpus": "it", "windows": 3, "length": 400, "models": [model]}
-    figure = evaluation.loss_by_position(found | {"anchors": anchors})
+    figure = language.loss_by_position(found | {"anchors": anchors})
     words = [text.get_text() for text in figure.legends[0].get_texts()]
     assert words == ["m (Memory Mosaic): 2.000", "near: 1.500", "far: 6.000, outside"]
     bottom, top = figure.axes[0].get_ylim()
     assert bottom < 1.5
     assert top < 6
     assert "one training each" in figure.axes[0].get_xlabel()
-    alone = evaluation.loss_by_position(found)
+    alone = language.loss_by_position(found)
     assert len(alone.legends[0].get_texts()) == 1

@@ -12,7 +12,7 @@ from experiments.conftest import small_regbench as run
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments import regbench
-from memory_mosaics.experiments.figures import regbench as figures
+from memory_mosaics.experiments.figures import tasks as figures
 from memory_mosaics.experiments.regbench import Choices, make_grid
 from memory_mosaics.experiments.regbench_models import ARCHITECTURES, ELEVEN
 from memory_mosaics.experiments.runner import Grid, load_packaged, run_trial, work

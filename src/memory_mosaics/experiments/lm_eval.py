@@ -1,4 +1,4 @@
-"""Outside benchmarks: any task of lm-evaluation-harness, through the bridge to Hugging Face, without a network."""
+"""Command `mosaics lm-eval`: any task of lm-evaluation-harness, through the Hugging Face model, without a network."""
 
 import logging
 import os
@@ -14,10 +14,11 @@ import torch
 from memory_mosaics import checkpoint
 from memory_mosaics import results as files
 from memory_mosaics.checkpoint import LoadedModel
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.errors import UserError, check_range, one_line
+from memory_mosaics.experiments.report import text_table
 from memory_mosaics.runtime import find_device
 
-TASK_FOLDERS: list[Path] = []  # of tasks that apps bring along; they add theirs
+TASK_FOLDERS: list[Path] = []  # apps add the folders of their tasks
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
@@ -32,23 +33,21 @@ def run(
     device: str = "auto",
     out: Path | None = None,
 ) -> dict[str, Any]:
-    """Measure a trained model on tasks of lm-evaluation-harness, offline; story_memory is one that comes with this.
+    """Evaluate a trained model on tasks of lm-evaluation-harness, offline; story_memory is included.
 
-    A task of the harness itself runs where its data are in Hugging Face's cache already.
+    Tasks of the harness itself need their data in the cache of Hugging Face.
 
     Args:
         run: the folder of a training run, or a checkpoint folder
-        tasks: names of tasks, with blanks or commas between them
-        include_path: a folder with task files of your own
-        limit: only so many items of each task
-        batch_size: items at a time
-        shots: solved examples before each item; what the task says by default
-        device: cuda, mps or cpu; auto takes the first that is there
+        tasks: names of tasks, separated by spaces or commas
+        include_path: a folder with your own task files
+        limit: maximum number of items per task
+        batch_size: items per batch
+        shots: number of few-shot examples; by default that of the task
+        device: cuda, mps or cpu; auto takes the first that is available
         out: also write the results to this JSON file
     """
-    for name, value in (("limit", limit), ("batch_size", batch_size)):
-        if value is not None and value < 1:
-            raise UserError(f"{name} must be at least 1, not {value}")
+    check_range(1, 1 << 40, limit=limit, batch_size=batch_size)
     tasks = [name for word in tasks for name in word.split(",") if name]
     if not tasks:
         raise UserError("name at least one task, such as story_memory")
@@ -62,42 +61,30 @@ def run(
     if find_spec("lm_eval") is None:
         raise UserError("this needs lm-evaluation-harness: pip install 'memory-mosaics[lm-eval]'")
     with _offline():
-        found = measure(
-            run, tasks, include_path, device=find_device(device), limit=limit, batch=batch_size, shots=shots
-        )
+        found = _evaluate(run, tasks, include_path, find_device(device), batch_size, limit=limit, num_fewshot=shots)
     print(table(found))
     if out is not None:
         files.write(out, found)
     return found
 
 
-def measure(
-    run: Path,
-    tasks: list[str],
-    include_path: Path | None = None,
-    *,
-    device: str = "cpu",
-    limit: int | None = None,
-    batch: int = 8,
-    shots: int | None = None,
+def _evaluate(
+    run: Path, tasks: list[str], include_path: Path | None, device: str, batch: int, **options: Any
 ) -> dict[str, Any]:
-    """The metrics of each task, with their standard errors."""
+    """Return the metrics of each task, with their standard errors."""
     from lm_eval import simple_evaluate  # type: ignore[import-not-found]
     from lm_eval.models.huggingface import HFLM  # type: ignore[import-not-found]
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    import memory_mosaics.huggingface  # noqa: F401 - so that the Auto classes know ours
+    import memory_mosaics.huggingface  # noqa: F401 - registers our models with the Auto classes
 
-    manager = _manager(tasks, include_path)
-    trained = LoadedModel.open(run)  # says what is wrong with a checkpoint better than the libraries do
-    trained.tokenizer.encode("a")  # and a tokenizer that crashes its library
+    manager = _task_manager(tasks, include_path)
+    trained = LoadedModel.open(run)  # its errors are clearer than those of the libraries
+    trained.tokenizer.encode("a")
     model = AutoModelForCausalLM.from_pretrained(trained.folder).to(device).eval()  # type: ignore[arg-type]
-    tokenizer = AutoTokenizer.from_pretrained(trained.folder)
-    reader = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch)
+    model = HFLM(pretrained=model, tokenizer=AutoTokenizer.from_pretrained(trained.folder), batch_size=batch)
     try:
-        found = simple_evaluate(
-            reader, tasks=list(tasks), task_manager=manager, limit=limit, num_fewshot=shots, log_samples=False
-        )
+        found = simple_evaluate(model, tasks=list(tasks), task_manager=manager, log_samples=False, **options)
     except (OSError, ValueError, ConnectionError) as error:
         raise UserError(f"a task cannot be run: {one_line(error)}") from error
     assert found is not None
@@ -105,7 +92,7 @@ def measure(
         "study": "lm-eval",
         "model": trained.name,
         "checkpoint": str(trained.folder),
-        "limit": limit,
+        "limit": options["limit"],
         "items": {name: counts["effective"] for name, counts in found["n-samples"].items()},
         "results": {name: _numbers(metrics) for name, metrics in found["results"].items()},
         **files.environment_info(torch.device(device)),
@@ -113,24 +100,24 @@ def measure(
 
 
 def table(found: dict[str, Any]) -> str:
-    """A line for each task and metric."""
-    lines = [f"{'task':28} {'items':>6}  {'metric':22} {'value':>9}   standard error"]
+    """Return one line per task and metric."""
+    rows = []
     for task, metrics in found["results"].items():
         for name, value in metrics.items():
             if not name.endswith("_stderr"):
                 error = metrics.get(f"{name}_stderr")
-                said = "-" if error is None else f"{error:.4f}"
-                lines.append(f"{task:28} {found['items'].get(task, 0):6,}  {name:22} {value:9.4f}   {said}")
-    return "\n".join(lines)
+                numbers = [f"{value:.4f}", "-" if error is None else f"{error:.4f}"]
+                rows.append([task, f"{found['items'].get(task, 0):,}", name, *numbers])
+    return text_table(["task", "items", "metric", "value", "standard error"], rows)
 
 
-def _manager(tasks: list[str], include_path: Path | None) -> Any:
-    """Knows the tasks. Those of the harness itself, thousands of files, are read only if one is asked for."""
+def _task_manager(tasks: list[str], include_path: Path | None) -> Any:
+    """Return a manager that knows the tasks. The thousands of files of the harness are read only if one is needed."""
     from lm_eval.tasks import TaskManager  # type: ignore[import-not-found]
 
-    places = [*TASK_FOLDERS, *([include_path] if include_path else [])]
+    folders = [str(folder) for folder in (*TASK_FOLDERS, include_path) if folder]
     for defaults in (False, True):
-        manager = TaskManager(include_path=[str(place) for place in places], include_defaults=defaults)
+        manager = TaskManager(include_path=folders, include_defaults=defaults)
         unknown = [task for task in tasks if not manager.match_tasks([task])]
         if not unknown:
             return manager
@@ -139,7 +126,7 @@ def _manager(tasks: list[str], include_path: Path | None) -> Any:
 
 
 def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
-    """`acc,none` is `acc`; what is no number, such as an alias, is left out."""
+    """Rename `acc,none` to `acc`, and leave out what is not a number, such as an alias."""
     plain = {name.replace(",none", "").replace(",", "_"): value for name, value in metrics.items()}
     return {
         name: float(value)
@@ -150,7 +137,7 @@ def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
 
 @contextmanager
 def _offline() -> Iterator[None]:
-    """Within: no library asks the network, nor says more than a warning."""
+    """Keep libraries from using the network and from logging anything but errors."""
     before = {name: os.environ.get(name) for name in OFFLINE}
     os.environ.update(dict.fromkeys(OFFLINE, "1"))
     loggers = [logging.getLogger(name) for name in ("lm_eval", "lm-eval", "datasets", "transformers")]

@@ -28,7 +28,7 @@ from memory_mosaics import checkpoint, runtime
 from memory_mosaics import results as files
 from memory_mosaics.config import MAX_JOBS, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range, within_memory
-from memory_mosaics.experiments.figures.regbench import published_in_distribution
+from memory_mosaics.experiments.figures.tasks import published_in_distribution
 from memory_mosaics.experiments.regbench_models import (
     ARCHITECTURES,
     ELEVEN,

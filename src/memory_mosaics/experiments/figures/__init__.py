@@ -1,6 +1,125 @@
-"""Figures, drawn from results.json alone. Only this package imports matplotlib; it never trains or loads a model."""
+"""Figures, drawn from results.json alone. Only this package imports matplotlib; it never trains or loads a model.
 
-from memory_mosaics.experiments.figures.draw import draw, draw_if_possible, names
-from memory_mosaics.experiments.figures.style import GREY, available, check
+Each module has a table FIGURES: study -> file name -> function that draws it from the results of the study.
+"""
 
-__all__ = ["GREY", "available", "check", "draw", "draw_if_possible", "names"]
+import importlib.util
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memory_mosaics.errors import UserError
+from memory_mosaics.files import atomic_write
+from memory_mosaics.models import ARCHITECTURES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# From Okabe and Ito's palette, which colour-blind readers can distinguish.
+ORANGE, GREEN, BLUE, GREY, INK = "#D55E00", "#009E73", "#0072B2", "#7F7F7F", "#222222"
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": "#BBBBBB",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+    "legend.frameon": False,
+}
+DASHED = (0, (4, 3))
+COLOURS = {
+    "memory-mosaic": ORANGE,
+    "transformer": BLUE,
+    "transformer-rotary": "#CC79A7",
+    "transformer-alibi": GREEN,
+    "transformer-none": "#56B4E9",
+}
+LABELS = {name: architecture.label for name, architecture in ARCHITECTURES.items()}
+
+
+def available() -> bool:
+    """Return whether figures can be drawn here."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def check() -> None:
+    """Raise an error that names what to install if figures cannot be drawn: before a study starts, not after."""
+    if not available():
+        raise UserError("figures need matplotlib, which is not installed: pip install 'memory-mosaics[plot]'")
+
+
+def tables() -> dict[str, dict[str, "Callable[[dict[str, Any]], Figure | None]"]]:
+    """Return the figures of all studies."""
+    from memory_mosaics.experiments.figures import language, speed, tasks  # which import the helpers below from here
+
+    return language.FIGURES | tasks.FIGURES | speed.FIGURES
+
+
+def names(study: str) -> list[str]:
+    """Return the file names of a study's figures; none for a study without figures."""
+    return list(tables().get(study, ()))
+
+
+def draw(results: dict[str, Any], folder: Path) -> list[Path]:
+    """Draw all figures of a study from the content of its results.json, and return their files.
+
+    The figure of something that was not run is not drawn, and removed if an earlier run left it.
+    """
+    check()
+    from matplotlib import rc_context
+
+    study = results.get("study")
+    if study not in tables():
+        raise UserError(f"no figures are known of a study {study!r}; there are {', '.join(tables())}")
+    if study in ("curves", "sweep") and not any(
+        row["valid_loss"] for row in results.get("runs", results.get("rows", ()))
+    ):
+        raise UserError("there is nothing to draw: no run came to an end")
+    if study in ("evaluate", "attention") and not results["models"]:
+        raise UserError("there is nothing to draw: the study was stopped before its first model was measured")
+    with rc_context(STYLE):
+        figures = {folder / name: function(results) for name, function in tables()[study].items()}
+        for file, figure in figures.items():
+            if figure is None:
+                file.unlink(missing_ok=True)
+            else:
+                with atomic_write(file) as tmp:
+                    figure.savefig(tmp, format="png")
+    return [file for file, figure in figures.items() if figure is not None]
+
+
+def draw_if_possible(results: dict[str, Any], folder: Path) -> str:
+    """Draw all figures of a study, and return a sentence that names them or says why there are none."""
+    if not available():
+        return "No figures: matplotlib is not installed here; mosaics draw makes them from results.json."
+    return f"Figures: {', '.join(file.name for file in draw(results, folder)) or 'none'}."
+
+
+def canvas(rows: int, columns: int, width: float, height: float, title: str) -> tuple["Figure", list[list["Axes"]]]:
+    """Create a figure with a title and rows of axes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    figure.suptitle(title, fontweight="bold", x=0.01, ha="left")
+    return figure, figure.subplots(rows, columns, squeeze=False).tolist()
+
+
+def set_panel_title(axes: "Axes", title: str) -> None:
+    axes.set_title(title, loc="left", fontsize=10.5)
+
+
+def set_log_ticks(axes: "Axes", ticks: Sequence[float], form: str = ",") -> None:
+    """Label these ticks of a logarithmic x axis, and no others."""
+    axes.set_xticks(ticks, labels=[f"{tick:{form}}" for tick in ticks])
+    axes.set_xticks([], minor=True)
+
+
+def legend_below(figure: "Figure", *handles: Any, columns: int = 2) -> None:
+    """Add one legend for all panels."""
+    figure.legend(*handles, loc="outside lower left", ncols=columns, fontsize=9)

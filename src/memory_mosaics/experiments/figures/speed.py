@@ -1,18 +1,14 @@
-"""Figures of the benchmarks: speed of training and decoding, time and memory against the length of sequences, and
-where the time of a step goes.
-"""
+"""Figures of the benchmarks: speed, time and memory against the length of sequences, and the profile of a step."""
 
 import math
 from typing import TYPE_CHECKING, Any
 
-from memory_mosaics.experiments.figures.language import COLOURS, LABELS
-from memory_mosaics.experiments.figures.style import GREY, INK, canvas
+from memory_mosaics.experiments.figures import COLOURS, GREY, INK, LABELS, canvas, legend_below, set_panel_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# What is recalled is orange, what is remembered green; the others are as far apart as eleven colours can be.
 KINDS = {
     "matrix products": "#0072B2",
     "recall from the context": "#D55E00",
@@ -26,7 +22,7 @@ KINDS = {
     "the rest": "#9A9A9A",
     "idle": "#ECECEC",
 }
-PALE = ("persistent recall", "values (taps)", "norms, residuals and the like", "idle")  # dark words stand out on them
+PALE = ("persistent recall", "values (taps)", "norms, residuals and the like", "idle")  # with dark text
 
 
 def speed(results: dict[str, Any]) -> "Figure | None":
@@ -41,31 +37,33 @@ def speed(results: dict[str, Any]) -> "Figure | None":
     longest = max(map(len, panels.values()))
     figure, [axes] = canvas(1, len(panels), 6.4 * len(panels), 0.4 * longest + 1.4, "Speed, tokens/s")
     for panel, (title, rows) in zip(axes, panels.items(), strict=True):
-        _bars(panel, rows)
-        panel.set_title(title, loc="left", fontsize=10.5)
+        _plot_speeds(panel, rows)
+        set_panel_title(panel, title)
     return figure
 
 
-def _bars(axes: "Axes", rows: list[dict[str, Any]]) -> None:
-    """Speeds differ by orders of magnitude between sizes: the bars of each size have a scale of their own."""
-    group_of = [(row.get("size"), row["batch"], row.get("time")) for row in rows]
-    groups = list(dict.fromkeys(group_of))
-    places = [place + 0.5 * groups.index(group) for place, group in enumerate(group_of)]
-    for place, row, group in zip(places, rows, group_of, strict=True):
-        fastest = max(each["tokens_per_second"] for each, of in zip(rows, group_of, strict=True) if of == group)
-        length = row["tokens_per_second"] / fastest
-        axes.barh(place, length, color=COLOURS.get(row["model"], GREY), height=0.7)
-        words = f"{row['tokens_per_second']:,.0f}"
-        axes.annotate(words, (length, place), (4, 0), textcoords="offset points", va="center", fontsize=9)
-    words = [
-        f"{_label(row)}, {row['size']}, {row['batch']} x {row['time']}"
-        if "size" in row
-        else f"{_label(row)}, batch {row['batch']}"
-        for row in rows
-    ]
-    axes.set_yticks(places, labels=words)
-    axes.set(ylim=(places[-1] + 0.6, -0.6), xlim=(0, 1.25), xticks=[])
+def _plot_speeds(axes: "Axes", rows: list[dict[str, Any]]) -> None:
+    """Plot bars. Speeds differ by orders of magnitude between sizes, so that the bars of each size have a scale."""
+    sizes = [(row.get("size"), row["batch"], row.get("time")) for row in rows]
+    fastest: dict[Any, float] = {}
+    for size, row in zip(sizes, rows, strict=True):
+        fastest[size] = max(fastest.get(size, 0), row["tokens_per_second"])
+    heights = [number + 0.5 * list(fastest).index(size) for number, size in enumerate(sizes)]
+    labels = []
+    for height, size, row in zip(heights, sizes, rows, strict=True):
+        length = row["tokens_per_second"] / fastest[size]
+        axes.barh(height, length, color=COLOURS.get(row["model"], GREY), height=0.7)
+        _annotate(axes, f"{row['tokens_per_second']:,.0f}", (length, height), 4, fontsize=9)
+        shape = f"{row['size']}, {row['batch']} x {row['time']}" if "size" in row else f"batch {row['batch']}"
+        labels.append(f"{_label(row)}, {shape}")
+    axes.set_yticks(heights, labels=labels)
+    axes.set(ylim=(heights[-1] + 0.6, -0.6), xlim=(0, 1.25), xticks=[])
     axes.spines[["bottom"]].set_visible(False)
+
+
+def _annotate(axes: "Axes", text: str, end: tuple[float, float], offset: int, **style: Any) -> None:
+    """Write the value of a bar at its end."""
+    axes.annotate(text, end, (offset, 0), textcoords="offset points", va="center", **style)
 
 
 def _label(row: dict[str, Any]) -> str:
@@ -73,38 +71,39 @@ def _label(row: dict[str, Any]) -> str:
 
 
 def memory(results: dict[str, Any]) -> "Figure | None":
-    """Against T, at one number of tokens per step: time per token, and peak memory where it was counted."""
+    """Time per token, and peak memory where it was measured, against T at the same number of tokens per step."""
     rows = [row for row in results.get("memory", {}).get("rows", ()) if row["tokens_per_second"]]
     if not rows:
         return None
     counted = any(row.get("peak_gib") is not None for row in rows)
-    tokens = rows[0]["batch"] * rows[0]["time"]
-    title = f"{tokens:,} tokens per step in sequences of T"
+    title = f"{rows[0]['batch'] * rows[0]['time']:,} tokens per step in sequences of T"
     figure, [axes] = canvas(1, 2 if counted else 1, 11.0 if counted else 6.2, 3.8, title)
-    _lines(axes[0], rows, "microseconds", "o-", "")
-    _lines(axes[0], rows, "rest_microseconds", "o:", " without recall")
+    _plot_against_time(axes[0], rows, "microseconds", "o-", "")
+    _plot_against_time(axes[0], rows, "rest_microseconds", "o:", " without recall")
     axes[0].set_ylabel("microseconds per token")
     if counted:
-        _lines(axes[1], rows, "peak_gib", "o-", "")
+        _plot_against_time(axes[1], rows, "peak_gib", "o-", "")
         axes[1].set_ylabel("peak memory, GiB")
     for panel in axes:
         panel.set_xscale("log", base=2)
         times = sorted({row["time"] for row in rows})
         panel.set_xticks(times, labels=[str(time) for time in times])
         panel.set(xlabel="T", ylim=(0, 1.08 * panel.dataLim.y1))
-        panel.legend(frameon=False, fontsize=9)
+        panel.legend(fontsize=9)
     return figure
 
 
-def _lines(axes: "Axes", rows: list[dict[str, Any]], what: str, style: str, words: str) -> None:
+def _plot_against_time(axes: "Axes", rows: list[dict[str, Any]], field: str, style: str, suffix: str) -> None:
     for name, label in {row["model"]: _label(row) for row in rows}.items():
-        points = [(row["time"], row[what]) for row in rows if row["model"] == name and row.get(what) is not None]
+        points = [(row["time"], row[field]) for row in rows if row["model"] == name and row.get(field) is not None]
         if points:
-            axes.plot(*zip(*points, strict=True), style, color=COLOURS.get(name, GREY), label=label + words)
+            axes.plot(*zip(*points, strict=True), style, color=COLOURS.get(name, GREY), label=label + suffix)
 
 
 def profile(results: dict[str, Any]) -> "Figure | None":
-    """One bar a step and model, cut into what its time goes to. Steps differ by orders of magnitude: a panel each."""
+    """One panel per step, whose times differ by orders of magnitude; one bar per model, split by kind of operation."""
+    from matplotlib.patches import Patch
+
     rows = results.get("profile", {}).get("rows", ())
     steps = list(dict.fromkeys(row["step"] for row in rows))
     if not steps:
@@ -113,25 +112,19 @@ def profile(results: dict[str, Any]) -> "Figure | None":
     height = sum(0.5 * count + 0.75 for count in counts) + 1.4
     figure, panels = canvas(len(steps), 1, 10.5, height, "Where the time of one step goes, milliseconds")
     for [axes], step in zip(panels, steps, strict=True):
-        _stacks(axes, [row for row in rows if row["step"] == step])
-    there = [kind for kind in KINDS if any(row["kind"] == kind for row in rows)]
-    figure.legend(
-        handles=[_patch(kind) for kind in there], loc="outside lower left", ncols=4, frameon=False, fontsize=9
-    )
+        _plot_profile(axes, [row for row in rows if row["step"] == step])
+    shown = {kind: colour for kind, colour in KINDS.items() if any(row["kind"] == kind for row in rows)}
+    edges = {"idle": "#BBBBBB"}
+    patches = [Patch(facecolor=colour, edgecolor=edges.get(kind, colour)) for kind, colour in shown.items()]
+    legend_below(figure, patches, list(shown), columns=4)
     return figure
 
 
-def _patch(kind: str) -> Any:
-    from matplotlib.patches import Patch
-
-    return Patch(facecolor=KINDS[kind], edgecolor="#BBBBBB" if kind == "idle" else KINDS[kind], label=kind)
-
-
-def _stacks(axes: "Axes", rows: list[dict[str, Any]]) -> None:
-    """A number stands inside a segment that is wide enough for it, and the sum at the end."""
+def _plot_profile(axes: "Axes", rows: list[dict[str, Any]]) -> None:
+    """Plot stacked bars, with a number in each segment that is wide enough for it, and the sum at the end."""
     labels = {row["model"]: _label(row) for row in rows}
     totals = {name: sum(row["ms"] for row in rows if row["model"] == name) for name in labels}
-    room = 1.12 * max(totals.values())
+    limit = 1.12 * max(totals.values())
     digits = max(0, 2 - math.floor(math.log10(max(totals.values()))))
     for height, name in enumerate(labels):
         left = 0.0
@@ -140,20 +133,21 @@ def _stacks(axes: "Axes", rows: list[dict[str, Any]]) -> None:
             if not times.get(kind):
                 continue
             axes.barh(height, times[kind], left=left, color=colour, edgecolor="white", linewidth=0.6, height=0.66)
-            words = f"{times[kind]:.{digits}f}"
-            if times[kind] / room > 0.009 * len(words) + 0.006:
+            text = f"{times[kind]:.{digits}f}"
+            if times[kind] / limit > 0.009 * len(text) + 0.006:
                 ink = INK if kind in PALE else "white"
-                axes.text(left + times[kind] / 2, height, words, ha="center", va="center", color=ink, fontsize=8.5)
+                axes.text(left + times[kind] / 2, height, text, ha="center", va="center", color=ink, fontsize=8.5)
             left += times[kind]
-        axes.annotate(
-            f"{left:.{digits}f}", (left, height), (5, 0), textcoords="offset points", va="center", fontweight="bold"
-        )
+        _annotate(axes, f"{left:.{digits}f}", (left, height), 5, fontweight="bold")
     first = rows[0]
-    about = f"{first['batch']} x {first['time']} tokens"
+    shape = f"{first['batch']} x {first['time']} tokens"
     if first["step"] == "decoding":
-        about = f"batch {first['batch']}, room for {first['time']} tokens"
-    axes.set_title(f"{first['step']}: {first['size']}, {about}", loc="left", fontsize=10.5)
+        shape = f"batch {first['batch']}, room for {first['time']} tokens"
+    set_panel_title(axes, f"{first['step']}: {first['size']}, {shape}")
     axes.set_yticks(range(len(labels)), labels=list(labels.values()))
-    axes.set(ylim=(len(labels) - 0.5, -0.5), xlim=(0, room), xticks=[])
+    axes.set(ylim=(len(labels) - 0.5, -0.5), xlim=(0, limit), xticks=[])
     axes.tick_params(left=False)
     axes.spines[["bottom", "left"]].set_visible(False)
+
+
+FIGURES = {"bench": {"speed.png": speed, "memory.png": memory, "profile.png": profile}}
