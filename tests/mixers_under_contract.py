@@ -8,7 +8,6 @@ from memory_mosaics.mixers.linear_attention import GLAConfig, LinearTransformerC
 from memory_mosaics.mixers.lstm import LSTMConfig
 from memory_mosaics.mixers.mamba import MambaConfig
 from memory_mosaics.mixers.mlp import MLPConfig
-from memory_mosaics.mixers.own import DroppedInputsConfig, OwnConfig
 from memory_mosaics.mixers.rwkv import RWKVConfig
 from memory_mosaics.mixers.state_space import H3Config, S4DConfig
 
@@ -43,6 +42,5 @@ MIXERS = {
     "h3": H3Config(),
     "hyena": HyenaConfig(),
     "mamba": MambaConfig(),
-    "own biases": OwnConfig(mixer=MLPConfig(), bias=True),
-    "dropped inputs": DroppedInputsConfig(share=0.0, positions=LearnedPositionsConfig(context=2048)),
+    "mamba, bias of its own": MambaConfig(bias=True),
 }

@@ -49,7 +49,6 @@ from memory_mosaics.mixers.linear_attention import (
 from memory_mosaics.mixers.lstm import LSTM, LSTMConfig
 from memory_mosaics.mixers.mamba import Mamba, MambaConfig
 from memory_mosaics.mixers.mlp import MLP, MLPConfig
-from memory_mosaics.mixers.own import DroppedInputsConfig, OwnConfig
 from memory_mosaics.mixers.rwkv import RWKV, RWKVConfig
 from memory_mosaics.mixers.state_space import H3, S4D, H3Config, S4DConfig
 from memory_mosaics.models import PRESETS, matching_slots, memory_mosaic, preset, transformer
@@ -79,7 +78,6 @@ __all__ = [
     "ConvolutionConfig",
     "Decay",
     "Decoder",
-    "DroppedInputsConfig",
     "Extractor",
     "ExtractorConfig",
     "GLAConfig",
@@ -100,7 +98,6 @@ __all__ = [
     "Mamba",
     "MambaConfig",
     "MixerConfig",
-    "OwnConfig",
     "ParamSpec",
     "PersistentMemory",
     "PersistentMemoryConfig",

@@ -49,7 +49,9 @@ class LanguageModelConfig:
     channel_mixer: MixerConfig | None = None
     positions: MixerConfig | None = None
     context: int = 512  # the length it is trained at; a Memory Mosaic reads on beyond it
-    dropout: float = 0.0  # of the weights of attention and memories, and of what each mixer adds
+    dropout: float = 0.0  # of the weights of attention and memories, and of what each mixer adds to the residual
+    residual_dropout: float | None = None  # of what each mixer adds, where it differs from `dropout`
+    embedding_dropout: float = 0.0
     bias: bool = False
     tied: bool = True  # the embedding is the output matrix too
     norm_placement: Literal["pre", "post"] = "pre"  # "post": the residual starts from the normalised x as well
@@ -61,8 +63,9 @@ class LanguageModelConfig:
         at_least(self, vocabulary=1, width=1, blocks=1, context=1)
         at_most(self, blocks=MAX_BLOCKS)
         check_sizes(self)
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), not {self.dropout}")
+        for name in ("dropout", "residual_dropout", "embedding_dropout"):
+            if not 0 <= (getattr(self, name) or 0) < 1:
+                raise ValueError(f"{name} must be in [0, 1), not {getattr(self, name)}")
         hints = get_type_hints(type(self))
         for name in ("norm_placement", "block", "output_norm", "init"):
             if getattr(self, name) not in (known := get_args(hints[name])):
@@ -78,19 +81,20 @@ class Block(nn.Module):
     """x + sequence mixer, then x + channel mixer, each on a layer norm of x. State: the two mixers' states.
 
     With post-norm x itself is normalised first, norm(x) + mixer(norm(x)), so that every sum but the last has a norm
-    after it; the last has the model's.
+    after it; the last has the model's. A bare block is its sequence mixer: no norm, no residual, no channel mixer.
     """
 
     def __init__(self, config: LanguageModelConfig):
         super().__init__()
         build: dict[str, Any] = {"dropout": config.dropout, "bias": config.bias}
-        self.sequence_norm = nn.LayerNorm(config.width, bias=config.bias)
+        self.sequence_norm = nn.LayerNorm(config.width, bias=config.bias) if config.block == "residual" else None
         self.sequence_mixer = config.sequence_mixer.build(config.width, **build)
         self.channel_norm = self.channel_mixer = None
         if config.channel_mixer is not None:
             self.channel_norm = nn.LayerNorm(config.width, bias=config.bias)
             self.channel_mixer = config.channel_mixer.build(config.width, **build)
-        self.dropout, self.post_norm = config.dropout, config.norm_placement == "post"
+        self.dropout = config.dropout if config.residual_dropout is None else config.residual_dropout
+        self.post_norm = config.norm_placement == "post"
 
     def forward(
         self,
@@ -99,6 +103,9 @@ class Block(nn.Module):
         mask: Bool[Tensor, "B T"] | None = None,
     ) -> tuple[Float[Tensor, "B T W"], tuple[State, State]]:
         sequence_state, channel_state = state or (None, None)
+        if self.sequence_norm is None:
+            y, sequence_state = self.sequence_mixer(x, sequence_state, mask)
+            return y, (sequence_state, ())
         normed = self.sequence_norm(x)
         y, sequence_state = self.sequence_mixer(normed, sequence_state, mask)
         x = (normed if self.post_norm else x) + F.dropout(y, self.dropout, self.training)
@@ -108,21 +115,6 @@ class Block(nn.Module):
         y, channel_state = self.channel_mixer(normed, channel_state, mask)
         x = (normed if self.post_norm else x) + F.dropout(y, self.dropout, self.training)
         return x, (sequence_state, channel_state)
-
-
-class BareBlock(nn.Module):
-    """A block that is its sequence mixer: no norm, no residual, no channel mixer."""
-
-    def __init__(self, config: LanguageModelConfig):
-        super().__init__()
-        self.sequence_mixer = config.sequence_mixer.build(config.width, dropout=config.dropout, bias=config.bias)
-        self.channel_mixer = None
-
-    def forward(
-        self, x: Tensor, state: tuple[State, State] | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, tuple[State, State]]:
-        y, own = self.sequence_mixer(x, state[0] if state else None, mask)
-        return y, (own, ())
 
 
 class ScaledNorm(nn.LayerNorm):
@@ -152,8 +144,7 @@ class LanguageModel(nn.Module):
             _check_memory(config)
         self.embedding = nn.Embedding(config.vocabulary, config.width)
         self.positions = config.positions.build(config.width) if config.positions else None
-        block = Block if config.block == "residual" else BareBlock
-        self.blocks = nn.ModuleList(block(config) for _ in range(config.blocks))
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
         self.norm: nn.Module = OUTPUT_NORMS[config.output_norm](config.width, bias=config.bias)
         self.head = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
         self.gradient_checkpointing = False  # trade time for memory: recompute each block in the backward pass
@@ -181,6 +172,7 @@ class LanguageModel(nn.Module):
         position_state, *block_states = state or (None,) * (1 + len(self.blocks))
         if self.positions is not None:
             x, position_state = self.positions(x, position_state, mask)
+        x = F.dropout(x, self.config.embedding_dropout, self.training)
         states: list[Any] = [position_state or ()]
         block_fn = self.run_block if block_fn is None else block_fn
         for block, block_state in zip(self.blocks, block_states, strict=True):

@@ -19,7 +19,6 @@ from memory_mosaics.mixers.linear_attention import GLAConfig, LinearTransformerC
 from memory_mosaics.mixers.lstm import LSTMConfig
 from memory_mosaics.mixers.mamba import MambaConfig
 from memory_mosaics.mixers.mlp import MLPConfig
-from memory_mosaics.mixers.own import OwnConfig
 from memory_mosaics.mixers.rwkv import RWKVConfig
 from memory_mosaics.mixers.state_space import H3Config, S4DConfig
 
@@ -172,7 +171,6 @@ ARCHITECTURES: dict[str, Architecture] = {
 def architecture_name(config: LanguageModelConfig) -> str:
     """What the table calls a model: memory-mosaic, transformer (with learned positions), transformer-rotary, ..."""
     mixer = config.sequence_mixer
-    mixer = mixer.mixer if isinstance(mixer, OwnConfig) else mixer
     if isinstance(mixer, AttentionConfig):
         position = position_name(config)
         return "transformer" if position == "learned" else f"transformer-{position}"

@@ -121,7 +121,7 @@ def test_dropout_is_where_it_was_published():
         model = build(name)
         assert model.blocks[0].sequence_mixer.dropout == share
         assert model.blocks[0].dropout == 0.0
-        assert model.positions.share == 0.1
+        assert model.config.embedding_dropout == 0.1
         assert model.max_positions == 4098
     mosaic = build("memory-mosaic")
     assert mosaic.positions is None

@@ -30,7 +30,6 @@ from memory_mosaics.mixers.attention import LearnedPositionsConfig
 from memory_mosaics.mixers.lstm import LSTMConfig
 from memory_mosaics.mixers.mamba import MambaConfig
 from memory_mosaics.mixers.mlp import MLPConfig
-from memory_mosaics.mixers.own import DroppedInputsConfig, OwnConfig
 from memory_mosaics.mixers.rwkv import RWKVConfig
 from memory_mosaics.tasks.regbench import VOCABULARY
 
@@ -79,7 +78,7 @@ def mosaic(size: Size) -> LanguageModelConfig:
 
 
 def backbone(
-    size: Size, *, mixer: Mixer, positions: MixerConfig | None = None, bias: bool = True, smaller: bool = True
+    size: Size, *, mixer: Mixer, positions: MixerConfig | None = None, smaller: bool = True
 ) -> LanguageModelConfig:
     """A mixer in the published backbone. `smaller`: its last map starts divided by sqrt(2 blocks)."""
     return LanguageModelConfig(
@@ -88,8 +87,11 @@ def backbone(
         blocks=size.blocks,
         context=CONTEXT,
         bias=True,
-        positions=DroppedInputsConfig(share=DROPOUT, positions=positions),
-        sequence_mixer=OwnConfig(mixer=mixer(size), dropout=DROPOUT, bias=bias),
+        dropout=DROPOUT,
+        residual_dropout=0.0,
+        embedding_dropout=DROPOUT,
+        positions=positions,
+        sequence_mixer=mixer(size),
         channel_mixer=MLPConfig(),
         init="gpt2" if smaller else "gpt2-channel",
     )
@@ -113,7 +115,7 @@ def _published(name: str, *, label: str = "{}", **defaults: Any) -> Architecture
     """An architecture of the table of models in the published backbone."""
     kind = models.ARCHITECTURES[name]
     part = defaults.pop("mixer", None) or (lambda size: models.mixer_config(kind.mixer, size.heads))
-    options = {option: defaults.pop(option) for option in ("positions", "bias", "smaller") if option in defaults}
+    options = {option: defaults.pop(option) for option in ("positions", "smaller") if option in defaults}
     config = defaults.pop("config", partial(backbone, mixer=part, **options))
     heads: dict[str, Any] = {"heads": 2} if kind.has_heads else {}
     return Architecture(label=label.format(kind.label), config=config, compiles=kind.compiles, **heads | defaults)
@@ -125,7 +127,7 @@ _table = LearnedPositionsConfig(context=POSITIONS)
 ARCHITECTURES: dict[str, Architecture] = {
     "memory-mosaic": _published("memory-mosaic", config=mosaic, heads=8, learning_rate=5e-4, clip=1.0),
     "transformer": _published("transformer", positions=_table, blocks=8, learning_rate=1e-4),
-    "mamba": _published("mamba", bias=False),
+    "mamba": _published("mamba", mixer=lambda size: MambaConfig(bias=False)),
     "s4d": _published("s4d", smaller=False, blocks=2, learning_rate=1e-4),
     "rwkv": _published("rwkv", smaller=False),
     "linear-transformer": _published("linear-transformer", positions=_table),

@@ -81,9 +81,11 @@ class MambaConfig(MixerConfig):
     state_size: int = 16
     short: int = 4
     expansion: int = 2
+    bias: bool | None = None  # of the maps; None: as the model
 
     def __post_init__(self) -> None:
         at_least(self, state_size=1, short=1, expansion=1)
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> Mamba:
+        bias = bias if self.bias is None else self.bias
         return Mamba(width, states=self.state_size, taps=self.short, expansion=self.expansion, bias=bias)
