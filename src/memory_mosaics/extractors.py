@@ -22,7 +22,7 @@ from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.ops.leaky_average import leaky_key
 from memory_mosaics.ops.normalise import HeadScale, normalise
 from memory_mosaics.ops.recall import scale_features
-from memory_mosaics.ops.taps import tapped, tapped_value
+from memory_mosaics.ops.taps import apply_taps, tap_values
 from memory_mosaics.parameters import SENSITIVE
 from memory_mosaics.scales import Decay
 from memory_mosaics.shapes import Bool, Float
@@ -170,8 +170,8 @@ class Taps(nn.Module):
         window = _extend(state, split_heads(self.map(x), self.heads, mask), back=self.back)
         kept = _keep(window, self.taps.shape[1] - 1)
         if self.taps.shape[1] == 2 and self.norm is normalise and scale is None:
-            return tapped_value(window, self.taps), kept
-        return scale_features(self.norm(tapped(at_least_fp32(window), self.taps)), scale).to(window.dtype), kept
+            return tap_values(window, self.taps), kept
+        return scale_features(self.norm(apply_taps(at_least_fp32(window), self.taps)), scale).to(window.dtype), kept
 
 
 class Convolution(nn.Module):

@@ -1,8 +1,8 @@
 """One language model for every architecture: embedding, blocks, logits.
 
-A block is norm, sequence mixer, norm, channel mixer, each with a residual (figure 6 of the paper). A Memory Mosaic has
-contextual and persistent memories in the two places, GPT-2 has attention and a feed-forward network; nothing else
-differs. The model obeys the contract of its parts: `logits, state = model(tokens, state=None, mask=None)`.
+A block is norm, sequence mixer, norm, channel mixer, each with a residual (figure 6 of the paper). In a Memory Mosaic
+the mixers are contextual and persistent memories, in GPT-2 attention and a feed-forward network; nothing else differs.
+The model has the contract of its parts: `logits, state = model(tokens, state=None, mask=None)`.
 """
 
 import math
@@ -26,8 +26,8 @@ from memory_mosaics.runtime import check_memory
 from memory_mosaics.shapes import Bool, Float, Int
 from memory_mosaics.stores import State
 
-MAX_BLOCKS = 4096  # each costs milliseconds to build, whatever its size
-GAIN = 0.025 * 384**0.5  # where no norm follows: found at width 384, docs/LOG.md
+MAX_BLOCKS = 4096  # building a block takes milliseconds at any size
+GAIN = 0.025 * 384**0.5  # of matrices without a norm after them: tuned at width 384, docs/LOG.md
 
 
 Init = Literal["default", "as-built", "pytorch", "gpt2", "gpt2-channel", "authors"]
@@ -40,7 +40,7 @@ def _either(values: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelConfig:
-    """What a model is made of. Sizes are checked here, so that a wrong one is named before anything is built."""
+    """The parts and sizes of a model, checked before anything is built."""
 
     vocabulary: int
     width: int
@@ -48,13 +48,13 @@ class LanguageModelConfig:
     sequence_mixer: MixerConfig
     channel_mixer: MixerConfig | None = None
     positions: MixerConfig | None = None
-    context: int = 512  # the length it is trained at; a Memory Mosaic reads on beyond it
+    context: int = 512  # training length; a Memory Mosaic accepts longer sequences
     dropout: float = 0.0  # of the weights of attention and memories, and of what each mixer adds to the residual
     residual_dropout: float | None = None  # of what each mixer adds, where it differs from `dropout`
     embedding_dropout: float = 0.0
     bias: bool = False
-    tied: bool = True  # the embedding is the output matrix too
-    norm_placement: Literal["pre", "post"] = "pre"  # "post": the residual starts from the normalised x as well
+    tied: bool = True  # the embedding is also the output matrix
+    norm_placement: Literal["pre", "post"] = "pre"  # "post": the residual, too, is the normalised x
     block: Literal["residual", "bare"] = "residual"  # "bare": the sequence mixer alone, without norm and residual
     output_norm: Literal["layer", "scaled", "none"] = "layer"  # "scaled": divided by sqrt(width), for small logits
     init: Init = "default"
@@ -118,14 +118,14 @@ class Block(nn.Module):
 
 
 class ScaledNorm(nn.LayerNorm):
-    """The last norm of a model whose logits are small at first: features divided by sqrt(width)."""
+    """Layer norm divided by sqrt(width), for small initial logits."""
 
     def forward(self, input: Float[Tensor, "*B W"]) -> Float[Tensor, "*B W"]:
         return super().forward(input) / input.shape[-1] ** 0.5
 
     @property
     def gain(self) -> Float[Tensor, " W"]:
-        """What each feature is multiplied by in all."""
+        """The factor of each feature."""
         return self.weight / self.weight.shape[0] ** 0.5
 
 
@@ -133,7 +133,7 @@ OUTPUT_NORMS = {"layer": nn.LayerNorm, "scaled": ScaledNorm, "none": lambda widt
 
 
 class LanguageModel(nn.Module):
-    """Tokens to the logits of the next token. State: that of the positions, then one of every block."""
+    """Logits of the next token. State: that of the positions, then one per block."""
 
     init_roles: ClassVar = {"head": "embedding"}
 
@@ -147,7 +147,7 @@ class LanguageModel(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
         self.norm: nn.Module = OUTPUT_NORMS[config.output_norm](config.width, bias=config.bias)
         self.head = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
-        self.gradient_checkpointing = False  # trade time for memory: recompute each block in the backward pass
+        self.gradient_checkpointing = False  # recompute each block in the backward pass: more time, less memory
         self._gradient_checkpointing_func: Callable[..., Any] = _checkpoint
         if config.init != "as-built":
             initialise(self)
@@ -187,12 +187,12 @@ class LanguageModel(nn.Module):
         *,
         block_fn: Callable[..., tuple[Tensor, Any]] | None = None,
     ) -> Float[Tensor, ""]:
-        """The mean cross-entropy of a batch, as training computes it: no state is kept, and on CUDA no logits."""
+        """Mean cross-entropy of a batch, without states; on CUDA without ever storing all logits."""
         features, _ = self.features(self.embedding(inputs), block_fn=block_fn)
         return linear_cross_entropy(features.flatten(0, 1), self.output, targets.flatten())
 
     def run_block(self, block: nn.Module, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
-        """Apply a block, with gradient checkpointing where it is wanted."""
+        """Apply a block, with gradient checkpointing if enabled."""
         recompute = self.gradient_checkpointing and self.training
         return (self._gradient_checkpointing_func if recompute else nn.Module.__call__)(block, x, state, mask)
 
@@ -206,7 +206,7 @@ class LanguageModel(nn.Module):
 
     @property
     def max_positions(self) -> int | None:
-        """The most tokens that can be read one after the other; None where nothing but memory bounds them."""
+        """The largest sequence length, or None without a limit."""
         return getattr(self.positions, "max_positions", None)
 
     def logits(self, features: Float[Tensor, "*B W"]) -> Float[Tensor, "*B vocabulary"]:
@@ -219,7 +219,7 @@ class LanguageModel(nn.Module):
 
 
 def weight_shapes(config: LanguageModelConfig) -> dict[str, tuple[int, ...]]:
-    """The shapes of a model's weights, without building it: all blocks are like the first, built without memory."""
+    """Shapes of a model's weights by name, from one block on the meta device."""
     with torch.device("meta"), within_memory("the model is too large for any machine"):
         first = LanguageModel(replace(config, blocks=1)).state_dict()
     shapes = {}
@@ -230,17 +230,17 @@ def weight_shapes(config: LanguageModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def weight_count(config: LanguageModelConfig) -> int:
-    """The number of values in these weights."""
+    """Number of parameters of a model, without building it."""
     return sum(map(prod, weight_shapes(config).values()))
 
 
 def _check_memory(config: LanguageModelConfig) -> None:
-    """Refuse a model whose weights do not fit, before any is allocated."""
+    """Raise an error if the weights do not fit into memory, before any is allocated."""
     try:
         count = weight_count(config)
     except UserError:
         raise
-    except Exception:  # parts that do not fit together, or that cannot be built without memory: building will say
+    except Exception:  # parts that do not fit together or cannot be built on the meta device: building raises the error
         return
     what = f"a model of {count:,} parameters"
     check_memory(what, count * torch.get_default_dtype().itemsize, torch.get_default_device())
@@ -251,14 +251,14 @@ def _checkpoint(block: nn.Module, *inputs: Any) -> Any:
 
 
 def without_state(block: nn.Module, x: Tensor, state: None, mask: None) -> tuple[Tensor, tuple]:
-    """For `features(block_fn=...)`: nothing is kept of a block that has been read, nor copied to be thrown away."""
+    """A `block_fn` that computes no state of the block."""
     return block(x)[0], ()
 
 
 def next_token_loss(
     logits: Float[Tensor, "B T vocabulary"], targets: Int[Tensor, "B T"], ignore: int = -100
 ) -> Float[Tensor, ""]:
-    """Mean cross-entropy in nats; targets equal to `ignore` do not count."""
+    """Mean cross-entropy in nats over targets other than `ignore`."""
     return F.cross_entropy(at_least_fp32(logits.flatten(0, 1)), targets.flatten(), ignore_index=ignore)
 
 
@@ -282,7 +282,7 @@ def mixer_inputs(model: LanguageModel) -> Iterator[list[tuple[int, str, nn.Modul
 
 
 def map_state(function: Callable[[Tensor], Tensor], state: Any) -> Any:
-    """The same state with `function` applied to each tensor: to reorder rows, to move, to save."""
+    """Apply `function` to every tensor of a state."""
     return function(state) if isinstance(state, Tensor) else tuple(map_state(function, part) for part in state)
 
 
@@ -374,7 +374,7 @@ SCHEMES: dict[str, Callable[[LanguageModel, Roles], None]] = {
 
 
 def parameter_count(model: LanguageModel) -> dict[str, int]:
-    """Trained numbers by part, and their total."""
+    """Parameters by part, and in total."""
     parts = {"embedding": 0, "positions": 0, "sequence mixers": 0, "channel mixers": 0, "norms": 0, "head": 0}
     for name, parameter in model.named_parameters():
         kind = next((kind for kind in ("sequence_mixer", "channel_mixer") if f".{kind}." in name), None)
@@ -388,5 +388,5 @@ def parameter_count(model: LanguageModel) -> dict[str, int]:
 
 
 def config_from_plain(plain: dict[str, Any]) -> LanguageModelConfig:
-    """Read back what `to_plain` wrote. An unknown field or part is an error."""
+    """The inverse of `to_plain`; raises ValueError on an unknown field or part."""
     return from_plain(LanguageModelConfig, plain)

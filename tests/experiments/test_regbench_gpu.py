@@ -49,7 +49,7 @@ def test_a_recorded_validation_sees_the_weights_of_today(precision, tmp_path):
                 weight += 0.1 * torch.randn_like(weight)
 
 
-@pytest.mark.skipif(linear._flash() is None, reason="flash-linear-attention is not installed")
+@pytest.mark.skipif(linear._flash_kernel() is None, reason="flash-linear-attention is not installed")
 @pytest.mark.parametrize(("decay", "width"), [((1, 300, 2, 1), 32), ((3, 300, 2, 16), 33)], ids=["retnet", "gla"])
 def test_flash_linear_attention_gives_the_same(decay, width, monkeypatch):
     inputs = [torch.randn(3, 300, 2, size, device="cuda", requires_grad=True) for size in (16, 16, width)]
@@ -60,5 +60,5 @@ def test_flash_linear_attention_gives_the_same(decay, width, monkeypatch):
         return [*found, *torch.autograd.grad(found[0].square().sum(), inputs)]
 
     flash = answers()
-    monkeypatch.setattr(linear, "_flash", lambda: None)
+    monkeypatch.setattr(linear, "_flash_kernel", lambda: None)
     assert_close(flash, answers(), rtol=2e-2, atol=2e-2)

@@ -11,9 +11,9 @@ from memory_mosaics.mixers.linear_attention import (
     GLAConfig,
     LinearTransformerConfig,
     RetNetConfig,
-    _dropped,
-    chances,
+    _attention_with_dropout,
     linear_attention,
+    uniform,
 )
 
 TIMES = [1, 2, 63, 130, 1000]
@@ -69,10 +69,10 @@ def test_linear_transformer_is_attention_without_a_softmax(bias):
 def test_dropout_forgets_scores():
     q, k, v = (torch.randn(1, 300, 2, 4) for _ in range(3))
     exact, _ = linear_attention(q, k, v, torch.zeros(1, 300, 2, 1))
-    assert_close(_dropped(q, k, v, 0.0), exact, rtol=1e-4, atol=1e-4)
+    assert_close(_attention_with_dropout(q, k, v, 0.0), exact, rtol=1e-4, atol=1e-4)
     # With a value of its own for each token, what comes out are the scores themselves.
     q, k, v = torch.ones(1, 300, 1, 1), torch.ones(1, 300, 1, 1), torch.eye(300)[None, :, None]
-    scores = _dropped(q, k, v, 0.25)[0, :, 0]
+    scores = _attention_with_dropout(q, k, v, 0.25)[0, :, 0]
     assert scores.triu(1).abs().sum() == 0
     kept = scores[torch.ones(300, 300).tril().bool()]
     assert set(kept.unique().tolist()) == {0.0, F.dropout(torch.ones(100), 0.25).max().item()}
@@ -162,9 +162,9 @@ def test_wrong_sizes_are_named(config):
             config(heads=2).build(6)
 
 
-def test_chances_are_uniform_and_a_function_of_their_seed():
+def test_uniform_numbers_are_uniform_and_a_function_of_their_seed():
     shape = torch.Size((4, 2, 50, 60))
-    first, again, other = (chances(torch.tensor(seed), shape) for seed in (7, 7, 8))
+    first, again, other = (uniform(torch.tensor(seed), shape) for seed in (7, 7, 8))
     assert torch.equal(first, again)
     assert not (first == other).any()
     assert (torch.histc(first, 10, 0, 1) / shape.numel() - 0.1).abs().max() < 0.01

@@ -14,7 +14,7 @@ from memory_mosaics import ContextualMemoryConfig, LanguageModel, LanguageModelC
 from memory_mosaics.ops import common
 from memory_mosaics.ops.cross_entropy import linear_cross_entropy
 from memory_mosaics.ops.leaky_average import leaky_key
-from memory_mosaics.ops.taps import tapped_value
+from memory_mosaics.ops.taps import tap_values
 
 CHECKED = hasattr(leaky_key, "__wrapped__")  # shapes are, on every call: no compiler sees through that
 FILES = [path for path in sorted(Path(__file__).parent.glob("test_*.py")) if "\nclass TestTriton" in path.read_text()]
@@ -42,7 +42,7 @@ def test_triton_compiled_whole():
 
     def loss_of(raw, decay, mean, scale, coefficients, weight):
         key, _ = leaky_key(raw, decay, mean, scale)
-        value = tapped_value(raw, coefficients)
+        value = tap_values(raw, coefficients)
         return linear_cross_entropy((key[:, 1:] * value).flatten(0, 1).flatten(1), weight, targets)
 
     results = []
@@ -78,7 +78,7 @@ def test_cuda_trains_with_triton_and_without(triton, monkeypatch):
     with Calls() as calls:
         model.loss(tokens[:, :-1], tokens[:, 1:]).backward()
     assert all(weight.grad is not None for weight in model.parameters())
-    forward = {"leaky_key", "tapped_value", "contextual_recall", "linear_cross_entropy"} if triton else set()
+    forward = {"leaky_key", "tap_values", "contextual_recall", "linear_cross_entropy"} if triton else set()
     assert calls.names == forward | {f"{name}_backward" for name in forward - {"linear_cross_entropy"}}
 
 

@@ -25,7 +25,7 @@ from memory_mosaics.ops.cross_entropy import linear_cross_entropy
 from memory_mosaics.ops.gated_average import gated_average, gated_key
 from memory_mosaics.ops.leaky_average import leaky_average, leaky_key
 from memory_mosaics.ops.recall import recall
-from memory_mosaics.ops.taps import tapped, tapped_value
+from memory_mosaics.ops.taps import apply_taps, tap_values
 
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -164,9 +164,9 @@ def _values(clock: Clock, shape: Shape) -> Case:
     mixing = torch.rand(shape.heads, 2, device=clock.device).requires_grad_()
 
     def plain(raw: Tensor, taps: Tensor) -> Tensor:
-        return normalise(tapped(raw.float(), taps)).to(raw.dtype)
+        return normalise(apply_taps(raw.float(), taps)).to(raw.dtype)
 
-    forms = {"PyTorch": _compiled(clock, plain), "op": tapped_value}
+    forms = {"PyTorch": _compiled(clock, plain), "op": tap_values}
     return Case("value", "GB/s", forms, (raw, mixing), (2 * raw.nbytes, 3 * raw.nbytes))
 
 

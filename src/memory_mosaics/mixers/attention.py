@@ -1,9 +1,9 @@
-"""Self-attention and its ways of knowing where a token stands: the transformer baseline.
+"""Self-attention and its encodings of positions: the transformer baseline.
 
     LearnedPositions    a trained vector per position, added to the embedding    GPT-2, Radford et al. 2019
-    Rotary              queries and keys turn with their position                RoPE, Su et al. 2021
-    Alibi               far keys lose weight linearly                            ALiBi, Press et al. 2022
-    none                the causal mask alone tells before from after
+    Rotary              queries and keys rotated by their position               RoPE, Su et al. 2021
+    Alibi               scores decrease linearly with distance                   ALiBi, Press et al. 2022
+    none                the causal mask alone carries order
 
 Attention is `recall` with queries of its own and pairs visible from their own time on (known = 1).
 """
@@ -26,10 +26,7 @@ from memory_mosaics.stores import Retrieval, State, append, stored_length, to_fi
 
 @runtime_checkable
 class PositionCode(Protocol):
-    """Writes the positions start, start + 1, ... into queries or keys, so that their dot products know them.
-
-    `start` is a number, or one for each row (B).
-    """
+    """Encodes the positions start, start + 1, ... in queries or keys; `start` is an integer, or one per row (B)."""
 
     def queries(self, x: Tensor, start: int | Tensor, /) -> Tensor: ...
 
@@ -37,7 +34,7 @@ class PositionCode(Protocol):
 
 
 def positions(x: Float[Tensor, "B T H D"], start: int | Tensor) -> Float[Tensor, "_ T"]:
-    """Of each step, the same for all rows (1 T) or not (B T)."""
+    """The positions of T steps: (1, T) for all rows, or (B, T)."""
     time = torch.arange(x.shape[1], device=x.device, dtype=at_least_fp32_dtype(x))
     return (start + time)[None] if isinstance(start, int) else start[:, None] + time
 
@@ -45,19 +42,19 @@ def positions(x: Float[Tensor, "B T H D"], start: int | Tensor) -> Float[Tensor,
 @part("rotary")
 @dataclass(frozen=True, kw_only=True)
 class Rotary:
-    """RoPE: coordinates j and j + D/2 turn together by position * base^(-2j/D)."""
+    """RoPE: coordinates j and j + D/2 rotate together by position * base^(-2j/D)."""
 
     base: float = 10000.0
 
     def queries(self, queries: Float[Tensor, "B T H D"], start: int | Tensor) -> Float[Tensor, "B T H D"]:
         D = queries.shape[-1]
         if D % 2:
-            raise ValueError(f"rotary positions turn pairs of coordinates, but a head is {D} wide")
+            raise ValueError(f"rotary positions rotate pairs of coordinates, but a head is {D} wide")
         speed = self.base ** (-torch.arange(0, D, 2, device=queries.device, dtype=at_least_fp32_dtype(queries)) / D)
         angle = positions(queries, start)[:, :, None, None] * speed  # (B or 1, T, 1, D/2)
         x, y = at_least_fp32(queries).chunk(2, dim=-1)
-        turned = torch.cat([x * angle.cos() - y * angle.sin(), x * angle.sin() + y * angle.cos()], dim=-1)
-        return turned.to(queries.dtype)
+        rotated = torch.cat([x * angle.cos() - y * angle.sin(), x * angle.sin() + y * angle.cos()], dim=-1)
+        return rotated.to(queries.dtype)
 
     keys = queries
 
@@ -65,15 +62,15 @@ class Rotary:
 @part("alibi")
 @dataclass(frozen=True, kw_only=True)
 class Alibi:
-    """ALiBi: the score loses slope_h * distance.
+    """ALiBi: slope_h * distance is subtracted from the score.
 
     -slope (t - s) = slope s - slope t, and the second term, common to all keys of a query, cancels in the softmax. So
     the bias is one more coordinate of the keys, and no T x T tensor is needed. It is split into three that add up,
-    each exact in the keys' own precision, since in bfloat16 one coordinate would round far positions together.
+    each exact in the dtype of the keys: in bfloat16 a single one could not tell distant positions apart.
     """
 
     def queries(self, queries: Float[Tensor, "B T H D"], start: int | Tensor) -> Float[Tensor, "B T H E"]:
-        return F.pad(queries, (0, 3), value=math.sqrt(queries.shape[-1]))  # undoes the scale of the scores
+        return F.pad(queries, (0, 3), value=math.sqrt(queries.shape[-1]))  # cancels the scale of the scores
 
     def keys(self, keys: Float[Tensor, "B T H D"], start: int | Tensor) -> Float[Tensor, "B T H E"]:
         B, H = len(keys), keys.shape[2]
@@ -92,7 +89,7 @@ def alibi_slopes(
 ) -> Float[Tensor, " H"]:
     """The official slopes: 2^(-8h/n) for n a power of two; else those, then every second one of 2n.
 
-    Computed where they are used: a step that is recorded cannot copy from the host.
+    Computed on the device: a step under CUDA graph capture cannot copy from the host.
     """
     n = 2 ** int(math.log2(heads))
     powers = torch.arange(1, n + 1, device=device, dtype=dtype) / n
@@ -154,7 +151,7 @@ class Attention(nn.Module):
 @part("attention")
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig(MixerConfig):
-    """Attention with a position code, or none, and keys of any kind (GPT-2: linear)."""
+    """Attention with rotary, ALiBi or no positions, and any key extractor (GPT-2: linear)."""
 
     heads: int
     position: Rotary | Alibi | None = None
@@ -184,8 +181,8 @@ class LearnedPositions(nn.Module):
         real = torch.ones(B, T, dtype=torch.long, device=x.device) if mask is None else mask.long()
         total, context = seen + real.sum(dim=1), self.table.num_embeddings
         longest = T if state is None and mask is None else 0
-        recorded = torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
-        if B > 0 and longest == 0 and not recorded:  # or it would have to wait for the device
+        captured = torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+        if B > 0 and longest == 0 and not captured:  # a capture cannot wait for the device
             longest = int(total.max())
         if longest > context:
             raise ValueError(f"{longest} tokens are more than the {context} learned positions of this model")
@@ -196,7 +193,7 @@ class LearnedPositions(nn.Module):
 @part("learned_positions")
 @dataclass(frozen=True, kw_only=True)
 class LearnedPositionsConfig(MixerConfig):
-    """A table of `context` trained positions."""
+    """A trained vector for each of `context` positions."""
 
     context: int
 

@@ -1,11 +1,11 @@
-"""Hyena: products with gates, and a convolution as long as the text whose filter is a small network of time.
+"""Hyena: gates, and a convolution as long as the sequence whose filter is a small network of time.
 
     y = (x_0 . (K * u + D u)) W,   u = v . x_1,   x_0, x_1, v = short convolutions of maps of x       (order 2)
 
 Poli et al. 2023, arXiv:2302.10866; sizes and initial values of RegBench (Akyürek et al. 2024, arXiv:2401.12973).
 
-The filter is no recurrence, so what a step needs of the past are its inputs u, as many as the filter is long: a state
-grows with the text as that of attention does, and a step evaluates the filter at as many times.
+The filter is not a recurrence: a step needs the past inputs u, as many as the filter is long. A state grows with the
+sequence as that of attention does, and a step evaluates the filter at as many times.
 """
 
 import math
@@ -17,28 +17,28 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memory_mosaics.config import MixerConfig, at_least, part
-from memory_mosaics.mixers.state_space import extended, masked
+from memory_mosaics.mixers.state_space import apply_mask, prepend_past
 from memory_mosaics.ops.common import at_least_fp32_dtype, full_precision
 from memory_mosaics.ops.convolution import causal_convolution
-from memory_mosaics.ops.taps import tapped
+from memory_mosaics.ops.taps import apply_taps
 from memory_mosaics.parameters import NO_DECAY
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.stores import State
 
-BANDS = 2  # cosines and sines of time that the filter sees
-FREQUENCY = 10.0  # of its sines, at the beginning
-FAST, SLOW, TARGET = 0.3, 1.5, 0.01  # channels decay to 0.01 within 0.3 to 1.5 of the longest text
+BANDS = 2  # cosines and sines of time that are inputs of the filter
+FREQUENCY = 10.0  # initial, of its sine activations
+FAST, SLOW, TARGET = 0.3, 1.5, 0.01  # channels decay to 0.01 within 0.3 to 1.5 filter lengths
 
 
 class ShortConvolution(nn.Module):
-    """y_t = sum_{l < taps} K_l x_{t-l} + c, channel by channel. The state of a call is the last taps - 1 inputs.
+    """y_t = sum_{l < taps} K_l x_{t-l} + c, channel by channel, initialised as torch.nn.Conv1d.
 
-    Begins as torch.nn.Conv1d does.
+    State: the last taps - 1 inputs.
     """
 
     def __init__(self, width: int, taps: int, *, bias: bool):
         super().__init__()
-        self.kernel = nn.Parameter(torch.empty(width, taps))  # the oldest first
+        self.kernel = nn.Parameter(torch.empty(width, taps))  # oldest first
         self.offset = nn.Parameter(torch.empty(width)) if bias else None
         self.reset_parameters()
 
@@ -50,16 +50,16 @@ class ShortConvolution(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T W"], past: Float[Tensor, "B K W"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], Float[Tensor, "B K W"]]:
-        window, past = extended(past, x, self.kernel.shape[1] - 1)
-        y = tapped(window[..., None].to(at_least_fp32_dtype(x)), self.kernel.to(at_least_fp32_dtype(x)))[..., 0]
+        window, past = prepend_past(past, x, self.kernel.shape[1] - 1)
+        y = apply_taps(window[..., None].to(at_least_fp32_dtype(x)), self.kernel.to(at_least_fp32_dtype(x)))[..., 0]
         return (y if self.offset is None else y + self.offset).to(x.dtype), past
 
 
 class Filter(nn.Module):
-    """K_l = MLP(features of l) exp(-t delta), t = l / (length - 1): smooth in l, fading faster in later channels.
+    """K_l = MLP(features of l) exp(-t delta), t = l / (length - 1): smooth in l, decaying faster in later channels.
 
-    The MLP has sines of trained frequencies, common to its layers, for activations. Its matrices are no maps of
-    activations: they begin with deviation 0.02 whatever their inputs.
+    The activations of the MLP are sines of trained frequencies, shared by its layers. Its matrices are initialised with
+    standard deviation 0.02 at any width.
     """
 
     param_specs: ClassVar = dict.fromkeys(("weights", "offsets", "out", "frequency"), NO_DECAY)
@@ -82,7 +82,7 @@ class Filter(nn.Module):
         nn.init.constant_(self.frequency, FREQUENCY)
 
     def forward(self, time: int, dtype: torch.dtype) -> Float[Tensor, "W L"]:
-        """The first `time` values."""
+        """The first `time` values of the filter."""
         frequency, out = self.frequency.to(dtype), self.out.to(dtype)
         l = torch.arange(time, device=out.device, dtype=dtype)[:, None]
         t = l / max(self.length - 1, 1)
@@ -96,10 +96,10 @@ class Filter(nn.Module):
 
 
 class Hyena(nn.Module):
-    """Order 2. Beyond `length` steps the filter is zero: what is older is forgotten, and a state grows no more.
+    """Order 2. Beyond `length` steps the filter is zero, and a state stops growing.
 
-    State: the last inputs of the short convolution, then those of the long one, (B, N, W), or with room for C of them
-    (B, C, W) and how many there are (B).
+    State: the last inputs of the short convolution, then those of the long one, (B, N, W), or with fixed capacity C
+    (B, C, W) and their number (B).
     """
 
     init_roles: ClassVar = {"combine": "residual"}
@@ -114,23 +114,22 @@ class Hyena(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Its own; the parts have theirs."""
         nn.init.normal_(self.D)
 
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], State]:
         short, *inputs = state or (None,)
-        z, short = self.short(masked(self.expand(x), mask), short)
+        z, short = self.short(apply_mask(self.expand(x), mask), short)
         x_0, x_1, v = z.chunk(3, dim=-1)
-        u = masked(v * x_1, mask)  # again: a short convolution of nothing is its offset
+        u = apply_mask(v * x_1, mask)  # again: the offset of the short convolution is not zero in padding
         with full_precision(u.device):
             y, inputs = self._fill(u, *inputs) if len(inputs) == 2 else self._append(u, *inputs)
             y = (y + self.D * u).to(u.dtype)
         return self.combine(x_0 * y), (short, *inputs)
 
     def _append(self, u: Float[Tensor, "B T W"], past: Float[Tensor, "B N W"] | None = None) -> tuple[Tensor, State]:
-        """K * u after any number of steps more."""
+        """K * u for any number of new steps."""
         time, longest = u.shape[1], self.filter.length
         u = u if past is None else torch.cat([past.to(u.dtype), u], dim=1)
         K = self.filter(min(u.shape[1], longest), at_least_fp32_dtype(u))
@@ -143,14 +142,14 @@ class Hyena(nn.Module):
     def _fill(
         self, u: Float[Tensor, "B T W"], inputs: Float[Tensor, "B C W"], count: Tensor
     ) -> tuple[Float[Tensor, "B T W"], State]:
-        """K * u after one step more of every row, which is written in place."""
+        """K * u for one new step per row, written in place."""
         if u.shape[1] != 1:
             raise ValueError(f"a state with room takes one token at a time, not {u.shape[1]}")
         inputs[torch.arange(len(count), device=count.device), count] = u[:, 0].to(inputs.dtype)
         K = self.filter(min(inputs.shape[1], self.filter.length), at_least_fp32_dtype(u)).mT
         ago = count[:, None] - torch.arange(inputs.shape[1], device=count.device)  # (B, C)
-        reached = (ago >= 0) & (ago < len(K))
-        weights = K[ago.clamp(0, len(K) - 1)] * reached[..., None]
+        inside = (ago >= 0) & (ago < len(K))
+        weights = K[ago.clamp(0, len(K) - 1)] * inside[..., None]
         return (weights * inputs).sum(1, keepdim=True), (inputs, count + 1)
 
     def to_fixed_capacity(self, state: State, capacity: int) -> State:
@@ -165,7 +164,7 @@ class Hyena(nn.Module):
 @part("hyena")
 @dataclass(frozen=True, kw_only=True)
 class HyenaConfig(MixerConfig):
-    """Hyena with a filter of `length` steps (l_max) from a network `hidden` wide, and `short` taps before it."""
+    """Hyena with a filter of `length` steps (l_max) by a network of width `hidden`, after `short` taps."""
 
     length: int = 4098
     hidden: int = 64

@@ -1,14 +1,14 @@
-"""Linear attention: all that was read is summed in one matrix a head, so that a step costs the same at any length.
+"""Linear attention: one matrix per head accumulates all pairs, so that a step costs the same at any length.
 
     S_t = diag(a_t) S_{t-1} + k_t^T v_t,    o_t = q_t S_t
 
     LinearTransformer    a = 1: attention without the softmax       Katharopoulos et al. 2020, without their feature map
-    RetNet               a = gamma, one number a head               Sun et al. 2023, the first version
-    GLA                  a_t = sigmoid of a map of x_t, a channel   Yang et al. 2023, the first version
+    RetNet               a = gamma, one number per head             Sun et al. 2023, the first version
+    GLA                  a_t = sigmoid of a map of x_t, per channel Yang et al. 2023, the first version
 
 The details are those of the RegBench baselines (Akyürek et al. 2024). `linear_attention` is the recurrence, in time and
-memory linear in T: products inside chunks, and a scan over what the chunks add. Where flash-linear-attention is
-installed its kernel gives the same on CUDA, except in compiled code.
+memory linear in T: products inside chunks and a scan over chunks. If flash-linear-attention is installed, its kernel
+computes the same on CUDA, except under torch.compile.
 
 Letters in shapes: B batch, T time, H heads, D key width, V value width, W model width; N chunks of C steps.
 """
@@ -32,8 +32,8 @@ from memory_mosaics.ops.scan import Elements, bucket_length, scan
 from memory_mosaics.shapes import Bool, Float, Int
 from memory_mosaics.stores import State
 
-CHUNK, GATED_CHUNK = 64, 16  # e^(3 * 16), the most that a gate of GLA can do in a chunk, is well within float32
-BLOCK = 128  # queries at a time where scores are dropped
+CHUNK, GATED_CHUNK = 64, 16  # e^(3 * 16), the largest factor of a chunk of GLA, is well within float32
+BLOCK = 128  # queries at a time under dropout of scores
 GOLDEN, FACTORS = -0x61C8864680B583EB, (-0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)  # of splitmix64, as signed numbers
 GATE_RANK, GATE_TEMPERATURE, FASTEST_GATE = 16, 16.0, -3.0  # of GLA
 
@@ -47,17 +47,17 @@ def linear_attention(
     *,
     chunk: int = GATED_CHUNK,
 ) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "B H D V"]]:
-    """What every query finds, and the last S, to continue from. `log_decay` may be one for all rows or channels.
+    """Outputs o and the last S, to continue from. `log_decay` may be shared by all rows or channels.
 
     In a chunk, with G_t the sum of its log decays so far, query t sees pair s with weight (q_t e^G_t) . (k_s e^-G_s).
-    Each chunk has an S: the longer, the fewer; but e^-G must stay a number.
+    Longer chunks store fewer S, but e^-G must not overflow.
     """
     B, T, H, D = queries.shape
     memory = queries.new_zeros(B, H, D, values.shape[-1]) if memory is None else memory.to(queries.dtype)
     if T == 0:
         return values, memory
-    taken = queries.is_cuda and T > 1 and queries.dtype == torch.float32 and not torch.compiler.is_compiling()
-    if taken and (kernel := _flash()) is not None:
+    fused = queries.is_cuda and T > 1 and queries.dtype == torch.float32 and not torch.compiler.is_compiling()
+    if fused and (kernel := _flash_kernel()) is not None:
         decay = log_decay.expand(B, T, H, D)
         return kernel(queries, keys, values, decay, scale=1.0, initial_state=memory, output_final_state=True)
     size = min(chunk, T)
@@ -79,8 +79,8 @@ def linear_attention(
 
 
 @lru_cache
-def _flash() -> Callable[..., tuple[Tensor, Tensor]] | None:
-    """The kernel of flash-linear-attention, if it is installed."""
+def _flash_kernel() -> Callable[..., tuple[Tensor, Tensor]] | None:
+    """The kernel of flash-linear-attention, if installed."""
     if find_spec("fla") is None or find_spec("triton") is None:
         return None
     from fla.ops.gla import chunk_gla  # type: ignore[import-not-found]
@@ -93,14 +93,14 @@ def _decay_and_add(earlier: Elements, later: Elements) -> Elements:
     return decay * later_decay, later_decay * memory + added
 
 
-def _dropped(
+def _attention_with_dropout(
     queries: Float[Tensor, "B T H D"], keys: Float[Tensor, "B T H D"], values: Float[Tensor, "B T H V"], dropout: float
 ) -> Float[Tensor, "B T H V"]:
-    """The same without decay and state, but with some of the scores forgotten: one block's scores alive at a time."""
+    """Linear attention without decay and state, with dropout of scores: those of one block exist at a time."""
 
     def answer(start: int, seed: Tensor, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         scores = torch.einsum("bthd,bshd->bhts", queries, keys).tril(start)
-        scores = scores * (chances(seed, scores.shape) >= dropout) / (1 - dropout)
+        scores = scores * (uniform(seed, scores.shape) >= dropout) / (1 - dropout)
         return torch.einsum("bhts,bshv->bthv", scores, values)
 
     answers, starts = [values[:, :0]], range(0, queries.shape[1], BLOCK)
@@ -111,10 +111,10 @@ def _dropped(
     return torch.cat(answers, dim=1)
 
 
-def chances(seed: Int[Tensor, ""], shape: torch.Size) -> Float[Tensor, "..."]:
-    """Numbers in [0, 1) that the seed alone decides (splitmix64): going back they are computed again.
+def uniform(seed: Int[Tensor, ""], shape: torch.Size) -> Float[Tensor, "..."]:
+    """Numbers in [0, 1) as a function of the seed (splitmix64), so that the backward pass can recompute them.
 
-    A generator would have to be set back for that, which a recorded step cannot do.
+    A generator would have to be rewound for that, which is impossible under CUDA graph capture.
     """
     x = (seed + torch.arange(shape.numel(), device=seed.device).view(shape)) * GOLDEN
     for factor, shift in zip(FACTORS, (30, 27), strict=True):
@@ -125,7 +125,7 @@ def chances(seed: Int[Tensor, ""], shape: torch.Size) -> Float[Tensor, "..."]:
 class LinearTransformer(nn.Module):
     """Attention whose scores q_t . k_s / sqrt(D) are the weights themselves: no softmax, feature map or normaliser.
 
-    State: S. In training, `dropout` forgets scores between tokens of one call; what a state holds, it holds.
+    State: S. In training, `dropout` drops scores between tokens of one call; what is in a state is not dropped.
     """
 
     init_roles: ClassVar = {"combine": "residual"}
@@ -145,7 +145,7 @@ class LinearTransformer(nn.Module):
         q, v = (split_heads(map(x), self.heads, None).to(exact) for map in (self.query, self.value))
         k = split_heads(self.key(x), self.heads, mask).to(exact) * q.shape[-1] ** -0.5
         if self.training and self.dropout:
-            answers = _dropped(q, k, v, self.dropout)
+            answers = _attention_with_dropout(q, k, v, self.dropout)
             with full_precision(x.device):
                 memory = torch.einsum("bthd,bthv->bhdv", k, v)
             if state:
@@ -157,10 +157,10 @@ class LinearTransformer(nn.Module):
 
 
 class RetNet(nn.Module):
-    """Retention: decay gamma, positions by rotation, weights normalised row by row, a norm and a gate a head.
+    """Retention: decay gamma, rotary positions, weights normalised by row, a norm and a gate per head.
 
-    A_ts = q_t . k_s gamma^(t-s) / sqrt(sum_s gamma^(t-s)), divided by max(1, |sum_s A_ts|). The sum over s is what a
-    value of one would find, so S has one column more for it. State: S, and how many tokens each row has seen.
+    A_ts = q_t . k_s gamma^(t-s) / sqrt(sum_s gamma^(t-s)), divided by max(1, |sum_s A_ts|). The sum over s is the
+    output for a value of one, so S has one more column. State: S, and the number of tokens seen, per row.
     """
 
     init_roles: ClassVar = {"combine": "residual"}
@@ -190,21 +190,21 @@ class RetNet(nn.Module):
         leak = 2.0 ** (-5 - torch.arange(self.heads, device=x.device, dtype=exact))  # 1 - gamma
         log_decay = torch.log1p(-leak)
         log_decays = log_decay[None, None, :, None].expand(1, T, -1, -1)
-        width, room = v.shape[-1] + 1, (0, 7)  # products of GPUs want widths that are multiples of eight
-        ones = F.pad(F.pad(v, (0, 1), value=1.0), room)
-        memory = None if memory is None else F.pad(memory, room)
-        found, memory = linear_attention(q, k, ones, log_decays, memory, chunk=CHUNK)
+        width, padding = v.shape[-1] + 1, (0, 7)  # GPUs are fastest at widths that are multiples of eight
+        v = F.pad(F.pad(v, (0, 1), value=1.0), padding)
+        memory = None if memory is None else F.pad(memory, padding)
+        found, memory = linear_attention(q, k, v, log_decays, memory, chunk=CHUNK)
         found, memory = found[..., :width], memory[..., :width].clone()
         total = -torch.expm1((position[..., None] + 1) * log_decay) / leak  # sum_s gamma^(t-s), (B, T, H)
         found = found / total.sqrt()[..., None]
         answers = found[..., :-1] / found[..., -1:].detach().abs().clamp(min=1.0)
-        return self.combine(gated(self.gate(x), answers)), (memory, seen + real.sum(dim=1))
+        return self.combine(gate_heads(self.gate(x), answers)), (memory, seen + real.sum(dim=1))
 
 
 class GLA(nn.Module):
-    """Gated linear attention: each key channel forgets at a rate of its own, found from x. State: S.
+    """Gated linear attention: each key channel has a decay of its own, a function of x. State: S.
 
-    Keys are half as wide as values. Biases stand where the paper has them, whatever the model's.
+    Keys are half as wide as values. Biases are where the paper has them, whatever the model's.
     """
 
     init_roles: ClassVar = {"combine": "residual"}
@@ -227,19 +227,19 @@ class GLA(nn.Module):
         k = split_heads(self.key(x), self.heads, mask).to(exact) * v.shape[-1] ** -0.5
         log_decay = (F.logsigmoid(decay) / GATE_TEMPERATURE).clamp(min=FASTEST_GATE)
         answers, memory = linear_attention(q, k, v, log_decay, *(state or ()))
-        return self.combine(gated(self.gate(x), answers)), (memory,)
+        return self.combine(gate_heads(self.gate(x), answers)), (memory,)
 
 
 def rotate(x: Float[Tensor, "B T H D"], position: Int[Tensor, "B T"]) -> Float[Tensor, "B T H D"]:
-    """Coordinates 2j and 2j + 1 turn together, by angles from `position` down to position / 10000."""
+    """Rotate coordinates 2j and 2j + 1 together, by angles from `position` down to position / 10000."""
     speed = 10000.0 ** -torch.linspace(0, 1, x.shape[-1] // 2, device=x.device, dtype=x.dtype)
     angle = position[..., None, None] * speed  # (B, T, 1, D/2)
     a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
-    turned = a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()
-    return torch.stack(turned, dim=-1).flatten(-2)
+    rotated = a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()
+    return torch.stack(rotated, dim=-1).flatten(-2)
 
 
-def gated(gate: Float[Tensor, "B T W"], answers: Float[Tensor, "B T H V"]) -> Float[Tensor, "B T W"]:
+def gate_heads(gate: Float[Tensor, "B T W"], answers: Float[Tensor, "B T H V"]) -> Float[Tensor, "B T W"]:
     """SiLU of the gate times the answers, each head normalised."""
     return F.silu(gate) * F.layer_norm(answers, answers.shape[-1:]).flatten(2).to(gate.dtype)
 
@@ -271,7 +271,7 @@ class RetNetConfig(MixerConfig):
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> RetNet:
         if head_width(width, self.heads) % 2:
-            raise ValueError(f"RetNet turns pairs of coordinates, but a head is {width // self.heads} wide")
+            raise ValueError(f"RetNet rotates pairs of coordinates, but a head is {width // self.heads} wide")
         return RetNet(width, self.heads, bias=bias)
 
 

@@ -1,12 +1,12 @@
-"""Mamba: a state space whose step, input and output maps depend on the token, so that it selects what to keep.
+"""Mamba: a state space whose step, input and output maps depend on the token.
 
     h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t,   y_t = (C_t . h_t + D u_t) silu(z_t),   dt, B, C maps of u
 
 Gu and Dao 2023, arXiv:2312.00752; Mamba-1 with the initial values of the authors' library, mamba_ssm. Maps have biases
-if the model has (theirs have none); the short convolution and dt always do. Letters: E inner width, N states, R rank.
+if the model has (theirs have none); the short convolution and dt always have. Letters: E inner width, N states, R rank.
 
-RegBench as published (Akyürek et al. 2024) ran one such mixer alone, without norm, residual or channel mixer, whatever
-the depth asked for: a matter of the whole model. This is the mixer, the same in both.
+RegBench as published (Akyürek et al. 2024) ran one such mixer alone, without norm, residual or channel mixer, at any
+depth: a property of the model, not of this mixer.
 """
 
 import math
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from memory_mosaics.config import MixerConfig, at_least, part
 from memory_mosaics.mixers.hyena import ShortConvolution
-from memory_mosaics.mixers.state_space import masked, random_steps
+from memory_mosaics.mixers.state_space import apply_mask, log_uniform_steps
 from memory_mosaics.ops.common import at_least_fp32_dtype, full_precision
 from memory_mosaics.ops.selective_scan import selective_scan
 from memory_mosaics.parameters import NO_DECAY, SENSITIVE, ParamSpec
@@ -48,9 +48,9 @@ class Mamba(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Its own; the parts have theirs. A is -1, -2, ... in each channel, and softplus(dt_offset) log-uniform."""
+        """A is -1, -2, ... in each channel, and softplus(dt_offset) log-uniform."""
         nn.init.uniform_(self.dt_map, -(self.rank**-0.5), self.rank**-0.5)
-        dt = random_steps(self.dt_offset)
+        dt = log_uniform_steps(self.dt_offset)
         self.dt_offset.copy_(dt + torch.log(-torch.expm1(-dt)))
         self.A_log.copy_(torch.arange(1, self.states + 1).log())
         nn.init.ones_(self.D)
@@ -60,8 +60,8 @@ class Mamba(nn.Module):
     ) -> tuple[Float[Tensor, "B T W"], State]:
         short, h = state or (None, None)
         u, z = self.expand(x).chunk(2, dim=-1)
-        u, short = self.short(masked(u, mask), short)
-        u = masked(F.silu(u), mask)  # again: a short convolution of nothing is its offset
+        u, short = self.short(apply_mask(u, mask), short)
+        u = apply_mask(F.silu(u), mask)  # again: the offset of the short convolution is not zero in padding
         dt, B, C = self.select(u).split([self.rank, self.states, self.states], dim=-1)
         with full_precision(u.device):
             dtype = at_least_fp32_dtype(u)
@@ -76,7 +76,7 @@ class Mamba(nn.Module):
 @part("mamba")
 @dataclass(frozen=True, kw_only=True)
 class MambaConfig(MixerConfig):
-    """Mamba-1: `state_size` numbers a channel, `short` taps before, expansion * width channels."""
+    """Mamba-1: `state_size` numbers per channel, `short` taps before, expansion * width channels."""
 
     state_size: int = 16
     short: int = 4

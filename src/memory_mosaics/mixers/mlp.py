@@ -1,4 +1,4 @@
-"""The feed-forward network of GPT-2 (Radford et al. 2019): the channel mixer that persistent memories replace."""
+"""The feed-forward network of GPT-2 (Radford et al. 2019), which persistent memories replace."""
 
 from dataclasses import dataclass
 from typing import ClassVar

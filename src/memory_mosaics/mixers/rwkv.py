@@ -1,14 +1,14 @@
-"""RWKV-4 time mixing (Peng et al. 2023): an average of the values whose weights e^k fade with time, channel by channel.
+"""RWKV-4 time mixing (Peng et al. 2023): an average of values whose weights e^k decay with time, per channel.
 
     wkv_t = (a_{t-1} + e^(u + k_t) v_t) / (b_{t-1} + e^(u + k_t))
     a_t = e^w a_{t-1} + e^k_t v_t,    b_t = e^w b_{t-1} + e^k_t
     y_t = W_o (sigmoid(r_t) wkv_t),    k, v, r = maps of mu x_t + (1 - mu) x_{t-1}
 
-In the paper w = -exp(time_decay), and channels begin apart: half-lives from less than a token to a hundred, inputs from
-the token before to the token itself. The RegBench baseline (Akyürek et al. 2024) has w = +exp(time_decay), so that old
-tokens gain weight with every step and the first ones decide, and all begin at random; `as_published` is that.
+In the paper w = -exp(time_decay), and initial values differ by channel: half-lives from less than a token to a hundred,
+inputs from the previous token to the present one. The RegBench baseline (Akyürek et al. 2024) has w = +exp(time_decay),
+so that the weight of old tokens grows with every step, and random initial values; `as_published` is that.
 
-a and b leave the range of floats. What is kept is the average a / b and log b, which both forms can carry.
+a and b overflow. The state is the average a / b and log b, which do not.
 """
 
 from dataclasses import dataclass
@@ -25,12 +25,12 @@ from memory_mosaics.parameters import SENSITIVE, ParamSpec
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.stores import State
 
-EMPTY = -1e30  # log b of nothing: infinity would make its gradients undefined
-CHANNELS = ("time_decay", "time_first", "mix_key", "mix_value", "mix_receptance")  # a number for each channel
+EMPTY = -1e30  # log b of an empty average: infinity would make its gradients undefined
+CHANNELS = ("time_decay", "time_first", "mix_key", "mix_value", "mix_receptance")  # one number per channel
 
 
 class RWKV(nn.Module):
-    """Time mixing; no map has a bias. State: the last input, then a / b and log b of every channel."""
+    """Time mixing without biases. State: the last input, then a / b and log b per channel."""
 
     init_roles: ClassVar = {"combine": "residual"}
 
@@ -41,7 +41,7 @@ class RWKV(nn.Module):
             {"time_decay": ParamSpec(keep_fp32=True)} if as_published else dict.fromkeys(CHANNELS, SENSITIVE)
         )
         self.time_decay = nn.Parameter(torch.empty(width))
-        self.time_first = nn.Parameter(torch.empty(width))  # u: the present token counts e^u times
+        self.time_first = nn.Parameter(torch.empty(width))  # u: the present token has weight e^(u + k)
         self.mix_key = nn.Parameter(torch.empty(width))
         self.mix_value = nn.Parameter(torch.empty(width))
         self.mix_receptance = nn.Parameter(torch.empty(width))
@@ -52,7 +52,7 @@ class RWKV(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Of each channel; as published they are random, otherwise those of a first layer."""
+        """Random values as published, otherwise those of a first layer."""
         if self.as_published:
             for name in CHANNELS:
                 nn.init.normal_(getattr(self, name))
@@ -60,7 +60,7 @@ class RWKV(nn.Module):
 
     @torch.no_grad()
     def reset_at_depth(self, layer: int, layers: int) -> None:
-        """Later layers of a model start with longer memories, and with less of the token before."""
+        """Later layers are initialised with slower decay, and with less of the previous token."""
         if self.as_published:
             return
         channel = torch.arange(len(self.time_decay), device=self.time_decay.device)
@@ -81,15 +81,15 @@ class RWKV(nn.Module):
         inputs = torch.cat([last[:, None].to(x.dtype), x], dim=1)
         shifted = inputs[:, :-1]
 
-        def mixed(mix: Tensor) -> Tensor:
-            return (x * mix + shifted * (1 - mix)).to(x.dtype)  # `mix` may be kept in a wider one
+        def interpolate(mix: Tensor) -> Tensor:
+            return (x * mix + shifted * (1 - mix)).to(x.dtype)  # `mix` may have a wider dtype
 
-        k, v = self.key(mixed(self.mix_key)).to(exact), self.value(mixed(self.mix_value)).to(exact)
+        k, v = self.key(interpolate(self.mix_key)).to(exact), self.value(interpolate(self.mix_value)).to(exact)
         k = k if mask is None else k.masked_fill(~mask[..., None], EMPTY)
         rate = self.time_decay.to(exact).exp()
-        found, average = wkv(k, v, self.time_first.to(exact), rate if self.as_published else -rate, *average)
-        receptance = torch.sigmoid(self.receptance(mixed(self.mix_receptance)))
-        return self.combine(receptance * found.to(receptance.dtype)), (inputs[:, -1].clone(), *average)
+        averages, average = wkv(k, v, self.time_first.to(exact), rate if self.as_published else -rate, *average)
+        receptance = torch.sigmoid(self.receptance(interpolate(self.mix_receptance)))
+        return self.combine(receptance * averages.to(receptance.dtype)), (inputs[:, -1].clone(), *average)
 
 
 def wkv(
@@ -100,24 +100,24 @@ def wkv(
     average: Float[Tensor, "B W"] | None = None,
     weight: Float[Tensor, "B W"] | None = None,
 ) -> tuple[Float[Tensor, "B T W"], tuple[Float[Tensor, "B W"], Float[Tensor, "B W"]]]:
-    """The answer at every step, then a / b and log b after the last: a scan of averages and their log weights."""
+    """The wkv of every step, then a / b and log b after the last: a scan of averages and their log weights."""
     B, T, W = k.shape
     average = k.new_zeros(B, W) if average is None else average.to(k.dtype)
     weight = k.new_full((B, W), EMPTY) if weight is None else weight.to(k.dtype)
     if T == 0:
         return v, (average, weight)
     before = average[:, None], weight[:, None]
-    start = _join((*before, w), (v[:, :1], k[:, :1], w))[:2]
+    start = _combine((*before, w), (v[:, :1], k[:, :1], w))[:2]
     averages, weights = (torch.cat([x, y[:, 1:]], dim=1) for x, y in zip(start, (v, k), strict=True))
-    after = scan(_join, (averages, weights, w.expand(1, T, W)))[:2]
+    after = scan(_combine, (averages, weights, w.expand(1, T, W)))[:2]
     earlier = [torch.cat([x, y[:, :-1]], dim=1) for x, y in zip(before, after, strict=True)]
     now = torch.zeros_like(w)
-    found = _join((*earlier, now), (v, k + u, now))[0]
+    found = _combine((*earlier, now), (v, k + u, now))[0]
     return found, (after[0][:, -1].clone(), after[1][:, -1].clone())
 
 
-def _join(earlier: Elements, later: Elements) -> Elements:
-    """The average over two stretches of time, its weight, and w times how long they are."""
+def _combine(earlier: Elements, later: Elements) -> Elements:
+    """Combine the averages over two intervals: average, log weight, and w times the length of both."""
     (average, weight, w), (later_average, later_weight, later_w) = earlier, later
     weight = weight + later_w
     share = torch.sigmoid(later_weight - weight)
@@ -127,7 +127,7 @@ def _join(earlier: Elements, later: Elements) -> Elements:
 @part("rwkv")
 @dataclass(frozen=True, kw_only=True)
 class RWKVConfig(MixerConfig):
-    """RWKV-4 time mixing; `as_published` with the decay of the RegBench baseline, which is inverted."""
+    """RWKV-4 time mixing; `as_published` with the inverted decay of the RegBench baseline."""
 
     as_published: bool = False
 

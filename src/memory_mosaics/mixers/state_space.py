@@ -1,11 +1,11 @@
-"""Linear state spaces, one or more a channel, and the causal convolutions that they are.
+"""Linear state spaces, one or more per channel, and the causal convolutions that they are.
 
     S4D    y = GELU(K * x + D x) W                        Gu, Gupta, Goel and Re 2022, arXiv:2206.11893
     H3     y = (q . SSM(shift(k) . v)) W                  Fu, Dao et al. 2023, arXiv:2212.14052
 
 Both rest on a diagonal state space h_t = A h_{t-1} + B u_t, y_t = 2 Re(C h_t) + D u_t with complex A, B, C, discretised
-by a trained step dt. A whole text is one convolution with the kernel K_l = 2 Re(C A^l B), by FFT; a token at a time is
-the recurrence. Letters in shapes: N complex numbers of a channel's state, L length of a kernel.
+by a trained step dt. A whole sequence is one convolution with the kernel K_l = 2 Re(C A^l B), by FFT; one token at a
+time is the recurrence. Letters in shapes: N complex states per channel, L length of a kernel.
 
 Initial values and sizes are those of RegBench (Akyürek et al. 2024, arXiv:2401.12973).
 """
@@ -27,28 +27,27 @@ from memory_mosaics.parameters import NO_DECAY, SLOW
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.stores import State
 
-CHUNK = 64  # powers of A are made of those inside a chunk and those of chunks
-SMALLEST_STEP, LARGEST_STEP = 1e-3, 0.1  # dt begins log-uniform in between
+CHUNK = 64  # A^(i CHUNK + j) = A^(i CHUNK) A^j
+MIN_STEP, MAX_STEP = 1e-3, 0.1  # range of initial dt
 
 Spectrum = Callable[[int], Tensor]
 Discretise = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def masked(x: Float[Tensor, "B T W"], mask: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B T W"]:
-    """Padding counts for nothing."""
+def apply_mask(x: Float[Tensor, "B T W"], mask: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B T W"]:
+    """Set padding to zero."""
     return x if mask is None else x * mask[..., None]
 
 
-def random_steps(steps: Float[Tensor, " W"]) -> Float[Tensor, " W"]:
-    """As many dt, log-uniform."""
-    low, high = math.log(SMALLEST_STEP), math.log(LARGEST_STEP)
-    return torch.empty_like(steps, dtype=torch.float32).uniform_(low, high).exp()
+def log_uniform_steps(steps: Float[Tensor, " W"]) -> Float[Tensor, " W"]:
+    """Draw log-uniform initial dt, in the shape of `steps`."""
+    return torch.empty_like(steps, dtype=torch.float32).uniform_(math.log(MIN_STEP), math.log(MAX_STEP)).exp()
 
 
-def extended(
+def prepend_past(
     past: Float[Tensor, "B K W"] | None, x: Float[Tensor, "B T W"], keep: int
 ) -> tuple[Float[Tensor, "B N W"], Float[Tensor, "B K W"]]:
-    """The `keep` inputs of before, zero at the beginning, then the new; and the last `keep` of all."""
+    """The `keep` past inputs (initially zeros) followed by x, and the last `keep` of both."""
     window = F.pad(x, (0, 0, keep, 0)) if past is None else torch.cat([past.to(x.dtype), x], dim=1)
     return window, window[:, window.shape[1] - keep :].clone()  # not a view, which would keep the window alive
 
@@ -66,20 +65,20 @@ def linear_spectrum(pairs: int) -> Tensor:
 
 
 def zero_order_hold(A: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Inputs held between steps: A = e^(dt A), B = (e^(dt A) - 1)/A. Gives log A and B."""
+    """Return log A and B of A = e^(dt A), B = (e^(dt A) - 1)/A."""
     return dt * A, torch.expm1(dt * A) / A
 
 
 def bilinear(A: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """The trapezoid rule: A = (1 + dt A/2)/(1 - dt A/2) = e^(2 artanh(dt A/2)), B = dt/(1 - dt A/2). Gives log A, B."""
+    """Return log A and B of A = (1 + dt A/2)/(1 - dt A/2) = e^(2 artanh(dt A/2)), B = dt/(1 - dt A/2)."""
     return 2 * torch.atanh(dt * A / 2), dt / (1 - dt * A / 2)
 
 
 class DiagonalSSM(nn.Module):
-    """h_t = A h_{t-1} + B u_t, y_t = 2 Re(C h_t) + D u_t: of each conjugate pair of states one is held.
+    """h_t = A h_{t-1} + B u_t, y_t = 2 Re(C h_t) + D u_t, with one state of each conjugate pair.
 
-    `shared`: all channels have one A, and B is part of C (S4D). Otherwise each has its own (H3). The state of a call is
-    h as pairs of real numbers.
+    `shared`: all channels share A, and B is part of C (S4D). Otherwise each has its own (H3). State: h as pairs of real
+    numbers.
     """
 
     param_specs: ClassVar = {"A_log_real": SLOW, "A_imag": SLOW, "log_dt": SLOW, "B": NO_DECAY}
@@ -102,17 +101,17 @@ class DiagonalSSM(nn.Module):
         A, C = self.spectrum(pairs), torch.randn(width, pairs, dtype=torch.complex64)
         if self.B is None:
             B = torch.randn(pairs, dtype=torch.complex64)
-            C = C * B / (2 * (B / A).abs().square().sum()).sqrt()  # the answer to a constant input has variance 1
+            C = C * B / (2 * (B / A).abs().square().sum()).sqrt()  # the response to a constant input has variance 1
         else:
             self.B.copy_(torch.tensor([1.0, 0.0]))
         self.A_log_real.copy_(A.real.neg().log())
         self.A_imag.copy_(A.imag)
         self.C.copy_(torch.view_as_real(C))
         self.D.normal_()
-        self.log_dt.copy_(random_steps(self.log_dt).log())
+        self.log_dt.copy_(log_uniform_steps(self.log_dt).log())
 
     def discrete(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the recurrence: log A, B and C, complex (W, N)."""
+        """Return log A, B and C of the recurrence, complex (W, N)."""
         A = torch.complex(-self.A_log_real.to(dtype).exp(), self.A_imag.to(dtype))
         log_A, B = self.discretise(A, self.log_dt.to(dtype).exp()[:, None])
         B = B if self.B is None else B * torch.view_as_complex(self.B.to(dtype))
@@ -132,18 +131,18 @@ class DiagonalSSM(nn.Module):
                 h = log_A.exp() * h + B * u[:, 0, :, None]
                 y = 2 * (C * h).real.sum(-1)[:, None]
             else:
-                y = causal_convolution(u, responses(log_A, (C * B)[:, None], time)[:, 0])
+                y = causal_convolution(u, impulse_responses(log_A, (C * B)[:, None], time)[:, 0])
                 if state is not None:
-                    y = y + responses(log_A, (C * log_A.exp() * h).transpose(0, 1), time).permute(1, 2, 0)
-                h = (log_A * time).exp() * h + B * accumulated(log_A, u)
+                    y = y + impulse_responses(log_A, (C * log_A.exp() * h).transpose(0, 1), time).permute(1, 2, 0)
+                h = (log_A * time).exp() * h + B * weighted_sum(log_A, u)
             y = y + self.D * u
             return y.to(dtype), torch.stack([h.real, h.imag], dim=-1)
 
 
-def responses(log_A: Tensor, start: Tensor, time: int) -> Float[Tensor, "W M T"]:
+def impulse_responses(log_A: Tensor, start: Tensor, time: int) -> Float[Tensor, "W M T"]:
     """2 Re(sum_n start_n A_n^t) for t = 0, 1, ..., from complex log A (W, N) and start (W, M, N).
 
-    With t = i CHUNK + j, powers of A are needed for every i and every j, not for every t.
+    With t = i CHUNK + j, powers of A are computed for every i and every j, not for every t.
     """
     chunks, inside = powers(log_A, time)
     scaled = (start[:, :, None] * chunks[:, None]).flatten(1, 2)  # (W, M I, N)
@@ -151,7 +150,7 @@ def responses(log_A: Tensor, start: Tensor, time: int) -> Float[Tensor, "W M T"]
     return y.reshape(*start.shape[:2], chunks.shape[1] * CHUNK)[..., :time]
 
 
-def accumulated(log_A: Tensor, u: Float[Tensor, "B T W"]) -> Tensor:
+def weighted_sum(log_A: Tensor, u: Float[Tensor, "B T W"]) -> Tensor:
     """sum_t A^(T-1-t) u_t, complex (B, W, N)."""
     chunks, inside = powers(log_A, u.shape[1])
     count = chunks.shape[1]
@@ -168,9 +167,9 @@ def powers(log_A: Tensor, time: int) -> tuple[Tensor, Tensor]:
 
 
 class ShiftSSM(nn.Module):
-    """The state space whose A shifts, and D u_t beside it: a kernel K_l = sum_m B_m C_{m+l} of L taps.
+    """The state space whose A is a shift, plus D u_t: a convolution with K_l = sum_m B_m C_{m+l} of L taps.
 
-    B begins as the first unit vector, so that K is C. The state of a call is the last L - 1 inputs.
+    B is initialised to the first unit vector, so that K is C. State: the last L - 1 inputs.
     """
 
     param_specs: ClassVar = {"B": NO_DECAY}
@@ -193,7 +192,7 @@ class ShiftSSM(nn.Module):
         self, u: Float[Tensor, "B T W"], past: Float[Tensor, "B K W"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], Float[Tensor, "B K W"]]:
         dtype, time, taps = u.dtype, u.shape[1], self.B.shape[1]
-        window, new_past = extended(past, u, taps - 1)
+        window, new_past = prepend_past(past, u, taps - 1)
         with full_precision(u.device):
             u, B, C = (z.to(at_least_fp32_dtype(u)) for z in (u, self.B, self.C))
             kernel = (F.pad(C, (0, taps - 1)).unfold(1, taps, 1) * B[:, None]).sum(-1)  # (W, L)
@@ -205,7 +204,7 @@ class ShiftSSM(nn.Module):
 
 
 class S4D(nn.Module):
-    """A diagonal state space of each channel, a GELU, a matrix. State: h."""
+    """A diagonal state space per channel, a GELU, a matrix. State: h."""
 
     init_roles: ClassVar = {"combine": "residual"}
 
@@ -217,14 +216,14 @@ class S4D(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], State]:
-        y, h = self.ssm(masked(x, mask), *(state or ()))
+        y, h = self.ssm(apply_mask(x, mask), *(state or ()))
         return self.combine(F.gelu(y)), (h,)
 
 
 class H3(nn.Module):
-    """Two state spaces between products: what was shifted to now, times now, remembered, times what is asked now.
+    """Shifted keys times values, through a diagonal state space, times queries.
 
-    State: the keys that the shift still holds, then h.
+    State: the last inputs of the shift, then h.
     """
 
     init_roles: ClassVar = {"combine": "residual"}
@@ -242,8 +241,8 @@ class H3(nn.Module):
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], State]:
         past, h = state or (None, None)
-        keys, past = self.shift(masked(self.key(x), mask), past)
-        y, h = self.ssm(keys * masked(self.value(x), mask), h)
+        keys, past = self.shift(apply_mask(self.key(x), mask), past)
+        y, h = self.ssm(keys * apply_mask(self.value(x), mask), h)
         return self.combine(self.query(x) * y), (past, h)
 
 
@@ -256,7 +255,7 @@ def _pairs(state_size: int) -> int:
 @part("s4d")
 @dataclass(frozen=True, kw_only=True)
 class S4DConfig(MixerConfig):
-    """S4D with `state_size` numbers a channel, as conjugate pairs."""
+    """S4D with `state_size` numbers per channel, as conjugate pairs."""
 
     state_size: int = 64
 
@@ -270,7 +269,7 @@ class S4DConfig(MixerConfig):
 @part("h3")
 @dataclass(frozen=True, kw_only=True)
 class H3Config(MixerConfig):
-    """H3 with heads of width 1: a shift over `shift` steps, and `state_size` numbers a channel as conjugate pairs."""
+    """H3 with heads of width 1: a shift of `shift` steps, and `state_size` numbers per channel, as conjugate pairs."""
 
     state_size: int = 64
     shift: int = 64

@@ -1,4 +1,4 @@
-"""What the ops share: precision, and one way to Triton, which is optional.
+"""Helpers of all ops: precision, and optional Triton.
 
 Kernels are written as in Triton's documentation, with `@triton.jit` and `tl`, in the file of the op they compute. Such
 a file imports `triton` and `tl` from here: two stand-ins, so that the package imports without Triton and without the
@@ -31,7 +31,7 @@ def full_precision(device: torch.device) -> torch.autocast | nullcontext:
 
 
 def at_least_fp32(x: Tensor) -> Tensor:
-    """X in float32, or in float64 if it is float64."""
+    """Returns x in float32, or in float64 if it is float64."""
     return x.to(at_least_fp32_dtype(x))
 
 
@@ -43,7 +43,7 @@ def at_least_fp32_dtype(x: Tensor) -> torch.dtype:
 def can_use_triton(
     *tensors: Tensor, dtypes: Collection[torch.dtype] = DTYPES, widths: Collection[int] | None = None
 ) -> bool:
-    """Whether Triton kernels can run on these tensors; every op asks here, and else takes its PyTorch form.
+    """Whether Triton kernels can run on these tensors; otherwise ops take their PyTorch form.
 
     Triton must be installed, and the tensors on a CUDA device or Triton's interpreter enabled. None may be empty, all
     must have the same dtype, one of `dtypes`, and the last axis of the first one of `widths`, where these are given.
@@ -78,12 +78,12 @@ def custom_op(
 
 
 def contiguous(*tensors: Tensor | None) -> tuple[Any, ...]:
-    """Each of them contiguous; None stays None."""
+    """Returns contiguous tensors; None stays None."""
     return tuple(None if x is None else x.contiguous() for x in tensors)
 
 
 def contiguous_rows(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Each of them contiguous along its last axis: the kernels take any strides of the others."""
+    """Returns tensors contiguous along their last axis; kernels take any strides of the others."""
     return tuple(x if x.stride(-1) == 1 else x.contiguous() for x in tensors)
 
 

@@ -1,4 +1,4 @@
-"""Causal convolution with a kernel as long as the text:  y_t = sum_l K_l x_{t-l}."""
+"""Causal convolution with a kernel as long as the sequence:  y_t = sum_l K_l x_{t-l}."""
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ def reference(x: Float[Tensor, "B T W"], kernel: Float[Tensor, "W L"]) -> Float[
 
 
 def causal_convolution(x: Float[Tensor, "B T W"], kernel: Float[Tensor, "W L"]) -> Float[Tensor, "B T W"]:
-    """By the Fourier transform, of a length where nothing wraps around."""
+    """By FFT, padded so that nothing wraps around."""
     if x.numel() == 0:
         return x
     time = x.shape[1]

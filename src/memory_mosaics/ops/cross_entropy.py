@@ -1,8 +1,8 @@
 """Next-token loss over a large vocabulary:  mean over n of  -log softmax(W x_n)[target_n].
 
-The Triton form never holds all logits, nor any of them in float32. Rows are taken some thousands at a time: their
-logits in the dtype of the features, the loss, the gradient written over the logits, and its two products with the
-features and the weight. So the gradients are there before the backward pass, and one buffer of logits serves all rows.
+The Triton form never stores all logits, nor any of them in float32. For some thousand rows at a time it computes the
+logits in the dtype of the features, the loss, the gradient in place of the logits, and its two products with the
+features and the weight. The gradients are thus computed in the forward pass, with one buffer of logits for all rows.
 """
 
 # pyright: reportInvalidTypeForm=false
@@ -16,7 +16,7 @@ from memory_mosaics.ops.common import at_least_fp32, can_use_triton, custom_op, 
 from memory_mosaics.shapes import Float, Int
 
 BUFFER = 2**30  # bytes of logits at a time
-ALIGNED = 64  # the vocabulary is padded to a multiple of this: the products of an odd one take four times as long
+ALIGNED = 64  # the vocabulary is padded to a multiple of this: matrix products of odd sizes take four times as long
 LAUNCH = dict(BLOCK=4096, num_warps=16)
 
 
@@ -30,7 +30,7 @@ def reference(
 def linear_cross_entropy(
     features: Float[Tensor, "N W"], weight: Float[Tensor, "V W"], targets: Int[Tensor, " N"], ignore: int = -100
 ) -> Float[Tensor, ""]:
-    """Mean cross-entropy, in nats, of the logits features @ weight.T; targets equal to `ignore` do not count."""
+    """Mean cross-entropy, in nats, of the logits features @ weight.T over targets other than `ignore`."""
     if not can_use_triton(features):
         return F.cross_entropy(at_least_fp32(F.linear(features, weight)), targets, ignore_index=ignore)
     if torch.is_autocast_enabled(features.device.type):
@@ -40,7 +40,7 @@ def linear_cross_entropy(
 
 
 def rows_at_a_time(N: int, V: int, size: int) -> int:
-    """Rows whose logits fit into the buffer, the same number for every chunk but the last."""
+    """Number of rows whose logits fit into the buffer, the same for all chunks but the last."""
     most = max(BUFFER // (V * size), 128)
     even = -(-N // -(-N // most))
     return min(N, -(-even // 128) * 128)
@@ -49,7 +49,7 @@ def rows_at_a_time(N: int, V: int, size: int) -> int:
 def _forward(
     features: Tensor, weight: Tensor, targets: Tensor, ignore: int, gradients: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Loss, one over the number of targets that count, and the gradients of the sum over them (empty: not wanted)."""
+    """Loss, 1 / number of targets, and gradients of the sum over targets (empty if not `gradients`)."""
     (N, W), V, targets = features.shape, len(weight), targets.contiguous()
     padded, rows = -(-V // ALIGNED) * ALIGNED, rows_at_a_time(N, V, features.element_size())
     matrix = F.pad(weight.to(features.dtype), (0, 0, 0, padded - V))
@@ -60,7 +60,7 @@ def _forward(
         part = slice(start, start + rows)
         x = features[part]
         chunk = logits[: len(x)]
-        torch.mm(x, matrix.t(), out=chunk)  # 0 in the padding, and no part of the softmax: so is its gradient
+        torch.mm(x, matrix.t(), out=chunk)  # padding is 0 and not part of the softmax: so is its gradient
         loss_and_gradient[(len(x),)](
             chunk, targets[part], losses[part], chunk.stride(0), V, ignore, GRADIENT=gradients, **LAUNCH
         )
@@ -101,7 +101,7 @@ def loss_and_gradient(
     logits, targets, losses, stride, V, ignore,
     BLOCK: tl.constexpr, GRADIENT: tl.constexpr,
 ):  # fmt: skip
-    """One row: -log softmax at the target; softmax minus the target, in the place of the logits."""
+    """One row: -log softmax at the target; the logits are overwritten by softmax minus one-hot target."""
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
     v = tl.arange(0, BLOCK)
@@ -113,7 +113,7 @@ def loss_and_gradient(
                 empty = tl.zeros([BLOCK], logits.dtype.element_ty)
                 tl.store(logits + start + v, empty, mask=start + v < V)
     else:
-        hit = tl.load(logits + target).to(tl.float32)  # before any of the row is written over
+        hit = tl.load(logits + target).to(tl.float32)  # before the row is overwritten
         top, total = float("-inf"), 0.0
         for start in range(0, V, BLOCK):
             x = tl.load(logits + start + v, mask=start + v < V, other=float("-inf")).to(tl.float32)

@@ -1,4 +1,4 @@
-"""Norm(x) = x / |x|: what keys and values of equation 6 go through. A sharp memory has longer keys than one."""
+"""Norm(x) = x / |x|, the norm of keys and values in equation 6, times a scale."""
 
 from typing import Any, cast
 

@@ -1,4 +1,4 @@
-"""Scans: every prefix of an associative product along time, in as many levels as T has bits."""
+"""Parallel scans: all prefixes of an associative product along time, in log2(T) levels."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,7 +14,7 @@ Elements = Sequence[Tensor]
 def bucket_length(count: int) -> int:
     """The length to pad a sequence of `count` elements to: under torch.compile the next of 1, 2, 3, 4, 6, 8, 12, ...
 
-    A dynamic length compiles to slow code, and every static one is compiled anew.
+    A dynamic length compiles to slow code, and every new static one is compiled again.
     """
     if not torch.compiler.is_compiling():
         return count
@@ -35,12 +35,12 @@ def scan(combine: Callable[[Elements, Elements], Elements], elements: Elements) 
 
 
 def _scan(combine: Callable[[Elements, Elements], Elements], elements: Elements) -> Elements:
-    """Neighbours are combined in pairs, half as many are scanned, and every second answer is one more product."""
+    """Combine neighbours in pairs, scan half as many, and get every second prefix by one more product."""
     T = elements[0].shape[1]
     if T < 2:
         return elements
     pairs = combine([x[:, 0 : T - 1 : 2] for x in elements], [x[:, 1::2] for x in elements])
-    odd, half = _scan(combine, pairs), (T - 1) // 2  # the answers at 1, 3, 5, ...
+    odd, half = _scan(combine, pairs), (T - 1) // 2  # prefixes at 1, 3, 5, ...
     even = combine([x[:, :half] for x in odd], [x[:, 2::2] for x in elements])  # and at 2, 4, ...
     return [
         torch.cat([x[:, :1], torch.stack([a[:, :half], b], dim=2).flatten(1, 2), a[:, half:]], dim=1)
@@ -62,10 +62,10 @@ def reference(
 def recurrence(
     a: Float[Tensor, "B T H _"], b: Float[Tensor, "B T H D"], h: Float[Tensor, "B H D"]
 ) -> Float[Tensor, "B T H D"]:
-    """h_t = a_t h_{t-1} + b_t at every time, in a logarithmic number of operations and twice the work.
+    """h_t = a_t h_{t-1} + b_t at every time, in a logarithmic number of operations.
 
     Two steps in a row are one such step, h_{t+1} = a_{t+1} a_t h_{t-1} + (a_{t+1} b_t + b_{t+1}): every second h is the
-    same problem of half the length, and those between follow. Nothing is divided, so nothing overflows.
+    same problem of half the length, and the others follow. There is no division, so nothing overflows.
     """
     time = a.shape[1]
     if time == 1:

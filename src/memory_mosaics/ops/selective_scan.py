@@ -1,7 +1,7 @@
 """The selective scan of Mamba:  h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t,  y_t = C_t . h_t.
 
-Letters: E inner width, N states. The states h are N times as large as the inputs. The PyTorch form holds those of one
-segment of time at once, the Triton form keeps one in EVERY steps; in the backward pass both compute the others again.
+Letters: E inner width, N states. The states h are N times as large as the inputs. The PyTorch form stores those of one
+segment of time, the Triton form those of one in EVERY steps; in the backward pass both recompute the others.
 """
 
 # pyright: reportInvalidTypeForm=false
@@ -16,8 +16,8 @@ from memory_mosaics.ops.common import can_use_triton, contiguous, custom_op, tl,
 from memory_mosaics.ops.scan import recurrence
 from memory_mosaics.shapes import Float
 
-SEGMENT = 128  # steps whose states exist at the same time
-EVERY = 32
+SEGMENT = 128  # steps whose states are stored at the same time
+EVERY = 32  # steps between stored states
 OPTIONS = dict(W=8, num_warps=1, STAGES=4)
 
 
@@ -62,7 +62,7 @@ def _options(A: Tensor) -> dict[str, Any]:
 
 
 def _forward(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Answers, the last states, and those that are kept for the backward pass."""
+    """Outputs, the last states, and those stored for the backward pass."""
     inputs = contiguous(u, dt, A, B, C, h)
     (rows, T, E), N, options = u.shape, A.shape[1], _options(A)
     y, last, kept = torch.empty_like(inputs[0]), torch.empty_like(inputs[5]), u.new_empty(rows, -(-T // EVERY), E, N)
@@ -124,15 +124,15 @@ _selective_scan_backward = custom_op(
 _selective_scan = custom_op("selective_scan", _forward, fake=_fake, setup_context=_save, backward=_gradients)
 
 
-# The kernels. A program owns W channels of one row of the batch, their N states in registers, and walks time. Forward
-# it leaves the states of every so many steps; backward it walks each such stretch again from there, leaving a trail of
-# states that never goes farther than the cache, and then comes back along it.
+# The kernels. A program has W channels of one row of the batch, with their N states in registers, and iterates over
+# time. Forward it stores the states of one in EVERY steps. Backward it recomputes the states of each interval from
+# there into a buffer, `trail`, small enough to stay in the cache, and then iterates over the interval in reverse.
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
 def scan_step(u, dt, B, h, rate, e, n, at, E, N, some, states):
-    """The states one step on, and what of the step the way back needs: dt, u, B, and by how much the states decay."""
+    """The next states, and what the backward pass needs of the step: dt, u, B and the decay of the states."""
     step = tl.load(dt + at * E + e, mask=some, other=0.0)
     x = tl.load(u + at * E + e, mask=some, other=0.0)
     into = tl.load(B + at * N + n, mask=states, other=0.0)
@@ -166,7 +166,7 @@ def scan_backward(
     u, dt, A, B, C, kept, d_y, d_last, d_u, d_dt, d_A, d_B, d_C, d_start, trail, T, E, N, EVERY, BLOCKS,
     W: tl.constexpr, WN: tl.constexpr, STAGES: tl.constexpr, HAS_LAST: tl.constexpr,
 ):  # fmt: skip
-    """What many programs add to, d_A of a row and d_B, d_C of W channels, they leave each by itself."""
+    """Sums over programs are left to the caller: d_A is stored per row, d_B and d_C per W channels."""
     b, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     e, n = block * W + tl.arange(0, W), tl.arange(0, WN)
     some, states = e < E, n < N
@@ -187,7 +187,7 @@ def scan_backward(
         for t in tl.range(first, stop, num_stages=STAGES):
             tl.store(trail + (t - first) * W * WN, h)
             h, _, _, _, _ = scan_step(u, dt, B, h, rate, e, n, b * T + t, E, N, some, states)
-        tl.debug_barrier()  # what is on the trail is there
+        tl.debug_barrier()  # stores to the trail are complete
         for i in range(stop - first):
             t = stop - 1 - i
             at = b * T + t
@@ -200,10 +200,10 @@ def scan_backward(
             tl.store(d_B + t * N, tl.sum(gradient * (step * x)[:, None], axis=0), mask=states)
             d_input = tl.sum(gradient * into[None, :], axis=1)
             gradient *= fade
-            decayed = gradient * before  # what reaches dt A
+            decayed = gradient * before  # gradient of dt A
             tl.store(d_u + at * E + e, d_input * step, mask=some)
             tl.store(d_dt + at * E + e, d_input * x + tl.sum(decayed * A_here, axis=1), mask=some)
             to_A += decayed * step[:, None]
-        tl.debug_barrier()  # before it is walked over
+        tl.debug_barrier()  # before it is overwritten
     tl.store(d_A + b * E * N + place, to_A, mask=inside)
     tl.store(d_start + b * E * N + place, gradient, mask=inside)

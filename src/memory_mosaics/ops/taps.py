@@ -2,10 +2,9 @@
 
     y_t = sum_j c_j x_{t+j},    value_t = Norm(c_0 x_t + c_1 x_{t+1})
 
-T steps complete T - K + 1 sums of K taps. The gradient of the sums is written where it belongs, in two passes per tap;
-from slices, PyTorch would fill a tensor of zeros for each tap, copy into it, and add them up. On CUDA `tapped_value` is
-one pass over memory. Its gradient needs x (the gradient of a tap is a dot product with it), so it keeps x and computes
-the norms again.
+T steps complete T - K + 1 sums of K taps. Their gradient takes two passes per tap; autograd of slices would fill a
+tensor of zeros for each tap, copy into it, and add them up. On CUDA `tap_values` is one pass over memory. Its gradient
+needs x (the gradient of a tap is a dot product with it), so x is saved and the norms are recomputed.
 """
 
 # pyright: reportInvalidTypeForm=false
@@ -29,28 +28,28 @@ from memory_mosaics.shapes import Float
 
 FORWARD = dict(R=128, num_warps=8)
 BACKWARD = dict(P=4, num_warps=1, STAGES=4)
-LENGTH = 32  # steps of a stretch, at most
+LENGTH = 32  # largest number of steps of an interval
 
 
 def reference(x: Float[Tensor, "B T H D"], taps: Float[Tensor, "H K"]) -> Float[Tensor, "B N H D"]:
-    """The definition of `tapped`."""
+    """The definition of `apply_taps`."""
     complete = max(x.shape[1] - taps.shape[1] + 1, 0)
     return torch.stack([c[:, None] * x[:, j : j + complete] for j, c in enumerate(taps.unbind(1))]).sum(0)
 
 
 def value_reference(raw: Float[Tensor, "B T H D"], taps: Float[Tensor, "H 2"]) -> Float[Tensor, "B N H D"]:
-    """The definition of `tapped_value`, in float32."""
+    """The definition of `tap_values`, in float32."""
     return F.normalize(reference(raw.float(), taps), dim=-1, eps=EPS).to(raw.dtype)
 
 
-def tapped_value(raw: Float[Tensor, "B T H D"], taps: Float[Tensor, "H 2"]) -> Float[Tensor, "B N H D"]:
+def tap_values(raw: Float[Tensor, "B T H D"], taps: Float[Tensor, "H 2"]) -> Float[Tensor, "B N H D"]:
     """The values that T steps complete: N = T - 1 of them."""
     if raw.shape[1] > 2 and can_use_triton(raw, widths=WIDTHS):
-        return _tapped_value(raw, taps.float())
-    return normalise(tapped(at_least_fp32(raw), taps)).to(raw.dtype)
+        return _tap_values(raw, taps.float())
+    return normalise(apply_taps(at_least_fp32(raw), taps)).to(raw.dtype)
 
 
-def tapped(x: Float[Tensor, "B T H D"], taps: Float[Tensor, "H K"]) -> Float[Tensor, "B N H D"]:
+def apply_taps(x: Float[Tensor, "B T H D"], taps: Float[Tensor, "H K"]) -> Float[Tensor, "B N H D"]:
     """The sums that T steps complete, with one weight per tap and head."""
     x = x.to(torch.promote_types(x.dtype, taps.dtype))
     return _sums(x, taps) if torch.compiler.is_compiling() else cast(Tensor, _Taps.apply(x, taps))
@@ -105,35 +104,34 @@ def _backward(d_value: Tensor, raw: Tensor, taps: Tensor) -> tuple[Tensor, Tenso
     return d_raw, d_taps.sum((0, 2))
 
 
-_tapped_value_backward = custom_op(
-    "tapped_value_backward",
+_tap_values_backward = custom_op(
+    "tap_values_backward",
     _backward,
     fake=lambda d_value, raw, taps: (raw.new_empty(raw.shape), taps.new_empty(taps.shape)),
 )
-_tapped_value = custom_op(
-    "tapped_value",
+_tap_values = custom_op(
+    "tap_values",
     _forward,
     fake=lambda raw, taps: raw.new_empty(raw[:, 1:].shape),
     setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
-    backward=lambda ctx, d_value: _tapped_value_backward(d_value, *ctx.saved_tensors),
+    backward=lambda ctx, d_value: _tap_values_backward(d_value, *ctx.saved_tensors),
 )
 
 
-# The kernels. Forward a program owns R steps of one head. Steps next to each other are read twice, but from memory only
-# once.
+# The kernels. Forward a program has R steps of one head. Neighbouring steps are read twice, but from memory only once.
 @triton.jit
 def steps(x, t, st, T, D: tl.constexpr):
-    """The steps t of x in float32; zeros before the first and after the last."""
+    """Load the steps t of x in float32; zeros before the first and after the last."""
     there = x + t.to(tl.int64)[:, None] * st + tl.arange(0, D)[None, :]
     return tl.load(there, mask=((t >= 0) & (t < T))[:, None], other=0.0).to(tl.float32)
 
 
 @triton.jit
-def norm_gradient(tapped, d_value, EPS: tl.constexpr):
-    """Gradient of what lies behind value = tapped / |tapped|."""
-    length = tl.sqrt(tl.sum(tapped * tapped, axis=1))
-    inverse = 1.0 / tl.maximum(length, EPS)  # one division a row, not one an element
-    value = tapped * inverse[:, None]
+def norm_gradient(x, d_value, EPS: tl.constexpr):
+    """Gradient of x for value = x / |x|."""
+    length = tl.sqrt(tl.sum(x * x, axis=1))
+    inverse = 1.0 / tl.maximum(length, EPS)  # one division per row, not per element
+    value = x * inverse[:, None]
     radial = tl.where(length > EPS, tl.sum(value * d_value, axis=1), 0.0)
     return (d_value - value * radial[:, None]) * inverse[:, None]
 
@@ -145,10 +143,10 @@ def value_forward(raw, taps, value, sb, st, sh, T, H, D: tl.constexpr, R: tl.con
     c0, c1 = tl.load(taps + 2 * h), tl.load(taps + 2 * h + 1)
     t, d = tl.program_id(1) * R + tl.arange(0, R), tl.arange(0, D)
     raw += b * sb + h * sh
-    tapped = c0 * steps(raw, t, st, T, D) + c1 * steps(raw, t + 1, st, T, D)
-    inverse = 1.0 / tl.maximum(tl.sqrt(tl.sum(tapped * tapped, axis=1)), EPS)
+    x = c0 * steps(raw, t, st, T, D) + c1 * steps(raw, t + 1, st, T, D)
+    inverse = 1.0 / tl.maximum(tl.sqrt(tl.sum(x * x, axis=1)), EPS)
     there = value + (b * (T - 1) * H + h) * D + t.to(tl.int64)[:, None] * (H * D) + d[None, :]
-    tl.store(there, (tapped * inverse[:, None]).to(value.dtype.element_ty), mask=(t < T - 1)[:, None])
+    tl.store(there, (x * inverse[:, None]).to(value.dtype.element_ty), mask=(t < T - 1)[:, None])
 
 
 @triton.jit
@@ -157,9 +155,9 @@ def value_backward(
     gb, gt, gh, sb, st, sh, T, H, count, length,
     D: tl.constexpr, P: tl.constexpr, EPS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Step t of raw was in two values: in its own and, as the step to come, in the one before.
+    """Step t of raw is in two values: in its own and, as the next step, in the previous one.
 
-    A program walks P stretches of `length` steps side by side, so that what it found a step ago is still at hand.
+    A program iterates over P intervals of `length` steps in parallel; results of the last step stay in registers.
     """
     row, i = tl.program_id(0).to(tl.int64), tl.program_id(1)
     b, h = row // H, row % H
