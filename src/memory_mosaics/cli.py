@@ -16,8 +16,8 @@ from jsonargparse import auto_cli
 
 from memory_mosaics.apps import demo
 from memory_mosaics.apps.babistories.commands import COMMANDS as BABISTORIES
-from memory_mosaics.apps.explorer import command as explorer
-from memory_mosaics.apps.serve import server
+from memory_mosaics.apps.explorer import explore
+from memory_mosaics.apps.serve import serve
 from memory_mosaics.apps.story_world import generator
 from memory_mosaics.benchmarks import bench
 from memory_mosaics.checkpoint import STEP
@@ -162,9 +162,9 @@ COMMANDS: dict[str, Any] = {
     "generate": generate.run,
     "prompts": prompts.run,
     "inspect": inspect.run,
-    "explore": explorer.run,
+    "explore": explore,
     "lm-eval": lm_eval.run,
-    "serve": server.serve,
+    "serve": serve,
     "evaluate": evaluate.run,
     "anchors": evaluate.run_anchors,
     "attention": attention.run,

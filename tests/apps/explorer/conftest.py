@@ -58,16 +58,17 @@ class Served:
     """The page, served from a thread until it is stopped."""
 
     def __init__(self, models: list[LoadedModel], port: int = 0):
-        from memory_mosaics.apps.explorer.server import Server
-        from memory_mosaics.apps.serve.listening import listen
+        from memory_mosaics.apps.explorer.app import MAX_BODY, MAX_WAITING, build_app
+        from memory_mosaics.apps.server import Server, listen
 
         self.listening = listen("127.0.0.1", port)
         self.port = self.listening.getsockname()[1]
-        self.address = f"http://127.0.0.1:{self.port}"
         self.explorer = Explorer(models)
-        self.server = Server(self.explorer, self.listening)
+        limits = {"max_requests": 1 + MAX_WAITING, "max_body": MAX_BODY}
+        self.server = Server(build_app(self.explorer), self.listening, halt=self.explorer.halt, **limits)
+        self.address = self.server.address
         self.server.config.timeout_graceful_shutdown = 1
-        self.thread = Thread(target=self.server.answer, daemon=True)
+        self.thread = Thread(target=self.server.run_until_interrupted, daemon=True)
         self.thread.start()
 
     def stop(self) -> None:

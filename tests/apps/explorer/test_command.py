@@ -16,8 +16,9 @@ import pytest
 pytest.importorskip("fastapi")
 
 from memory_mosaics import checkpoint
-from memory_mosaics.apps.explorer import command, show
-from memory_mosaics.apps.explorer.answers import PAGE
+from memory_mosaics.apps import explorer
+from memory_mosaics.apps.explorer import show
+from memory_mosaics.apps.explorer.explorer import PAGE_TOKENS
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
 from waiting import HANG
@@ -54,9 +55,9 @@ def test_the_command_says_what_is_wrong(mosaic, capsys, tmp_path, monkeypatch):
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
         assert main(["explore", str(run), "--port", str(port)]) == 2
-        told = "Address already in use; name another --port, or 0 for any that is free"
+        told = "Address already in use; choose another --port, or 0 for a free one"
         assert f"cannot listen at 127.0.0.1, port {port}: {told}" in capsys.readouterr().err
-    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    monkeypatch.setattr(explorer, "find_spec", lambda name: None)
     assert main(["explore", str(run)]) == 2
     assert "pip install 'memory-mosaics[explore]'" in capsys.readouterr().err
 
@@ -77,7 +78,7 @@ ONE_STRETCH = """
 import sys, time
 from memory_mosaics.cli import main
 from memory_mosaics.apps.explorer.reading import Engine
-from memory_mosaics.apps.explorer.server import Server
+from memory_mosaics.apps.server import Server
 read = Engine.read
 def reported(engine, tokens, state, changes):
     while state is not None and not engine.stopped:
@@ -85,11 +86,11 @@ def reported(engine, tokens, state, changes):
     answer = read(engine, tokens, state, changes)
     print("read", len(tokens), flush=True)
     return answer
-answer = Server.answer
-def answered(server):  # what is read before is the explorer's own
+run = Server.run_until_interrupted
+def run_reported(server):  # what is read before is the explorer's own
     Engine.read = reported
-    answer(server)
-Server.answer = answered
+    run(server)
+Server.run_until_interrupted = run_reported
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -132,7 +133,7 @@ def test_a_folder_of_runs_is_told_from_a_run(mosaic, capsys, tmp_path):
 
 
 def test_the_speed_in_the_guide_is_the_one_measured():
-    docs = Path(__file__).parents[2] / "docs"
+    docs = Path(__file__).parents[3] / "docs"
     guide, measured = (docs / "explorer.md").read_text(), json.loads((docs / "explorer_speed.json").read_text())
     for row in measured["typed"].values():
         assert re.search(rf"\| {row['read_again']}(, all)? \| {row['milliseconds']} \| {row['worst']} \|", guide)
@@ -163,9 +164,9 @@ def test_show_counts_positions_in_the_whole_text(mosaic, of_bytes):
     """Not in a page; and the second model looks at the same letters, whatever its tokens."""
     text = TEXT * 30
     count = len(mosaic.tokenizer.encode(text))
-    assert count > PAGE
+    assert count > PAGE_TOKENS
     view = show([mosaic, of_bytes], text, position=-1)
     last, letters = (f'"look":{{"position":{at},' for at in (count - 1, len(text) - 1))
     assert last in view.html
     assert letters in view.html
-    assert f'"look":{{"position":{PAGE + 1},' in show(mosaic, text, position=PAGE + 1).html
+    assert f'"look":{{"position":{PAGE_TOKENS + 1},' in show(mosaic, text, position=PAGE_TOKENS + 1).html

@@ -74,12 +74,12 @@ def test_what_is_not_one_token_is_refused_and_the_text_is_read(served):
     tokens = read(served)["tokens"]
     red, lily = tokens.index(" red"), tokens.index(".")
     for place, text, told in (
-        (red - 1, "dogs", "it holds one token, not the 2 of “ dogs”: “ dog”, “s”."),
-        (lily - 1, "", "it holds one token, and none was given."),
+        (red - 1, "dogs", "it has one token, not the 2 of “ dogs”: “ dog”, “s”."),
+        (lily - 1, "", "it has one token, and none was given."),
     ):
         found = read(served, edits=[edit(served, place, text=text)])
         assert (found["edits"], found["undone"]) == ([], 0)
-        assert found["refused"] == [f"The pair was not written: {told}"]
+        assert found["refused"] == [f"The pair was not rewritten: {told}"]
 
 
 def test_edits_of_what_is_not_there(served):
@@ -87,11 +87,11 @@ def test_edits_of_what_is_not_there(served):
     for wrong, told in (
         (edit(served, 10**20, kind="channel"), "there is no slot"),
         (edit(served, -1, kind="channel"), "there is no slot -1"),
-        (edit(served, 3) | {"mark": None}, "does not say which text it is about"),
+        (edit(served, 3) | {"mark": None}, "has no mark of its text"),
         (edit(served, 3, token=10**9), "there is no token 1000000000"),
-        (edit(served, token=3), "only pairs that come from the text"),
+        (edit(served, token=3), "only pairs of the text"),
     ):
         status, answer, _ = send(served, body=reading(session="edits", edits=[wrong]))
-        assert (status, told in answer["error"]) == (400, True), answer
+        assert (status, told in answer["error"]["message"]) == (400, True), answer
     far = edit(served, 3) | {"place": 10**20}
     assert (places(read(served, edits=[far])), places(read(served, edits=[far | {"place": -9}]))) == ([], [])

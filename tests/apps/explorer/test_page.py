@@ -117,7 +117,7 @@ def open_form(tab, text: str) -> None:
 def test_several_tokens_are_refused_by_name(tab):
     open_form(tab, "dogs")
     tab.page.keyboard.press("Enter")
-    tab.page.wait_for_selector("#message:has-text('The pair was not written: it holds one token, not the ')")
+    tab.page.wait_for_selector("#message:has-text('The pair was not rewritten: it has one token, not the ')")
     assert "dog”, “s”" in tab.page.inner_text("#message")
     assert tab.page.locator(".chips li").count() == 0
     tab.page.click(".pairs li >> nth=0 >> [aria-label^=Write]")

@@ -2,8 +2,6 @@
 
 from contextlib import ExitStack
 
-from memory_mosaics.apps.serve.gate import Gate
-
 from .conftest import Served, Tab, memory
 
 
@@ -33,22 +31,21 @@ def forgiven(tab) -> None:
 
 def test_a_busy_server_is_asked_again(browser, mosaic):
     server = Served([mosaic])
-    gate = server.server.config.app
-    assert isinstance(gate, Gate)
+    guard = server.server.guard
     with Tab(browser, server.address) as one:
-        gate.inside["another"] = gate.places
+        guard.active["another"] = guard.max_requests
         one.page.fill("#text", "The dog")
         one.page.wait_for_selector("text=The explorer has too much to do at once. Trying again")
-        del gate.inside["another"]
+        del guard.active["another"]
         one.until("document.querySelector('.pane .tokens').textContent", "The dog")
         one.page.wait_for_selector("#message", state="hidden")
         assert one.page.locator(".pane.stale").count() == 0
         one.page.click("#tab-moons")
         one.page.wait_for_selector(".curve.one[d]")
-        gate.inside["another"] = gate.places
+        guard.active["another"] = guard.max_requests
         one.page.locator(".sliders input").first.fill("60")
         one.page.wait_for_selector("text=The explorer has too much to do at once. Trying again")
-        del gate.inside["another"]
+        del guard.active["another"]
         one.page.wait_for_selector("text=the whole sky after 1,320")
         one.page.wait_for_selector("#message", state="hidden")
         forgiven(one)

@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from memory_mosaics import LanguageModel
-from memory_mosaics.apps.explorer.analysis import detail, overview, page, retrieved, spelt
+from memory_mosaics.apps.explorer.analysis import detail, overview, predictions, retrieved
 from memory_mosaics.apps.explorer.reading import GRID, Edit, Engine, Reading, common
 from memory_mosaics.inspection import look
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.memory import PersistentMemoryConfig
-from memory_mosaics.text.tokenizer import byte_tokenizer
 from mixers_under_contract import MIXERS, WIDTH
 
 LENGTHS = [175, 150, 64, 65, 1, 0, 128, 175]
@@ -102,7 +101,7 @@ def test_losses_and_shares_are_the_models(mosaic):
     with torch.no_grad():
         logs = mosaic.model(torch.tensor([tokens]))[0][0].log_softmax(dim=-1)
     for first, last in ((0, 150), (60, 70), (64, 128), (149, 150)):
-        found = page(reading, mosaic.tokenizer, first, last)
+        found = predictions(reading, mosaic.tokenizer, first, last)
         assert len(found["losses"]) == len(found["best"]) == last - first
         assert (found["losses"][0] is None) == (first == 0)
         for token in range(max(first, 1), last):
@@ -185,12 +184,6 @@ def test_edits_are_read_from_where_they_reach(mosaic):
     assert edited.read_again == 250 - 3 * GRID
     edited.read(tokens, [Edit(block=0, kind="sequence", head=0)], plain)
     assert edited.read_again == 250
-
-
-def test_letters_of_several_tokens_are_spelt_once():
-    tokenizer = byte_tokenizer()
-    pieces = spelt(tokenizer, tokenizer.encode("a😀b"))
-    assert pieces == ["a", "", "", "", "😀", "b"]
 
 
 def test_common_beginnings():

@@ -7,10 +7,10 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from memory_mosaics.apps.explorer import Explorer
-from memory_mosaics.apps.explorer.app import BODY, WAITING
-from memory_mosaics.apps.explorer.server import Server
-from memory_mosaics.apps.serve.gate import Gate
+from fastapi import FastAPI
+
+from memory_mosaics.apps.explorer.app import MAX_BODY, MAX_WAITING
+from memory_mosaics.apps.server import Server
 from waiting import HANG, until
 
 from .conftest import Served, reading, send
@@ -35,7 +35,7 @@ def test_bytes_that_are_no_json_get_one_line(served):
         ({"Sec-Fetch-Site": "same-site"}, 403),
         ({"Content-Type": "text/plain"}, 415),
         ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
-        ({"Content-Length": str(BODY + 1)}, 413),
+        ({"Content-Length": str(MAX_BODY + 1)}, 413),
     ],
     ids=str,
 )
@@ -70,14 +70,14 @@ def test_no_more_than_a_few_wait(served):
     with served.explorer.lock:
         answers: list[int] = []
         ask = lambda: answers.append(send(served, body=reading())[0])  # noqa: E731
-        waiting = [Thread(target=ask) for _ in range(1 + WAITING + 3)]
+        waiting = [Thread(target=ask) for _ in range(1 + MAX_WAITING + 3)]
         for thread in waiting:
             thread.start()
         until(lambda: len(answers) >= 3)
         assert answers == [429] * 3
     for thread in waiting:
         thread.join()
-    assert sorted(answers) == [200] * (1 + WAITING) + [429] * 3
+    assert sorted(answers) == [200] * (1 + MAX_WAITING) + [429] * 3
 
 
 def by_hand(served, head: bytes, body: bytes = b"") -> bytes:
@@ -103,22 +103,21 @@ def test_a_length_that_is_not_true_lets_no_more_in(served):
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(mosaic, monkeypatch):
-    monkeypatch.setattr("memory_mosaics.apps.serve.gate.READING", 0.5)
+    monkeypatch.setattr("memory_mosaics.apps.server.BODY_TIMEOUT", 0.5)
     server = Served([mosaic])
     said = by_hand(server, b"POST /api/read HTTP/1.1\r\nContent-Length: 500\r\n", b"{")
     server.stop()
     assert said.startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_page_on_port_80_is_called_without_it(mosaic):
+def test_a_page_on_port_80_is_called_without_it():
     class OnPort80(socket.socket):
         def getsockname(self):
             return "127.0.0.1", 80
 
     with OnPort80() as listening:
-        gate = Server(Explorer([mosaic]), listening).config.app
-    assert isinstance(gate, Gate)
-    assert {"127.0.0.1", "localhost", "127.0.0.1:80"} <= set(gate.hosts or ())
+        guard = Server(FastAPI(), listening, max_requests=1, max_body=1).guard
+    assert {"127.0.0.1", "localhost", "127.0.0.1:80"} <= set(guard.hosts or ())
 
 
 def test_the_head_of_the_page_can_be_asked_for(served):

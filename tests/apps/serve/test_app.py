@@ -5,12 +5,16 @@ import socket
 
 import pytest
 
-from apps.serve.conftest import asked_by_hand, in_a_thread
+from apps.conftest import asked_by_hand, in_a_thread
 from memory_mosaics.cli import main
+from memory_mosaics.text.tokenizer import byte_tokenizer
 from waiting import until
 
 pytest.importorskip("fastapi", reason="pip install 'memory-mosaics[serve]'")
 pytest.importorskip("uvicorn", reason="pip install 'memory-mosaics[serve]'")
+
+from memory_mosaics.apps.serve.app import TextStream
+from memory_mosaics.apps.serve.engine import TokenLogprobs
 
 
 def test_the_same_seed_as_mosaics_generate(ask, story_run, capsys):
@@ -22,7 +26,7 @@ def test_the_same_seed_as_mosaics_generate(ask, story_run, capsys):
 
 
 def test_an_empty_prompt_begins_a_text(ask, server):
-    end = server[0].trained.tokenizer.end_of_text
+    end = server[0].loaded.tokenizer.end_of_text
     texts = [
         ask("/v1/completions", {"prompt": prompt, "temperature": 0})[2]["choices"][0]["text"] for prompt in ("", [end])
     ]
@@ -57,16 +61,16 @@ def test_without_usage_a_stream_says_nothing_of_it(ask):
     ("body", "told"),
     [
         (b"{broken", "the body is not JSON: Expecting property name enclosed in double quotes"),
-        (b"", "the body is empty; it should be a JSON object"),
+        (b"", "the body is empty; it must be a JSON object"),
         (b"[]", "the body must be a JSON object"),
         (b'"\xff"', "There was an error parsing the body"),
         (b"[" * 10_000, "There was an error parsing the body"),
         ({"prompt": "a\ud83d"}, "half a surrogate pair, \\ud83d, at character 1: not a text"),
         (b'{"prompt": "a", "temperature": NaN}', "temperature: Input should be a finite number"),
-        ({"prompt": []}, "prompt: it should be a text, a list of token ids, or a list of such"),
-        ({"prompt": [True]}, "prompt: it should be a text, a list of token ids, or a list of such"),
+        ({"prompt": []}, "prompt: must be a string, a list of token ids, or a list of these"),
+        ({"prompt": [True]}, "prompt: must be a string, a list of token ids, or a list of these"),
         ({"prompt": "a", "n": 129}, "n: Input should be less than or equal to 128"),
-        ({"prompt": ["a"] * 20, "n": 10}, "a request may ask for 128 texts, not 200; send several"),
+        ({"prompt": ["a"] * 20, "n": 10}, "a request may ask for at most 128 texts, not 200; send several requests"),
         ({"prompt": "a", "stream": "yes"}, "stream: Input should be a valid boolean"),
         ({"prompt": "a", "presence_penalty": 0.5}, "presence_penalty is not supported by this server"),
     ],
@@ -85,7 +89,7 @@ def test_a_malformed_completion(ask, body, told):
         ([3], "messages.0: Input should be a valid dictionary or object to extract fields from"),
         ([{"content": "a"}], "messages.0.role: Field required"),
         ([{"role": "user", "content": [{"type": "image_url"}]}],
-         "messages.0.content: it should be a text, or a list of parts that are texts"),
+         "messages.0.content: must be a string or a list of text parts"),
     ],
 )  # fmt: skip
 def test_a_malformed_chat(ask, messages, told):
@@ -123,14 +127,14 @@ def test_too_many_texts_are_not_read(server, ask, monkeypatch):
 
 
 def test_who_goes_away_is_not_waited_for(server, endless, monkeypatch):
-    monkeypatch.setattr("memory_mosaics.apps.serve.app.LOOK", 0.1)
+    monkeypatch.setattr("memory_mosaics.apps.serve.app.DISCONNECT_POLL_SECONDS", 0.1)
     service, ask = server
     for stream in (True, False):
         with asked_by_hand(ask.address, {"prompt": "a", "max_tokens": 390, "stream": stream, "n": 32}):
-            until(lambda: service.engine.load == 1)
-            (rows,) = service.engine.inside
-        until(lambda: service.engine.load == 0)
-        assert sum(row.take.__self__.count for row in rows) < 32 * 390
+            until(lambda: service.engine.unfinished == 1)
+            (rows,) = service.engine.requests
+        until(lambda: service.engine.unfinished == 0)
+        assert sum(row.on_token.__self__.count for row in rows) < 32 * 390
 
 
 def test_a_defect_is_told_as_one(story_run):
@@ -142,33 +146,35 @@ def test_a_defect_is_told_as_one(story_run):
 
 
 def test_a_template_of_the_model(story_run, tmp_path):
-    from memory_mosaics.apps.serve.requests import Message
-    from memory_mosaics.apps.serve.template import Template
+    from memory_mosaics.apps.serve.app import load_chat_template, render_chat
+    from memory_mosaics.apps.serve.schemas import ChatMessage
     from memory_mosaics.errors import UserError
 
     (tmp_path / "chat_template.jinja").write_text(
         "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
         "{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
     )
-    template = Template.of(tmp_path)
-    assert template.fill([Message(role="user", content="Hello")]) == "user: Hello\nassistant:"
+    template = load_chat_template(tmp_path)
+    assert render_chat(template, [ChatMessage(role="user", content="Hello")]) == "user: Hello\nassistant:"
     with pytest.raises(UserError, match="no tools"):
-        template.fill([Message(role="tool", content="4")])
+        render_chat(template, [ChatMessage(role="tool", content="4")])
     (tmp_path / "chat_template.jinja").write_text("{% for %}")
-    with pytest.raises(UserError, match="is no template"):
-        Template.of(tmp_path)
+    with pytest.raises(UserError, match="is not a valid chat template"):
+        load_chat_template(tmp_path)
 
 
 def test_a_port_that_is_taken(story_run, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["serve", str(story_run), "--port", str(port), "--device", "cpu"]) == 2
-    said = f"mosaics: cannot listen at 127.0.0.1, port {port}: Address already in use; name another --port or --host\n"
+    said = (
+        f"mosaics: cannot listen at 127.0.0.1, port {port}: Address already in use; choose another --port or --host\n"
+    )
     assert capsys.readouterr().err == said
 
 
 def test_without_the_libraries_it_says_which(story_run, monkeypatch, capsys):
-    monkeypatch.setattr("memory_mosaics.apps.serve.server.find_spec", lambda name: None)
+    monkeypatch.setattr("memory_mosaics.apps.serve.find_spec", lambda name: None)
     assert main(["serve", str(story_run), "--device", "cpu"]) == 2
     assert "pip install 'memory-mosaics[serve]'" in capsys.readouterr().err
 
@@ -176,7 +182,7 @@ def test_without_the_libraries_it_says_which(story_run, monkeypatch, capsys):
 @pytest.mark.parametrize("host", ["a..b", "a" * 70, "."])
 def test_a_host_that_cannot_be(story_run, capsys, host):
     assert main(["serve", str(story_run), "--host", host, "--device", "cpu"]) == 2
-    said = f"mosaics: cannot listen at {host[:60]!r}: this cannot be a host; name another --host\n"
+    said = f"mosaics: cannot listen at {host[:60]!r}: not a host name; choose another --host\n"
     assert capsys.readouterr().err == said
 
 
@@ -184,5 +190,56 @@ def test_a_host_that_cannot_be(story_run, capsys, host):
 def test_a_key_that_nobody_can_send(story_run, monkeypatch, capsys, key):
     monkeypatch.setenv("MOSAICS_API_KEY", key)
     assert main(["serve", str(story_run), "--device", "cpu"]) == 2
-    said = "mosaics: the API key has characters that clients cannot send; take letters, digits and signs of ASCII\n"
+    said = "mosaics: the API key has characters that clients cannot send; use printable ASCII without spaces\n"
     assert capsys.readouterr().err == said
+
+
+def stream_text(text: bytes, *, length: int = 100, stops=(), end: bool = True, logs: bool = False):
+    """The chunks of a text that arrives byte by byte."""
+    chunks = []
+    stream = TextStream(byte_tokenizer(), length, stops, chunks.append)
+    for token in [*text, *([256] if end else [])]:
+        if not stream.on_token(token, TokenLogprobs(-1.0, [(token, -1.0)]) if logs else None):
+            break
+    return chunks
+
+
+def test_each_character_is_emitted_when_it_is_complete():
+    chunks = stream_text("a café.".encode())
+    assert [chunk.text for chunk in chunks] == ["a", " ", "c", "a", "f", "é", ".", ""]
+    assert [chunk.finish_reason for chunk in chunks] == [None] * 7 + ["stop"]
+
+
+def test_the_length_may_end_within_a_character():
+    assert [(chunk.text, chunk.finish_reason) for chunk in stream_text("é".encode(), length=1)] == [
+        ("\ufffd", "length")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "stops", "expected"),
+    [
+        ("one. two.", [". "], "one"),
+        ("one.\n\nTwo", ["\n\n"], "one."),
+        ("aaab", ["aab"], "a"),
+        ("ab ac", ["ac", "b a"], "a"),
+        ("ends with sto", ["stop"], "ends with sto"),
+    ],
+)
+def test_stop_sequences_are_found_and_never_shown(text, stops, expected):
+    chunks = stream_text(text.encode(), stops=stops)
+    assert "".join(chunk.text for chunk in chunks) == expected
+    assert chunks[-1].finish_reason == "stop"
+
+
+def test_what_cannot_become_a_stop_sequence_does_not_wait():
+    chunks = stream_text(b"ab stx", stops=["stop"], end=False)
+    assert [chunk.text for chunk in chunks] == ["a", "b", " ", "stx"]
+
+
+def test_tokens_are_emitted_with_their_text():
+    chunks = stream_text(b"ab stop", stops=["stop"], logs=True)
+    tokens = [token for chunk in chunks for token in chunk.tokens]
+    assert "".join(token.text for token in tokens) == "ab "
+    assert [token.offset for token in tokens] == [0, 1, 2]
+    assert tokens[0].top == [("a", -1.0)]

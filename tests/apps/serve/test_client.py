@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.serve.conftest import Process
+from apps.conftest import Process
 from waiting import HANG
 
 openai = pytest.importorskip("openai", reason="the official client is not installed: pip install openai")
@@ -81,7 +81,7 @@ def test_models_and_health(client):
     assert [model.id for model in client.models.list()] == ["teller"]
     assert client.models.retrieve("teller").owned_by == "memory-mosaics"
     assert client.with_options(api_key="none").get("../health", cast_to=dict)["status"] == "ok"
-    with pytest.raises(openai.NotFoundError, match="there is no model 'gpt-4' here; there is 'teller'"):
+    with pytest.raises(openai.NotFoundError, match="there is no model 'gpt-4'; this server has 'teller'"):
         client.completions.create(model="gpt-4", prompt="Once")
 
 
@@ -90,12 +90,12 @@ def test_models_and_health(client):
     [
         ({"temperature": -1}, "temperature: Input should be greater than or equal to 0"),
         ({"max_tokens": "ten"}, "max_tokens: Input should be a valid integer"),
-        ({"max_tokens": 301}, "max_tokens must be at most 300 here, not 301"),
-        ({"prompt": [1, 999]}, "token 999 is not among the 300 of this model"),
-        ({"prompt": {"text": "Once"}}, "prompt: it should be a text, a list of token ids, or a list of such"),
-        ({"stop": [""]}, "stop: it should be a text, or a list of at most 16, none of them empty"),
+        ({"max_tokens": 301}, "max_tokens must be at most 300, not 301"),
+        ({"prompt": [1, 999]}, "token 999 is not in the vocabulary of 300 tokens"),
+        ({"prompt": {"text": "Once"}}, "prompt: must be a string, a list of token ids, or a list of these"),
+        ({"stop": [""]}, "stop: must be a string or a list of at most 16 strings, none of them empty"),
         ({"echo": True}, "echo is not supported by this server"),
-        ({"extra_body": {"speed": 3}}, "there is no field 'speed' here"),
+        ({"extra_body": {"speed": 3}}, "unknown field 'speed'"),
     ],
 )
 def test_bad_request(client, asked, told):
@@ -109,9 +109,9 @@ def test_an_over_long_prompt(client):
     with pytest.raises(openai.BadRequestError) as refused:
         client.completions.create(model="teller", prompt=[1] * 400)
     assert refused.value.code == "context_length_exceeded"
-    said = "this server takes 400 tokens, prompt and answer together; your prompt has 400. Shorten one of them"
+    said = "the context is 400 tokens; your prompt has 400. Shorten one of them"
     assert refused.value.body["message"] == said
-    with pytest.raises(openai.BadRequestError, match="your prompt has 390; you asked for 20 more"):
+    with pytest.raises(openai.BadRequestError, match="your prompt has 390 and you asked for 20 more"):
         client.completions.create(model="teller", prompt=[1] * 390, max_tokens=20)
     assert client.completions.create(model="teller", prompt=[1] * 390, max_tokens=10).usage.total_tokens <= 400
 
@@ -142,7 +142,7 @@ def test_a_wrong_key_is_refused(client):
 
 def test_the_guide_is_as_it_says(address, capsys):
     """The example of docs/serve.md, at the address of this server, prints a text."""
-    guide = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
+    guide = (Path(__file__).parents[3] / "docs" / "serve.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)
     for theirs, ours in (("http://127.0.0.1:8000/v1", address), ('"any"', '"secret"'), ('"mosaic"', '"teller"')):
         assert theirs in example
@@ -151,7 +151,7 @@ def test_the_guide_is_as_it_says(address, capsys):
     assert capsys.readouterr().out
 
 
-def test_ctrl_c_finishes_what_is_on_its_way_and_says_goodbye(server, client):
+def test_ctrl_c_finishes_what_is_on_its_way_first(server, client):
     """The last test of this server."""
     stream = client.completions.create(model="teller", prompt="Once", max_tokens=150, stream=True, temperature=0)
     events = [next(stream)]
@@ -160,7 +160,7 @@ def test_ctrl_c_finishes_what_is_on_its_way_and_says_goodbye(server, client):
     assert events[-1].choices[0].finish_reason in ("length", "stop")
     out, err = server.process.communicate(timeout=HANG)
     assert (server.process.returncode, err) == (0, "")
-    assert re.fullmatch("goodbye; requests answered: [1-9][0-9]*", out.splitlines()[-1])
+    assert re.fullmatch("stopped; requests answered: [1-9][0-9]*", out.splitlines()[-1])
 
 
 def test_a_second_ctrl_c_does_not_wait(story_run):
@@ -175,4 +175,4 @@ def test_a_second_ctrl_c_does_not_wait(story_run):
             list(stream)
         out, err = server.process.communicate(timeout=HANG)
     assert (server.process.returncode, err) == (0, "")
-    assert "goodbye; requests answered: 0" in out
+    assert "stopped; requests answered: 0" in out

@@ -1,18 +1,79 @@
-"""See what every memory holds: on a page of this machine (`mosaics explore RUN`), or inline in a notebook (`show`)."""
+"""See what every memory stores: on a local web page (`mosaics explore RUN`), or inline in a notebook (`show`)."""
 
+import webbrowser
 from collections.abc import Sequence
+from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from memory_mosaics.apps.explorer.answers import PAGE, Explorer
+from memory_mosaics import checkpoint
+from memory_mosaics.apps.explorer.explorer import PAGE_TOKENS, Explorer, Look, PaneRequest, ReadRequest
 from memory_mosaics.apps.explorer.page import View
-from memory_mosaics.apps.explorer.sessions import Asked, Look
-from memory_mosaics.checkpoint import LoadedModel, unique_names
-from memory_mosaics.errors import UserError
+from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
+from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.runtime import find_device
 from memory_mosaics.text.tokenizer import Tokenizer
 
-__all__ = ["Explorer", "View", "show"]
+__all__ = ["Explorer", "View", "explore", "show"]
+MAX_MODELS = 4
+SEARCH_DEPTH = 3  # folder levels in which runs are looked for, to name them in an error
+
+
+def explore(runs: list[str], *, port: int = 8642, device: str = "auto", browser: bool = False) -> dict[str, Any]:
+    """Look inside trained models on a web page that only this machine can open: type, hover, click, edit memories.
+
+    Ctrl-C stops it. Nothing is written and nothing leaves the machine.
+
+    Args:
+        runs: training runs, of which the newest checkpoint is taken, or checkpoint folders; up to 4, such as a Memory
+            Mosaic and the transformer to compare it with
+        port: the port to listen on; 0 picks a free one
+        device: cpu, cuda, mps, or auto for the best available
+        browser: also open the page in the default browser
+    """
+    if find_spec("fastapi") is None or find_spec("uvicorn") is None:
+        raise UserError("the explorer needs FastAPI and uvicorn: pip install 'memory-mosaics[explore]'")
+    if len(runs) > MAX_MODELS:
+        raise UserError(f"{len(runs)} runs are too many to explore at once; name at most {MAX_MODELS}")
+    check_range(0, 65535, port=port)
+    from memory_mosaics.apps.explorer.app import MAX_BODY, MAX_WAITING, build_app
+    from memory_mosaics.apps.server import Server, listen
+
+    for run in runs:
+        _check_is_run(Path(run))
+    models = list(iter_models(unique_names(runs), device=find_device(device)))
+    for loaded in models:
+        loaded.tokenizer.encode("a")  # a tokenizer that cannot be built fails here
+
+    def on_ready(address: str) -> None:
+        print(f"{', '.join(loaded.name for loaded in models)}: open {address}; press Ctrl-C to stop", flush=True)
+        if browser:
+            webbrowser.open(address)
+
+    with listen("127.0.0.1", port, remedy="choose another --port, or 0 for a free one") as listening:
+        explorer = Explorer(models)
+        Server(
+            build_app(explorer),
+            listening,
+            max_requests=1 + MAX_WAITING,
+            max_body=MAX_BODY,
+            on_ready=on_ready,
+            halt=explorer.halt,
+        ).run_until_interrupted()
+    print()
+    return {"study": "explore", "interrupted": False}
+
+
+def _check_is_run(folder: Path) -> None:
+    """Raise an error that names runs for a folder of runs, such as that of `mosaics demo`."""
+    if not folder.is_dir() or (checkpoint.newest(folder) / "config.json").exists():
+        return
+    below = (path for depth in range(1, SEARCH_DEPTH + 1) for path in sorted(folder.glob("/".join("*" * depth))))
+    found = [str(path) for path in islice(below, 10_000) if path.is_dir() and checkpoint.steps(path)]
+    if found:
+        raise UserError(f"{folder} is a folder of runs; name one of them, such as {' or '.join(found[:2])}")
 
 
 def show(
@@ -20,53 +81,52 @@ def show(
     text: str,
     *,
     tokenizer: Tokenizer | None = None,
-    memory: tuple[int, str, int] | None = None,
+    memory: tuple[int, Any, int] | None = None,
     position: int | None = None,
 ) -> View:
-    """The explorer's view of a text, to be the last line of a notebook's cell or saved as a file.
+    """Return the explorer's view of a text, to be the last line of a notebook's cell or saved as a file.
 
-    `model` is a run, an opened one, or two of them to stand side by side; a bare LanguageModel needs its `tokenizer`.
-    `memory` (block, "sequence" or "channel", head) and `position` (below zero: from the end) are where to look first.
-    All that can be hovered is computed now: of all memories for a short text, of the chosen one for a long one.
+    `model` is a run, a loaded model, or two of these side by side; a bare LanguageModel needs its `tokenizer`. `memory`
+    (block, "sequence" or "channel", head) and `position` (negative: from the end) are shown first. Everything that can
+    be hovered is computed now: of all memories for a short text, of the chosen one for a long one.
     """
     given: Sequence[Any] = model if isinstance(model, list | tuple) else [model]
-    models = [_opened(one, tokenizer) for one in given]
+    models = [_load(one, tokenizer) for one in given]
     if not 1 <= len(models) <= 2:
         raise UserError(f"one model can be shown, or two side by side, not {len(models)}")
     explorer = Explorer(models)
-    chosen = [memory if memory and engine.has(memory) else None for engine in explorer.engines]
-    if memory and not any(chosen):
+    if memory and not any(engine.has(memory) for engine in explorer.engines):
         raise UserError(f"there is no memory {memory}: name its block, sequence or channel, and its head")
-    places = [None] * len(models) if position is None else _places(explorer, text, position)
-    panes = [
-        explorer.record(
-            Asked(model=number, text=text), page=(place or 0) // PAGE, look=Look(position=place, memory=memory)
-        )
-        for number, (place, memory) in enumerate(zip(places, chosen, strict=True))
-    ]
+    panes = []
+    for number, engine in enumerate(explorer.engines):
+        at = None if position is None else _find_position(explorer, number, text, position)
+        look = Look(position=at, memory=memory if memory and engine.has(memory) else None)
+        panes.append(explorer.record(PaneRequest(model=number, text=text, page=(at or 0) // PAGE_TOKENS, look=look)))
     start = {"view": "compare" if len(models) > 1 else "explore"}
-    return View(explorer.about() | {"record": {"panes": panes, "start": start}})
+    return View(explorer.description | {"record": {"panes": panes, "start": start}})
 
 
-def _places(explorer: Explorer, text: str, position: int) -> list[int]:
-    """A position among the first model's tokens, and that of the same letters among those of the others."""
-    count = explorer.read(Asked(text=text))["count"]
-    if not -count <= position < count:
-        raise UserError(f"position {position} is outside a text of {count} tokens")
-    position %= count
-    page = explorer.read(Asked(text=text), page=position // PAGE)
-    letters = page["offset"] + sum(map(len, page["tokens"][: position - page["first"] + 1]))
-    others = [Asked(model=number, text=text) for number in range(1, len(explorer.models))]
-    look = Look(letters=letters)
-    return [position, *(explorer.read(asked, letters=letters, look=look)["look"]["position"] for asked in others)]
+def _find_position(explorer: Explorer, model: int, text: str, position: int) -> int:
+    """Return the position among a model's tokens of the characters at a position among the first model's tokens."""
+    tokens = explorer.models[0].tokenizer.encode(text)
+    if not -len(tokens) <= position < len(tokens):
+        raise UserError(f"position {position} is outside a text of {len(tokens)} tokens")
+    position %= len(tokens)
+    if model == 0:
+        return position
+    explorer.read(ReadRequest(text=text))
+    letters = explorer.sessions["", 0].ends[position]
+    return explorer.read(ReadRequest(model=model, text=text, letters=letters, look=Look(letters=letters)))["look"][
+        "position"
+    ]
 
 
-def _opened(model: Any, tokenizer: Tokenizer | None) -> LoadedModel:
+def _load(model: Any, tokenizer: Tokenizer | None) -> LoadedModel:
     if isinstance(model, LoadedModel):
         return model
     if isinstance(model, LanguageModel):
         if tokenizer is None:
-            raise UserError("a LanguageModel alone reads no text: give its tokenizer too")
+            raise UserError("a bare LanguageModel needs its tokenizer: give tokenizer= too")
         return LoadedModel("model", Path(), model, tokenizer)
     ((name, run),) = unique_names([model]).items()
     return LoadedModel.open(run, name=name)

@@ -5,7 +5,6 @@ overview    every memory at some times: how many of its pairs count, and what it
 detail      one memory at some times: the pairs with the largest weights, and what its answer says in tokens
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,13 +14,13 @@ from memory_mosaics.apps.explorer.edits import Layer
 from memory_mosaics.apps.explorer.reading import GRID, Engine, Reading
 from memory_mosaics.inspection import added, name_of, retrieval_weights
 from memory_mosaics.shapes import Float
-from memory_mosaics.text.tokenizer import StreamDecoder, Tokenizer
+from memory_mosaics.text.tokenizer import Tokenizer
 
 PAIRS, SAYS = 24, 6  # of a memory: pairs that are drawn, and tokens that its answer makes most probable
 LEAST = 5e-4  # weight of a pair that is drawn
 
 
-def about(engine: Engine) -> list[dict[str, Any]]:
+def describe_layers(engine: Engine) -> list[dict[str, Any]]:
     """The layers of a model: where they are, what they are called, and what is fixed of their memories."""
     layers = []
     for layer, mixer in engine.layers.items():
@@ -41,14 +40,8 @@ def about(engine: Engine) -> list[dict[str, Any]]:
     return layers
 
 
-def spelt(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[str]:
-    """The text that each token adds; nothing while a letter is not whole."""
-    decoder = StreamDecoder(tokenizer)
-    return [decoder.add(token) if token < tokenizer.vocabulary else "" for token in tokens]
-
-
 @torch.no_grad()
-def page(reading: Reading, tokenizer: Tokenizer, first: int, last: int) -> dict[str, Any]:
+def predictions(reading: Reading, tokenizer: Tokenizer, first: int, last: int) -> dict[str, Any]:
     """Losses of the tokens from `first` to before `last`, and the best next tokens after each: text, share, id."""
     stretches = range(max(first - 1, 0) // GRID, -(-last // GRID))
     ids, shares, total = (torch.cat(parts) for parts in zip(*reading.best(stretches), strict=True))

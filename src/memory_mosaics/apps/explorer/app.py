@@ -1,105 +1,85 @@
-"""The page behind FastAPI, for this machine alone.
+"""The page and its requests behind FastAPI. One request computes at a time, and a few may wait."""
 
-The gate of `mosaics serve` stands before it and refuses whoever is not the page itself. There is nothing to serve but
-the page and what it asks. One request computes at a time, and few may wait.
-"""
-
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from fastapi import Depends, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp
+from fastapi.responses import HTMLResponse
 
+from memory_mosaics.apps.explorer import explorer as requests
 from memory_mosaics.apps.explorer import page
-from memory_mosaics.apps.explorer.answers import Explorer
-from memory_mosaics.apps.explorer.bodies import ExportBody, LookingBody, ReadBody, SkyBody
-from memory_mosaics.apps.serve.gate import Gate
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.apps.explorer.explorer import Explorer, LookRequest, PaneRequest, ReadRequest
+from memory_mosaics.apps.server import ApiError, add_error_handlers
+from memory_mosaics.errors import UserError
 
-BODY = 1 << 19  # bytes of a request
-WAITING = 8  # requests that may wait for the one that computes
-HEADERS = {
-    "cache-control": "no-store",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-}
+MAX_BODY = 1 << 19  # bytes of a request
+MAX_WAITING = 8  # requests that may wait for the one that computes
 
 
-def build(explorer: Explorer, hosts: tuple[str, ...]) -> ASGIApp:
-    """The application; `hosts` are the names, with the port, by which it is called."""
-    about = explorer.about()
+@dataclass(frozen=True, kw_only=True)
+class MoonsRequest(requests.Request):
+    """The periods of the moons, and the seed of their phases."""
 
-    def same_models(request: Request) -> None:
-        """A page that was opened when others were served would show their names over these numbers."""
-        if request.headers.get("x-identity", about["identity"]) != about["identity"]:
-            raise HTTPException(409, "other models are served here now; reload the page")
+    periods: list[int]
+    seed: int = 0
 
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(same_models)])
-    html = page.build(about | {"examples": explorer.examples})
-    headers = HEADERS | {"content-security-policy": page.policy() + "; frame-ancestors 'none'"}
+
+@dataclass(frozen=True, kw_only=True)
+class ViewRequest(requests.Request):
+    """The state of the page beside that of its panes."""
+
+    view: Literal["explore", "compare", "moons"] = "explore"
+    theme: Literal["light", "dark"] | None = None
+    guessing: bool = False
+    time: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportRequest(requests.Request):
+    """A view to be saved."""
+
+    panes: list[PaneRequest]
+    sky: MoonsRequest | None = None
+    start: ViewRequest = field(default_factory=ViewRequest)
+
+
+def build_app(explorer: Explorer) -> FastAPI:
+    """Build the application."""
+    description = explorer.description
+
+    def check_identity(request: Request) -> None:
+        """Refuse a page that was opened when other models were served: it would show their names."""
+        if request.headers.get("x-identity", description["identity"]) != description["identity"]:
+            raise ApiError(409, "other models are served here now; reload the page")
+
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(check_identity)])
+    add_error_handlers(app)
+    html = page.build(description | {"examples": explorer.examples})
+    policy = {"content-security-policy": page.policy() + "; frame-ancestors 'none'"}
 
     @app.api_route("/", methods=["GET", "HEAD"])
     def home() -> HTMLResponse:
-        return HTMLResponse(html, headers=headers)
+        return HTMLResponse(html, headers=policy)
 
-    _answer(app, explorer, about)
-    _tell_errors(app)
-    return Gate(app, hosts=hosts, most=BODY, places=1 + WAITING, tell=_error)
-
-
-def _answer(app: FastAPI, explorer: Explorer, about: dict[str, Any]) -> None:
     @app.post("/api/read")
-    def read(body: ReadBody) -> JSONResponse:
-        look = body.look and body.look.look()
-        found = explorer.read(body.asked(), page=body.page, letters=body.letters, look=look)
-        return JSONResponse(found, headers=HEADERS)
+    def read(body: ReadRequest) -> dict[str, Any]:
+        return explorer.read(body)
 
     @app.post("/api/look")
-    def look(body: LookingBody) -> JSONResponse:
-        return JSONResponse(explorer.look(body.asked(), body.look.look()), headers=HEADERS)
+    def look(body: LookRequest) -> dict[str, Any]:
+        return explorer.look(body)
 
     @app.post("/api/moons")
-    def sky(body: SkyBody) -> JSONResponse:
-        return JSONResponse(explorer.sky(body.periods, body.seed), headers=HEADERS)
+    def moons(body: MoonsRequest) -> dict[str, Any]:
+        return explorer.moons(body.periods, body.seed)
 
     @app.post("/api/export")
-    def export(body: ExportBody) -> HTMLResponse:
-        panes = [
-            explorer.record(pane.asked(), page=pane.page, look=pane.look.look())
-            | {"held": pane.held, "measure": pane.measure}
-            for pane in body.panes
-        ]
-        record: dict[str, Any] = {"panes": panes, "start": body.start.model_dump()}
+    def export(body: ExportRequest) -> HTMLResponse:
+        if len(body.panes) > 2:
+            raise UserError(f"{len(body.panes)} panes are too many to save; at most 2")
+        record: dict[str, Any] = {"panes": list(map(explorer.record, body.panes)), "start": asdict(body.start)}
         if body.sky is not None:
-            record["sky"] = explorer.sky(body.sky.periods, body.sky.seed)
-        return HTMLResponse(page.build(about | {"record": record}), headers=HEADERS)
+            record["sky"] = explorer.moons(body.sky.periods, body.sky.seed)
+        return HTMLResponse(page.build(description | {"record": record}))
 
-
-def _tell_errors(app: FastAPI) -> None:
-    @app.exception_handler(UserError)
-    def wrong(_: Request, error: UserError) -> JSONResponse:
-        return _error(400, one_line(error))
-
-    @app.exception_handler(RequestValidationError)
-    def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]  # without its input, which may be no text at all
-        where = ".".join(str(part) for part in first["loc"] if part != "body")
-        return _error(422, one_line(ValueError(f"{where}: {first['msg']}" if where else first["msg"])))
-
-    @app.exception_handler(HTTPException)
-    def http(_: Request, error: HTTPException) -> JSONResponse:
-        return _error(error.status_code, str(error.detail))
-
-    @app.exception_handler(Exception)
-    def defect(_: Request, error: Exception) -> JSONResponse:
-        return _error(500, f"a defect of the explorer, {type(error).__name__}; the terminal has more")
-
-
-def _error(code: int, message: str) -> JSONResponse:
-    shown = message.encode(errors="replace").decode()  # half a character would not go over the wire
-    return JSONResponse({"error": shown}, status_code=code, headers=HEADERS)
+    return app

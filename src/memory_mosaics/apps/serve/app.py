@@ -1,181 +1,270 @@
-"""OpenAI's interface to one model: completions, chats, streams, models, health.
+"""OpenAI's API for one model.
 
-    POST /v1/completions    POST /v1/chat/completions    GET /v1/models    GET /v1/models/NAME    GET /health
-
-Every error has OpenAI's shape, {"error": {"message", "type", "param", "code"}}, so that its clients raise what they
-raise there.
+POST /v1/completions    POST /v1/chat/completions    GET /v1/models    GET /v1/models/NAME    GET /health
 """
 
 import asyncio
 import json
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
-from fastapi import FastAPI, HTTPException, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException as AnyHTTPException
 
-from memory_mosaics.apps.serve.answers import Answer, Piece
-from memory_mosaics.apps.serve.batches import Busy, Engine, Row, Stopped
-from memory_mosaics.apps.serve.gate import Gate, error, told
-from memory_mosaics.apps.serve.requests import (
-    CHOICES,
-    Asked,
-    ChatAsked,
-    CompletionAsked,
-    Limits,
-    TooLong,
-    first_error,
+from memory_mosaics.apps.serve.engine import Engine, EngineStopped, QueueFull, Row, TokenLogprobs
+from memory_mosaics.apps.serve.schemas import (
+    MAX_CHOICES,
+    ChatMessage,
+    ChatRequest,
+    CompletionRequest,
+    EmittedToken,
+    GenerationRequest,
+    ResponseFormat,
+    TextChunk,
 )
-from memory_mosaics.apps.serve.shapes import ChatShape, CompletionShape, Shape
-from memory_mosaics.apps.serve.template import Template
+from memory_mosaics.apps.server import ApiError, add_error_handlers, error_response
 from memory_mosaics.checkpoint import LoadedModel
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.config import MAX_SIZE
+from memory_mosaics.errors import UserError, check_range, one_line
+from memory_mosaics.files import read_text
+from memory_mosaics.text.chat import MAX_TEMPLATE_BYTES, ChatTemplate
+from memory_mosaics.text.tokenizer import StreamDecoder, Tokenizer
 
-LOOK = 1.0  # seconds between looks at whether a client is still there
-
-
-class Service:
-    """A model with its engine, and what is needed to answer requests for it."""
-
-    def __init__(self, trained: LoadedModel, limits: Limits):
-        self.trained, self.limits = trained, limits
-        self.template = Template.of(trained.folder)
-        self.engine = Engine(
-            trained.model, vocabulary=trained.tokenizer.vocabulary, rows=limits.rows, requests=limits.requests
-        )
-        self.created = int(time.time())
-        self.answered = 0
-
-    def check_name(self, name: str | None) -> None:
-        if name is not None and name != self.trained.name:
-            message = f"there is no model {name[:60]!r} here; there is {self.trained.name!r}"
-            raise _Refused(404, message, param="model", code="model_not_found")
-
-    def check(self, asked: Asked, prompts: int = 1) -> None:
-        """Refuse what can be refused before any prompt is read."""
-        self.check_name(asked.model)
-        texts = prompts * (asked.n or 1)
-        if texts > CHOICES:
-            raise UserError(f"a request may ask for {CHOICES} texts, not {texts}; send several")
-        self.engine.check()
-
-    def encode(self, prompt: str | list[int]) -> list[int]:
-        """The tokens of a prompt; an empty one begins a new text."""
-        if isinstance(prompt, str):
-            return self.trained.tokenizer.encode(prompt) or [self.trained.tokenizer.end_of_text]
-        wrong = next((token for token in prompt if not 0 <= token < self.trained.tokenizer.vocabulary), None)
-        if wrong is not None:
-            size = self.trained.tokenizer.vocabulary
-            raise UserError(f"prompt: token {wrong} is not among the {size} of this model")
-        return prompt
-
-    def begin(self, asked: Asked, prompts: list[list[int]], wanted: int | None, default: int, top: int | None) -> "Job":
-        """Queue the texts that are asked for."""
-        seed = random.SystemRandom().randrange(2**32) if asked.seed is None else asked.seed
-        job = Job(sum(map(len, prompts)))
-        lengths = [self.limits.length(len(prompt), wanted, default) for prompt in prompts]
-        for prompt, length in zip(prompts, lengths, strict=True):
-            tokens = torch.tensor(prompt)
-            for _ in range(asked.n or 1):
-                number = len(job.rows)
-                answer = Answer(self.trained.tokenizer, length, asked.stop or (), job.teller(number))
-                row = Row(
-                    prompt=tokens,
-                    length=length,
-                    sampler=asked.sampler,
-                    # As `mosaics generate` has it: a seed means the same texts here and there.
-                    generator=torch.Generator().manual_seed((seed * 1_000_003 + number) % 2**63),
-                    top=top,
-                    take=answer.take,
-                    fail=job.teller(number),
-                )
-                job.add(row, answer)
-        self.engine.submit(job.rows)
-        return job
+DEFAULT_CONTEXT = 8192  # tokens, for models without a limit of their own
+DISCONNECT_POLL_SECONDS = 1.0
+CHAT_TEMPLATE = "chat_template.jinja"  # where Hugging Face keeps it
+STATUSES = {QueueFull: 429, EngineStopped: 503}
 
 
-class Job:
-    """A request on its way: its rows, and the pieces that they have told."""
+class TextStream:
+    """Turn tokens into chunks of text, up to a stop sequence. Text that may become one is held back."""
+
+    def __init__(self, tokenizer: Tokenizer, length: int, stops: Sequence[str], emit: Callable[[TextChunk], None]):
+        self.tokenizer, self.length, self.stops, self.emit = tokenizer, length, stops, emit
+        self.decoder = StreamDecoder(tokenizer)
+        self.count = 0
+        self.emitted, self.pending = 0, ""  # the characters emitted, and the text that is not
+        self.tokens: list[EmittedToken] = []
+
+    def on_token(self, token: int, logprobs: TokenLogprobs | None) -> bool:
+        """Add a token; return whether more may follow."""
+        self.count += 1
+        ends = token == self.tokenizer.end_of_text
+        if logprobs is not None and not ends:
+            top = [(self.tokenizer.decode([index]), logprob) for index, logprob in logprobs.top]
+            offset = self.emitted + len(self.pending)
+            self.tokens.append(EmittedToken(self.tokenizer.decode([token]), logprobs.sampled, top, offset))
+        self.pending += "" if ends else self.decoder.add(token)
+        reason = "stop" if ends else "length" if self.count >= self.length else None
+        if reason:
+            self.pending += self.decoder.flush()
+        found = [at for at in (self.pending.find(stop) for stop in self.stops) if at >= 0]
+        if found:
+            self.pending, reason = self.pending[: min(found)], "stop"
+        self._emit(reason)
+        return reason is None
+
+    def _emit(self, reason: Literal["stop", "length"] | None) -> None:
+        final = len(self.pending) - (0 if reason else self._possible_stop())
+        if not final and not reason:
+            return
+        text, self.pending = self.pending[:final], self.pending[final:]
+        self.emitted += len(text)
+        tokens = [token for token in self.tokens if token.offset < self.emitted]
+        self.tokens = self.tokens[len(tokens) :]
+        self.emit(TextChunk(text, tokens, reason))
+
+    def _possible_stop(self) -> int:
+        """Return how many of the last characters may be the beginning of a stop sequence."""
+        longest = min(len(self.pending), max((len(stop) - 1 for stop in self.stops), default=0))
+        ends = (self.pending[-size:] for size in range(longest, 0, -1))
+        return next((len(end) for end in ends if any(stop.startswith(end) for stop in self.stops)), 0)
+
+
+class Generation:
+    """A request in progress: its rows, and a queue with their text that the decoding thread fills."""
 
     def __init__(self, prompt_tokens: int):
         self.prompt_tokens = prompt_tokens
         self.rows: list[Row] = []
-        self.answers: list[Answer] = []
-        self.news: asyncio.Queue[tuple[int, Piece | BaseException]] = asyncio.Queue()
+        self.streams: list[TextStream] = []
+        self.queue: asyncio.Queue[tuple[int, TextChunk | BaseException]] = asyncio.Queue()
         self.loop = asyncio.get_running_loop()
 
-    def add(self, row: Row, answer: Answer) -> None:
-        self.rows.append(row)
-        self.answers.append(answer)
+    def sender(self, index: int) -> Callable[[TextChunk | BaseException], None]:
+        """Return a function for the decoding thread that queues a chunk, or an error, of one row."""
 
-    def teller(self, number: int) -> Any:
-        """For the thread that decodes: says something about a row to who waits for it here."""
+        def send(item: TextChunk | BaseException) -> None:
+            with suppress(RuntimeError):  # the event loop is closed
+                self.loop.call_soon_threadsafe(self.queue.put_nowait, (index, item))
 
-        def tell(news: Piece | BaseException) -> None:
-            with suppress(RuntimeError):  # the server is gone
-                self.loop.call_soon_threadsafe(self.news.put_nowait, (number, news))
+        return send
 
-        return tell
-
-    async def pieces(self, request: Request) -> AsyncIterator[tuple[int, Piece]]:
-        """The pieces of all rows as they come. Who goes away ends them all."""
-        unfinished, looked = len(self.rows), self.loop.time()
+    async def chunks(self, request: Request) -> AsyncIterator[tuple[int, TextChunk]]:
+        """Yield the chunks of all rows as they come. A client that disconnects cancels the rows."""
+        unfinished, checked = len(self.rows), self.loop.time()
         try:
             while unfinished:
-                if self.loop.time() > looked + LOOK:
+                if self.loop.time() > checked + DISCONNECT_POLL_SECONDS:
                     if await request.is_disconnected():
-                        raise _Gone
-                    looked = self.loop.time()
+                        raise ApiError(499, "the client has disconnected")
+                    checked = self.loop.time()
                 try:
-                    number, news = await asyncio.wait_for(self.news.get(), LOOK)
+                    index, item = await asyncio.wait_for(self.queue.get(), DISCONNECT_POLL_SECONDS)
                 except TimeoutError:
                     continue
-                if isinstance(news, BaseException):
-                    raise news
-                yield number, news
-                unfinished -= news.finish is not None
+                if isinstance(item, BaseException):
+                    raise item
+                yield index, item
+                unfinished -= item.finish_reason is not None
         finally:
             for row in self.rows:
-                row.ended = True
+                row.finished = True
 
     @property
     def usage(self) -> dict[str, int]:
-        written = sum(answer.count for answer in self.answers)
-        total = self.prompt_tokens + written
-        return {"prompt_tokens": self.prompt_tokens, "completion_tokens": written, "total_tokens": total}
+        """The number of tokens, as OpenAI reports it."""
+        generated = sum(stream.count for stream in self.streams)
+        total = self.prompt_tokens + generated
+        return {"prompt_tokens": self.prompt_tokens, "completion_tokens": generated, "total_tokens": total}
 
 
-class _Gone(Exception):
-    """The client does not wait any more."""
+class Service:
+    """A model with its engine and chat template, and the limits on requests: tokens, texts and bytes."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        *,
+        max_tokens: int = 2048,
+        context: int | None = None,
+        requests: int = 64,
+        rows: int = 16,
+        max_body: int = 1_000_000,
+    ):
+        positions = loaded.model.max_positions
+        if positions is not None and (context or 0) > positions:
+            raise UserError(f"context must be at most {positions}, the positions of {loaded.folder}, not {context}")
+        self.context = (positions or DEFAULT_CONTEXT) if context is None else context
+        check_range(1, MAX_SIZE, max_tokens=max_tokens, max_body=max_body)
+        check_range(2, MAX_SIZE, context=self.context)
+        check_range(1, 100_000, requests=requests)
+        check_range(1, 4096, rows=rows)
+        self.loaded, self.max_tokens, self.max_body = loaded, max_tokens, max_body
+        self.max_concurrent = 2 * requests + 16  # unfinished requests, and as many that are being read or refused
+        self.template = load_chat_template(loaded.folder)
+        vocabulary = loaded.tokenizer.vocabulary
+        self.engine = Engine(loaded.model, vocabulary=vocabulary, max_rows=rows, max_requests=requests)
+        self.created = int(time.time())
+        self.answered = 0
+
+    def check_model(self, name: str | None) -> None:
+        """Raise an error if the request names another model."""
+        if name is not None and name != self.loaded.name:
+            message = f"there is no model {name[:60]!r}; this server has {self.loaded.name!r}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+    def check(self, body: GenerationRequest) -> None:
+        """Raise the errors that can be found before any prompt is read."""
+        self.check_model(body.model)
+        choices = (body.n or 1) * (len(body.prompt) if isinstance(body, CompletionRequest) else 1)
+        if choices > MAX_CHOICES:
+            raise UserError(f"a request may ask for at most {MAX_CHOICES} texts, not {choices}; send several requests")
+        self.engine.check()
+
+    def encode(self, body: GenerationRequest) -> list[list[int]]:
+        """Return the tokens of each prompt; an empty one starts a new text."""
+        if isinstance(body, ChatRequest):
+            return [self._encode(render_chat(self.template, body.messages))]
+        return [self._encode(prompt) for prompt in body.prompt] if isinstance(body, CompletionRequest) else []
+
+    def _encode(self, prompt: str | list[int]) -> list[int]:
+        tokenizer = self.loaded.tokenizer
+        if isinstance(prompt, str):
+            return tokenizer.encode(prompt) or [tokenizer.end_of_text]
+        for token in prompt:
+            if not 0 <= token < tokenizer.vocabulary:
+                raise UserError(f"prompt: token {token} is not in the vocabulary of {tokenizer.vocabulary} tokens")
+        return prompt
+
+    def start(self, body: GenerationRequest, prompts: list[list[int]]) -> Generation:
+        """Queue the texts of a request."""
+        seed = random.SystemRandom().randrange(2**32) if body.seed is None else body.seed
+        generation = Generation(sum(map(len, prompts)))
+        for prompt, length in [(prompt, self._length(body, len(prompt))) for prompt in prompts]:
+            for _ in range(body.n or 1):
+                index = len(generation.rows)
+                send = generation.sender(index)
+                stream = TextStream(self.loaded.tokenizer, length, body.stop or (), send)
+                row = Row(
+                    prompt=torch.tensor(prompt),
+                    length=length,
+                    sampler=body.sampler,
+                    # As in `mosaics generate`: a seed gives the same texts here and there.
+                    generator=torch.Generator().manual_seed((seed * 1_000_003 + index) % 2**63),
+                    logprobs=body.top_tokens,
+                    on_token=stream.on_token,
+                    on_error=send,
+                )
+                generation.rows.append(row)
+                generation.streams.append(stream)
+        self.engine.submit(generation.rows)
+        return generation
+
+    def _length(self, body: GenerationRequest, prompt: int) -> int:
+        """Return how many tokens to generate after a prompt of so many."""
+        wanted = body.length or 0
+        if prompt >= self.context or wanted + prompt > self.context:
+            requested = f" and you asked for {wanted} more" if wanted else ""
+            message = f"the context is {self.context} tokens; your prompt has {prompt}{requested}. Shorten one of them"
+            raise ApiError(400, message, code="context_length_exceeded")
+        if wanted > self.max_tokens:
+            raise UserError(f"max_tokens must be at most {self.max_tokens}, not {wanted}")
+        return wanted or min(body.default_length or self.max_tokens, self.max_tokens, self.context - prompt)
 
 
-class _Refused(HTTPException):
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None):
-        super().__init__(status, message)
-        self.param, self.code = param, code
+def load_chat_template(folder: Path) -> ChatTemplate | None:
+    """Load the chat template of a checkpoint folder, if there is one."""
+    file = folder / CHAT_TEMPLATE
+    if not file.exists():
+        return None
+    try:
+        return ChatTemplate(read_text(file, MAX_TEMPLATE_BYTES))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} is not a valid chat template: {one_line(error)}") from error
 
 
-def build(service: Service, *, key: str | None = None, hosts: tuple[str, ...] | None = None) -> FastAPI:
-    """The application. With a `key`, all but /health wants it; `hosts` are the names that it may be called by."""
-    app = FastAPI(title="memory-mosaics", docs_url=None, redoc_url=None)  # their pages load scripts from elsewhere
-    places = service.limits.places
-    per_peer = places // 2 if hosts is None else None  # on a local address all clients have the same one
-    app.add_middleware(Gate, key=key, hosts=hosts, most=service.limits.max_body, places=places, per_peer=per_peer)
-    trained = service.trained
-    card = {"id": trained.name, "object": "model", "created": service.created, "owned_by": "memory-mosaics"}
+def render_chat(template: ChatTemplate | None, messages: Sequence[ChatMessage]) -> str:
+    """Return the text to continue. Without a template it is the messages, with blank lines between them.
+
+    Our models continue texts: they know no roles.
+    """
+    if template is None:
+        return "\n\n".join(message.content for message in messages)
+    try:
+        return template.render([{"role": message.role, "content": message.content} for message in messages])
+    except UserError as error:
+        raise UserError(f"the chat template does not accept these messages: {one_line(error)}") from error
+
+
+def build_app(service: Service) -> FastAPI:
+    """Build the application."""
+    app = FastAPI(title="memory-mosaics", docs_url=None, redoc_url=None)  # their pages load scripts from other hosts
+    add_error_handlers(app, STATUSES)
+    name = service.loaded.name
+    card = {"id": name, "object": "model", "created": service.created, "owned_by": "memory-mosaics"}
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
         if service.engine.stopped:
-            raise Stopped("nothing is decoded any more")
-        return {"status": "ok", "model": trained.name, "requests": service.engine.load}
+            raise EngineStopped("the engine has stopped")
+        return {"status": "ok", "model": name, "requests": service.engine.unfinished}
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -183,90 +272,50 @@ def build(service: Service, *, key: str | None = None, hosts: tuple[str, ...] | 
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
-        service.check_name(name)
+        service.check_model(name)
         return card
 
     @app.post("/v1/completions")
-    async def completions(request: Request, asked: CompletionAsked) -> Response:
-        service.check(asked, len(asked.prompt))
-        prompts = await run_in_threadpool(lambda: [service.encode(prompt) for prompt in asked.prompt])
-        job = service.begin(asked, prompts, asked.max_tokens, 16, asked.top)
-        return await _answer(service, request, asked, job, CompletionShape(trained.name, len(job.rows)))
+    async def completions(request: Request, body: CompletionRequest) -> Response:
+        return await _respond(service, request, body)
 
     @app.post("/v1/chat/completions")
-    async def chat(request: Request, asked: ChatAsked) -> Response:
-        service.check(asked)
-        prompt = await run_in_threadpool(lambda: service.encode(service.template.fill(asked.messages)))
-        wanted = asked.max_completion_tokens or asked.max_tokens
-        job = service.begin(asked, [prompt], wanted, service.limits.max_tokens, asked.top)
-        return await _answer(service, request, asked, job, ChatShape(trained.name, len(job.rows)))
-
-    @app.exception_handler(AnyHTTPException)
-    async def refused(_: Request, wrong: AnyHTTPException) -> JSONResponse:
-        more = {"param": wrong.param, "code": wrong.code} if isinstance(wrong, _Refused) else {}
-        return error(wrong.status_code, one_line(ValueError(wrong.detail)), **more)
-
-    @app.exception_handler(RequestValidationError)
-    async def malformed(_: Request, wrong: RequestValidationError) -> JSONResponse:
-        message, param = first_error(wrong.errors())
-        return error(400, message, param=param)
-
-    @app.exception_handler(UserError)
-    async def impossible(_: Request, wrong: UserError) -> JSONResponse:
-        code = "context_length_exceeded" if isinstance(wrong, TooLong) else None
-        return error(400, one_line(wrong), code=code)
-
-    @app.exception_handler(Busy)
-    async def busy(_: Request, __: Busy) -> JSONResponse:
-        return error(429, f"{service.limits.requests} requests are on their way, more cannot wait; come back later")
-
-    @app.exception_handler(_Gone)
-    async def gone(_: Request, __: _Gone) -> Response:
-        return Response(status_code=499)  # nobody sees it
-
-    @app.exception_handler(Stopped)
-    async def stopped(_: Request, wrong: Stopped) -> JSONResponse:
-        return error(503, str(wrong))
-
-    @app.exception_handler(Exception)
-    async def broken(_: Request, wrong: Exception) -> JSONResponse:
-        return error(500, _defect(wrong))
+    async def chat_completions(request: Request, body: ChatRequest) -> Response:
+        return await _respond(service, request, body)
 
     return app
 
 
-async def _answer(service: Service, request: Request, asked: Asked, job: Job, shape: Shape) -> Response:
-    if asked.stream:
-        usage = bool(asked.stream_options and asked.stream_options.include_usage)
-        return StreamingResponse(_events(service, request, job, shape, usage), media_type="text/event-stream")
-    async for number, piece in job.pieces(request):
-        shape.add(number, piece)
+async def _respond(service: Service, request: Request, body: GenerationRequest) -> Response:
+    service.check(body)
+    generation = service.start(body, await run_in_threadpool(service.encode, body))
+    form = ResponseFormat(service.loaded.name, chat=isinstance(body, ChatRequest))
+    if body.stream:
+        usage = bool(body.stream_options and body.stream_options.include_usage)
+        return StreamingResponse(_events(service, request, generation, form, usage), media_type="text/event-stream")
+    chunks: list[list[TextChunk]] = [[] for _ in generation.rows]
+    async for index, chunk in generation.chunks(request):
+        chunks[index].append(chunk)
     service.answered += 1
-    return JSONResponse(shape.whole() | {"usage": job.usage})
+    return JSONResponse(form.response(list(map(TextChunk.join, chunks)), generation.usage))
 
 
-async def _events(service: Service, request: Request, job: Job, shape: Shape, usage: bool) -> AsyncIterator[str]:
-    """A stream of server-sent events. What goes wrong on the way is the last one."""
-    more = {"usage": None} if usage else {}
+async def _events(
+    service: Service, request: Request, generation: Generation, form: ResponseFormat, usage: bool
+) -> AsyncIterator[str]:
+    """Yield a stream of server-sent events. An error on the way is the last one."""
+    no_usage = {"usage": None} if usage else {}
     try:
-        for chunk in shape.begin():
-            yield _event(chunk | more)
-        async for number, piece in job.pieces(request):
-            yield _event(shape.chunk(number, piece) | more)
+        for index in range(len(generation.rows) if form.chat else 0):
+            yield _event(form.event(form.role(index), **no_usage))
+        async for index, chunk in generation.chunks(request):
+            yield _event(form.event(form.delta(index, chunk), **no_usage))
         if usage:
-            yield _event(shape.frame(chunk=True) | {"choices": [], "usage": job.usage})
+            yield _event(form.event(usage=generation.usage))
         service.answered += 1
         yield "data: [DONE]\n\n"
-    except _Gone:
-        return
-    except Stopped as wrong:
-        yield _event(told(503, str(wrong)))
-    except Exception as wrong:
-        yield _event(told(500, _defect(wrong)))
-
-
-def _defect(wrong: Exception) -> str:
-    return f"the server failed: {type(wrong).__name__}: {one_line(wrong, 200)}"
+    except Exception as error:
+        yield f"data: {bytes(error_response(error, STATUSES).body).decode()}\n\n"
 
 
 def _event(data: dict[str, Any]) -> str:

@@ -103,7 +103,7 @@ async function ask(path, body) {
   if (answer.status === 409) throw new Replaced("Another model is served here now.");
   if (answer.status === 429 || answer.status === 503) throw new Later("The explorer has too much to do at once.");
   const said = await answer.json().catch(() => ({}));
-  throw new Error(said.error || `The explorer answered ${answer.status}.`);
+  throw new Error(said.error?.message || `The explorer answered ${answer.status}.`);
 }
 
 const asked = async (path, body) => (await ask(path, body)).json();

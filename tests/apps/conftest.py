@@ -28,8 +28,8 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 PATIENT = f"""
 import sys
 from memory_mosaics.cli import main
-from memory_mosaics.apps.serve import listening
-listening.PATIENCE = {HANG:.0f}
+from memory_mosaics.apps import serve
+serve.GRACE_SECONDS = {HANG:.0f}
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -79,15 +79,21 @@ class Process:
 @contextmanager
 def in_a_thread(run: Path, *, key: str | None = None, **limits: int):
     """The same server in this process. Gives its service, and a function that asks it: status, headers, body."""
-    from memory_mosaics.apps.serve.app import Service
-    from memory_mosaics.apps.serve.listening import Server, listen
-    from memory_mosaics.apps.serve.requests import Limits
+    from memory_mosaics.apps.serve.app import Service, build_app
+    from memory_mosaics.apps.server import Server, listen
     from memory_mosaics.checkpoint import LoadedModel
 
-    trained = LoadedModel.open(run)
-    service = Service(trained, Limits.of(trained, **limits))
+    service = Service(LoadedModel.open(run), **limits)
     listening = listen("127.0.0.1", 0)
-    server = Server(service, listening, key=key)
+    server = Server(
+        build_app(service),
+        listening,
+        max_requests=service.max_concurrent,
+        max_body=service.max_body,
+        api_key=key,
+        halt=service.engine.halt,
+        grace=HANG,
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
 
@@ -135,13 +141,13 @@ def asked_by_hand(address, body: object, size: int | None = None) -> socket.sock
 @pytest.fixture
 def endless(monkeypatch):
     """After one step of the model, a row goes on only when another of its batch has been ended from outside."""
-    from memory_mosaics.apps.serve.batches import Batch
+    from memory_mosaics.apps.serve.engine import Batch
 
     step = Batch.step
 
     def one_step(batch: Batch) -> None:
         rows = batch.live
         step(batch)
-        until(lambda: not rows or any(row.ended for row in rows))
+        until(lambda: not rows or any(row.finished for row in rows))
 
     monkeypatch.setattr(Batch, "step", one_step)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from memory_mosaics import LanguageModel, LanguageModelConfig, memory_mosaic, transformer
-from memory_mosaics.apps.serve.batches import Batch, Busy, Engine, Row, Stopped
+from memory_mosaics.apps.serve.engine import Batch, Engine, EngineStopped, QueueFull, Row
 from memory_mosaics.decoding import GREEDY, Sampler, generate
 from mixers_under_contract import MIXERS
 from waiting import HANG, until
@@ -30,19 +30,21 @@ class Writing:
     """A row that keeps what it is told."""
 
     def __init__(self, prompt, length: int, sampler: Sampler = GREEDY, *, seed: int = 0, top: int | None = None):
-        self.tokens, self.likely, self.done, self.error = [], [], threading.Event(), None
+        self.tokens, self.logprobs, self.done, self.error = [], [], threading.Event(), None
         self.length = length
-        how = {"sampler": sampler, "generator": torch.Generator().manual_seed(seed), "top": top}
-        self.row = Row(prompt=torch.as_tensor(prompt), length=length, take=self.take, fail=self.fail, **how)
+        how = {"sampler": sampler, "generator": torch.Generator().manual_seed(seed), "logprobs": top}
+        self.row = Row(
+            prompt=torch.as_tensor(prompt), length=length, on_token=self.on_token, on_error=self.on_error, **how
+        )
 
-    def take(self, token, likely):
+    def on_token(self, token, logprobs):
         self.tokens.append(token)
-        self.likely.append(likely)
+        self.logprobs.append(logprobs)
         if len(self.tokens) == self.length:
             self.done.set()
         return len(self.tokens) < self.length
 
-    def fail(self, error):
+    def on_error(self, error):
         self.error = error
         self.done.set()
 
@@ -76,7 +78,7 @@ def as_on_cuda(rows: int) -> int:
     return 1 << (rows - 1).bit_length() if rows else 0
 
 
-@pytest.mark.parametrize("kind", ["mosaic", "mosaic, places in powers of two", "learned", "rotary", "alibi"])
+@pytest.mark.parametrize("kind", ["mosaic", "mosaic, slots in powers of two", "learned", "rotary", "alibi"])
 def test_rows_come_and_go(kind, monkeypatch):
     if kind.endswith("two"):
         monkeypatch.setattr(Batch, "_size", lambda self, rows: as_on_cuda(rows))
@@ -91,8 +93,8 @@ def test_rows_come_and_go(kind, monkeypatch):
     batch = Batch(model, [rows[0].row, rows[1].row], VOCABULARY)
     for row in rows[2:]:
         batch.step()
-        assert batch.join(Batch(model, [row.row], VOCABULARY))
-        assert len(batch.places) == batch._size(len(batch.live)) == len(batch.decoder.logits)
+        assert batch.merge(Batch(model, [row.row], VOCABULARY))
+        assert len(batch.slots) == batch._size(len(batch.live)) == len(batch.decoder.logits)
     while batch.live:
         batch.step()
     for i, (row, prompt) in enumerate(zip(rows, prompts, strict=True)):
@@ -115,13 +117,13 @@ def test_every_mixer_is_served(name):
 @pytest.mark.parametrize("rows", [1, 3, 16])
 def test_an_engine_answers_everybody(rows):
     model = model_of("mosaic")
-    with engine_of(model, rows=rows) as engine:
+    with engine_of(model, max_rows=rows) as engine:
         asked = [[Writing([i, 2 * i], 1 + i % 4) for i in range(first, first + 3)] for first in range(0, 24, 3)]
         for request in asked:
             engine.submit([writing.row for writing in request])
         for writing in (writing for request in asked for writing in request):
             assert writing.result() == alone(model, writing.row.prompt, writing.length)
-        until(lambda: engine.load == 0)  # the last token is told before its row ends
+        until(lambda: engine.unfinished == 0)  # the last token is told before its row ends
 
 
 def test_requests_take_turns():
@@ -130,12 +132,12 @@ def test_requests_take_turns():
     def writing(name: str) -> Writing:
         """One token, told when all are queued."""
         writing = Writing([1], 1)
-        writing.row.take = lambda token, likely: (
-            (queued.wait(HANG) and order.append(name)) or writing.take(token, likely)
+        writing.row.on_token = lambda token, logprobs: (
+            (queued.wait(HANG) and order.append(name)) or writing.on_token(token, logprobs)
         )
         return writing
 
-    with engine_of(model_of("mosaic"), rows=1) as engine:
+    with engine_of(model_of("mosaic"), max_rows=1) as engine:
         requests = [[writing(name) for _ in range(count)] for name, count in (("first", 1), ("many", 5), ("one", 1))]
         for request in requests:
             engine.submit([each.row for each in request])
@@ -146,20 +148,20 @@ def test_requests_take_turns():
 
 
 def test_too_many_requests_are_refused_and_a_row_that_nobody_wants_leaves():
-    with engine_of(model_of("mosaic"), requests=2) as engine:
+    with engine_of(model_of("mosaic"), max_requests=2) as engine:
         long = [Writing([1], 100_000) for _ in range(2)]
         for writing in long:
             engine.submit([writing.row])
-        with pytest.raises(Busy):
+        with pytest.raises(QueueFull):
             engine.submit([Writing([1], 1).row])
-        long[0].row.ended = True
+        long[0].row.finished = True
         late = Writing([1], 3)
         engine.submit([late.row])
         assert len(late.result()) == 3
-        until(lambda: engine.load == 1)
-    with pytest.raises(Stopped):
+        until(lambda: engine.unfinished == 1)
+    with pytest.raises(EngineStopped):
         long[1].result()
-    with pytest.raises(Stopped):
+    with pytest.raises(EngineStopped):
         engine.submit([Writing([1], 1).row])
 
 
@@ -179,7 +181,7 @@ def test_rows_with_much_more_room_stay_apart():
         Batch(model, [Writing([1], 5).row], VOCABULARY),
         Batch(model, [Writing([1] * 3000, 5).row], VOCABULARY),
     )
-    assert not short.join(long)
+    assert not short.merge(long)
 
 
 def test_a_long_row_that_has_left_takes_its_room_along():
@@ -187,7 +189,7 @@ def test_a_long_row_that_has_left_takes_its_room_along():
     batch = Batch(model, [Writing([1] * 200, 3).row, Writing([1], 3).row], VOCABULARY)
     assert batch.counts == [200, 200]
     batch = Batch(model, [Writing([1] * 200, 2).row], VOCABULARY)
-    batch.join(Batch(model, [Writing([1], 9).row], VOCABULARY))
+    batch.merge(Batch(model, [Writing([1], 9).row], VOCABULARY))
     for _ in range(3):
         batch.step()
     assert batch.decoder.num_tokens == 4
@@ -200,6 +202,6 @@ def test_the_most_probable_tokens():
         engine.submit([writing.row])
         tokens = writing.result()
     logs = model(torch.tensor([[1, 2, *tokens[:-1]]]))[0][0, 1:].detach().log_softmax(dim=-1)
-    for token, likely, expected in zip(tokens, writing.likely, logs, strict=True):
-        assert likely.log == pytest.approx(float(expected[token]), abs=1e-4)
-        assert [index for index, _ in likely.top] == expected.topk(3).indices.tolist()
+    for token, logprobs, expected in zip(tokens, writing.logprobs, logs, strict=True):
+        assert logprobs.sampled == pytest.approx(float(expected[token]), abs=1e-4)
+        assert [index for index, _ in logprobs.top] == expected.topk(3).indices.tolist()

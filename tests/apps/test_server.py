@@ -9,21 +9,20 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from apps.serve.conftest import asked_by_hand, in_a_thread
+from apps.conftest import asked_by_hand, in_a_thread
 from waiting import HANG, until
 
 pytest.importorskip("fastapi", reason="pip install 'memory-mosaics[serve]'")
 pytest.importorskip("uvicorn", reason="pip install 'memory-mosaics[serve]'")
 
-from memory_mosaics.apps.serve.connections import peer_of
-from memory_mosaics.apps.serve.gate import Gate, names
+from memory_mosaics.apps.server import RequestGuard, local_hosts, peer_of
 
 
 def test_a_page_of_another_site_is_refused(ask):
     own = f"127.0.0.1:{ask.address[1]}"
     status, _, answer = ask("/v1/completions", {"prompt": "a"}, host="site.example")
-    called = f"call it by one of localhost:{ask.address[1]}, {own}"
-    assert (status, answer["error"]["message"]) == (403, f"this server is not called 'site.example'; {called}")
+    hosts = f"use one of localhost:{ask.address[1]}, {own}"
+    assert (status, answer["error"]["message"]) == (403, f"unknown host 'site.example'; {hosts}")
     for headers in (
         {"host": "localhost:1"},
         {"host": "localhost"},
@@ -48,8 +47,8 @@ def test_two_names_are_none(ask):
 
 
 def test_names_of_other_addresses():
-    assert names("::1", 8000) == ("localhost:8000", "[::1]:8000")
-    assert names("127.0.0.1", 80) == ("localhost:80", "127.0.0.1:80", "localhost", "127.0.0.1")
+    assert local_hosts("::1", 8000) == ("localhost:8000", "[::1]:8000")
+    assert local_hosts("127.0.0.1", 80) == ("localhost:80", "127.0.0.1:80", "localhost", "127.0.0.1")
 
 
 def test_a_body_that_is_too_large(ask):
@@ -57,26 +56,26 @@ def test_a_body_that_is_too_large(ask):
         body = json.dumps({"prompt": "a" * 20_000}).encode()
         chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
         status, _, answer = ask("/v1/completions", chunked if headers else body, **headers)
-        assert (status, answer["error"]["message"]) == (413, "a request may have 20000 bytes, and this one has more")
+        assert (status, answer["error"]["message"]) == (413, "the request is larger than 20000 bytes")
 
 
 def test_more_requests_than_may_wait(story_run, endless, monkeypatch):
-    monkeypatch.setattr("memory_mosaics.apps.serve.app.LOOK", 0.1)
+    monkeypatch.setattr("memory_mosaics.apps.serve.app.DISCONNECT_POLL_SECONDS", 0.1)
     with in_a_thread(story_run, requests=1) as (service, ask):
         with asked_by_hand(ask.address, {"prompt": "a", "max_tokens": 2000, "n": 64}), monkeypatch.context() as unread:
-            until(lambda: service.engine.load == 1)
+            until(lambda: service.engine.unfinished == 1)
             unread.setattr(service, "encode", None)
             status, headers, answer = ask("/v1/completions", {"prompt": "a"})
             assert (status, headers["retry-after"], answer["error"]["type"]) == (429, "1", "rate_limit_error")
             assert ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]})[0] == 429
             assert ask("/health")[2]["requests"] == 1
-        until(lambda: service.engine.load == 0)
+        until(lambda: service.engine.unfinished == 0)
         assert ask("/v1/completions", {"prompt": "a", "max_tokens": 1})[0] == 200
 
 
 def test_bodies_that_come_slowly(story_run, monkeypatch):
     """They end with 408, and so many of them leave room for nobody but /health."""
-    monkeypatch.setattr("memory_mosaics.apps.serve.gate.READING", HANG)
+    monkeypatch.setattr("memory_mosaics.apps.server.BODY_TIMEOUT", HANG)
     timeout_at, waiting = asyncio.timeout_at, []
 
     def noted(when):
@@ -87,10 +86,10 @@ def test_bodies_that_come_slowly(story_run, monkeypatch):
         with suppress(RuntimeError):  # it is over already
             timeout.reschedule(0.0)
 
-    monkeypatch.setattr("memory_mosaics.apps.serve.gate.asyncio.timeout_at", noted)
+    monkeypatch.setattr("memory_mosaics.apps.server.asyncio.timeout_at", noted)
     with in_a_thread(story_run, requests=1) as (service, ask), ExitStack() as slow:
         clients = [
-            slow.enter_context(asked_by_hand(ask.address, {"prompt": "a"}, 5)) for _ in range(service.limits.places)
+            slow.enter_context(asked_by_hand(ask.address, {"prompt": "a"}, 5)) for _ in range(service.max_concurrent)
         ]
         until(lambda: ask("/v1/models")[0] == 429)
         status, headers, answer = ask("/v1/completions", {"prompt": "a"})
@@ -100,7 +99,7 @@ def test_bodies_that_come_slowly(story_run, monkeypatch):
             loop.call_soon_threadsafe(end, timeout)
         told = clients[0].makefile("rb").read().decode()  # to the end: the connection is closed
         assert told.startswith("HTTP/1.1 408 ")
-        assert f"the request did not come within {HANG:g} seconds" in told
+        assert f"the request did not arrive within {HANG:g} seconds" in told
         until(lambda: ask("/v1/completions", {"prompt": "a"})[0] == 200)
 
 
@@ -109,7 +108,7 @@ def test_connections_that_never_send_a_whole_head_lock_nobody_out(story_run, sen
     """Ten times as many as there are places: the oldest ones go, and who sends a request is answered."""
     with in_a_thread(story_run, requests=8, key="secret") as (service, ask), ExitStack() as idle:
         clients = []
-        for _ in range(10 * service.limits.places):
+        for _ in range(10 * service.max_concurrent):
             clients.append(idle.enter_context(socket.create_connection(ask.address, timeout=HANG)))
             clients[-1].sendall(sent)
         assert ask("/health")[0] == 200
@@ -124,14 +123,14 @@ def test_connections_that_never_send_a_whole_head_lock_nobody_out(story_run, sen
 @pytest.mark.parametrize("first", [b"", b"GET /health HTTP/1.1\r\nhost: localhost:%d\r\n\r\n"])
 def test_a_head_has_a_limited_time_however_it_is_sent(story_run, monkeypatch, first):
     """A letter at a time does not lengthen it, on a new connection as on one that was answered before."""
-    monkeypatch.setattr("memory_mosaics.apps.serve.connections.HEAD_TIMEOUT", HANG if first else 0.3)
+    monkeypatch.setattr("memory_mosaics.apps.server.HEAD_TIMEOUT", HANG if first else 0.3)
     with in_a_thread(story_run, requests=1) as (_, ask), socket.create_connection(ask.address, timeout=HANG) as client:
         until(
             lambda: (
                 not first or any(getattr(one, "_head_timer", None) for one in [*ask.server.server_state.connections])
             )
         )
-        monkeypatch.setattr("memory_mosaics.apps.serve.connections.HEAD_TIMEOUT", 0.3)  # of the head that stays half
+        monkeypatch.setattr("memory_mosaics.apps.server.HEAD_TIMEOUT", 0.3)  # of the head that stays half
         client.sendall((first % ask.address[1] if first else b"") + b"GET / HTTP/1.1\r\nname: ")
         received, seen = b"", select.poll()
         seen.register(client, select.POLLIN)
@@ -150,7 +149,7 @@ def test_a_head_has_a_limited_time_however_it_is_sent(story_run, monkeypatch, fi
 
 
 def test_a_client_that_does_not_read_its_answers_is_dropped(story_run, monkeypatch):
-    monkeypatch.setattr("memory_mosaics.apps.serve.connections.WRITE_TIMEOUT", 0.3)
+    monkeypatch.setattr("memory_mosaics.apps.server.WRITE_TIMEOUT", 0.3)
     with in_a_thread(story_run, requests=1) as (_, ask), socket.socket() as client:
         ask.listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -169,7 +168,7 @@ def test_requests_of_one_peer_leave_places_for_others():
         entered.set()
         await leave.wait()
 
-    async def status(gate, client):
+    async def status(guard, client):
         sent = []
 
         async def send(message):
@@ -178,19 +177,19 @@ def test_requests_of_one_peer_leave_places_for_others():
         async def receive():
             return {"type": "http.request", "body": b""}
 
-        await gate(
+        await guard(
             {"type": "http", "method": "GET", "path": "/v1", "headers": [], "client": (client, 1)}, receive, send
         )
         return sent[0]["status"] if sent else None
 
     async def run():
-        gate = Gate(app, hosts=None, most=10, places=4, per_peer=2)
-        held = [asyncio.create_task(status(gate, "192.0.2.1")) for _ in range(2)]
+        guard = RequestGuard(app, hosts=None, max_body=10, max_requests=4)
+        held = [asyncio.create_task(status(guard, "192.0.2.1")) for _ in range(2)]
         await entered.wait()
-        refused = await status(gate, "::ffff:192.0.2.1")
+        refused = await status(guard, "::ffff:192.0.2.1")
         leave.set()
-        assert (refused, await status(gate, "192.0.2.2"), [await task for task in held]) == (429, None, [None, None])
-        assert not gate.inside
+        assert (refused, await status(guard, "192.0.2.2"), [await task for task in held]) == (429, None, [None, None])
+        assert not guard.active
 
     with ThreadPoolExecutor() as thread:  # the main one may have the event loop of a browser
         thread.submit(asyncio.run, run()).result()

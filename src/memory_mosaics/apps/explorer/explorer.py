@@ -1,0 +1,404 @@
+"""What the page requests and gets, as plain dictionaries: the app answers requests with it, `show` writes it to a file.
+
+Every request names its model, text and edits. A session only keeps what was computed for the last request, so that
+little has to be computed again; a session that is gone costs time and nothing else.
+"""
+
+import hashlib
+import json
+import time
+import zlib
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from threading import Lock
+from typing import Any, ClassVar, Literal
+
+from memory_mosaics.apps.explorer import analysis, moons
+from memory_mosaics.apps.explorer.edits import Edit, Layer
+from memory_mosaics.apps.explorer.reading import GRID, Engine, Reading, one_thread
+from memory_mosaics.checkpoint import LoadedModel
+from memory_mosaics.errors import UserError
+from memory_mosaics.text.tokenizer import StreamDecoder
+
+MAX_CHARACTERS, MAX_TOKENS, MAX_EDITS = 20_000, 4096, 64  # of a text
+MAX_TOKEN_CHARACTERS = 100  # of a text typed for one token
+PAGE_TOKENS = 6 * GRID
+SESSIONS = 4  # kept per model
+MAX_RECORDED = 6000  # memories times positions of which a file has every memory; beyond that it has one
+EXAMPLES = {
+    "a red kite": "Once there was a little girl named Lily. She had a red kite and a small dog named Max. One day Lily "
+    "and Max went to the park. The wind was strong and Lily was happy. She wanted to fly her red",
+    "a hidden watch": "Near a quiet lake lived a gentle girl named Anja. Before long it would be the birthday of her "
+    "friend Oscar, and Anja had a gift ready: a white watch. Finally, she put the watch in the red suitcase near the "
+    'fireplace. The days were full. Anja helped in the kitchen. "Happy birthday, Oscar!" everyone sang. But where was '
+    "it? Dad remembered. He took her by the hand. It was in the red",
+    "a made-up name": "Zorbo lived in a cave. Every morning Zorbo ate a big bowl of soup. One day a bird came and "
+    'said, "Hello, Zorbo! Will you share the soup with me?" "Yes," said',
+}
+
+Kind = Literal["sequence", "channel"]
+Memory = tuple[int, Kind, int]  # block, kind, head
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """JSON with the fields of a subclass and no others."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditRequest(Request):
+    """Switch off a memory, remove a pair or a slot (`place`), or rewrite a pair with a token or the text of one.
+
+    `mark` is the checksum of the text that a pair belongs to.
+    """
+
+    block: int
+    kind: Kind
+    head: int
+    place: int | None = None
+    mark: int | None = None
+    token: int | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look(Request):
+    """A token of the text, a memory to show in detail, and the token to which contributions are measured.
+
+    The token of the text is at `position`, or has the last of `letters` characters, or is the last one. `target` is a
+    token id, a text of which the first token is meant, or None for the most probable token.
+    """
+
+    position: int | None = None
+    letters: int | None = None
+    memory: Memory | None = None
+    target: int | str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextRequest(Request):
+    """A text for a model to read, with edits of its memories."""
+
+    text: str
+    model: int = 0
+    session: str = ""
+    edits: Sequence[EditRequest] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadRequest(TextRequest):
+    """A page of the text by its number (-1: the last), or the one with the last of `letters` characters."""
+
+    page: int = -1
+    letters: int | None = None
+    look: Look | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookRequest(TextRequest):
+    """All memories at one token."""
+
+    look: Look
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaneRequest(LookRequest):
+    """A pane to be saved as it is."""
+
+    page: int = -1
+    held: bool = False
+    measure: Literal["adds", "effective", "lambda", "beta"] = "adds"
+
+
+class Session:
+    """One text in one model, without and with edits."""
+
+    def __init__(self, loaded: LoadedModel, engine: Engine):
+        self.loaded, self.engine = loaded, engine
+        self.plain, self.edited = Reading(engine), Reading(engine)
+        self.texts: list[str] = []  # that each token adds; empty within a character of several tokens
+        self.ends: list[int] = []  # the number of characters up to the end of each token
+        self.marks: list[int] = []  # a checksum of all tokens up to each
+        self.edits: list[Edit] = []
+        self.undone = 0  # edits that were dropped since their text has changed
+        self.refused: list[str] = []  # why others were not made
+
+    @property
+    def reading(self) -> Reading:
+        """The text with the edits, if there are any."""
+        return self.edited if self.edits else self.plain
+
+    def read(self, request: TextRequest) -> None:
+        """Read the text with the edits."""
+        if len(request.text) > MAX_CHARACTERS:
+            raise UserError(f"the text has {len(request.text):,} characters; at most {MAX_CHARACTERS:,} are read")
+        if len(request.edits) > MAX_EDITS:
+            raise UserError(f"{len(request.edits)} edits are too many; at most {MAX_EDITS} can be made")
+        tokenizer = self.loaded.tokenizer
+        tokens = tokenizer.encode(request.text)
+        limit = min(MAX_TOKENS, self.loaded.model.max_positions or MAX_TOKENS)
+        if len(tokens) > limit:
+            raise UserError(f"the text has {len(tokens):,} tokens; {self.loaded.name} reads at most {limit:,} here")
+        if tokens != self.plain.tokens:
+            decoder = StreamDecoder(tokenizer)
+            self.texts = [decoder.add(token) if token < tokenizer.vocabulary else "" for token in tokens]
+            self.ends = list(accumulate(map(len, self.texts)))
+            self.marks = list(accumulate(tokens, lambda mark, token: zlib.crc32(b"%d " % token, mark), initial=0))[1:]
+        self.plain.read(tokens)
+        self.undone, self.refused = 0, []
+        self.edits = list(dict.fromkeys(edit for one in request.edits if (edit := self._edit(one))))
+        if self.edits or self.edited.edits:
+            self.edited.read(tokens if self.edits else [], self.edits, self.plain)
+
+    def _edit(self, request: EditRequest) -> Edit | None:
+        layer, head = self.memory((request.block, request.kind, request.head))
+        edit = Edit(block=request.block, kind=request.kind, head=head, place=request.place, token=request.token)
+        peek, rewrites = self.engine.peek(layer), request.token is not None or request.text is not None
+        if rewrites and (request.place is None or peek is None):
+            raise UserError("only pairs of the text can be rewritten")
+        if request.place is None:
+            return edit
+        if peek is None:
+            slots = self.engine.slots(layer) or 0
+            if not 0 <= request.place < slots:
+                raise UserError(f"there is no slot {request.place} among {slots}")
+            return edit
+        if request.mark is None:
+            raise UserError(f"the edit of pair {request.place} has no mark of its text")
+        value = request.place + peek
+        if not 0 <= request.place <= value < len(self.marks) or self.marks[value] != request.mark:
+            self.undone += 1
+            return None
+        token = request.token if request.text is None or request.token is not None else self._token(request.text, value)
+        if token is not None:
+            self.check_token(token)
+        return None if rewrites and token is None else replace(edit, token=token)
+
+    def _token(self, text: str, position: int) -> int | None:
+        """Return the token of a typed text, with a space before it if the token at `position` has one."""
+        if len(text) > MAX_TOKEN_CHARACTERS:
+            raise UserError(f"a token of {len(text)} characters is too long; at most {MAX_TOKEN_CHARACTERS} are read")
+        text = f" {text}" if self.texts[position].startswith(" ") and not text.startswith(" ") else text
+        tokens = self.loaded.tokenizer.encode(text)
+        if len(tokens) == 1:
+            return tokens[0]
+        parts = ", ".join(f"“{self.loaded.tokenizer.display(token)}”" for token in tokens)
+        reason = f"not the {len(tokens)} of “{text}”: {parts}" if tokens else "and none was given"
+        self.refused.append(f"The pair was not rewritten: it has one token, {reason}.")
+        return None
+
+    def describe(self, edit: Edit) -> dict[str, Any]:
+        """Return an edit for the page, which sends it back without `words`: the words of its pair."""
+        text = None if edit.token is None else self.loaded.tokenizer.display(edit.token)
+        fields = {"block": edit.block, "kind": edit.kind, "head": edit.head, "place": edit.place}
+        fields |= {"token": edit.token, "text": text, "mark": None, "words": None}
+        peek = self.engine.peek(edit.layer)
+        if edit.place is not None and peek is not None:
+            value = edit.place + peek
+            fields |= {"mark": self.marks[value], "words": [self.word(at) for at in sorted({edit.place, value})]}
+        return fields
+
+    def word(self, position: int) -> str:
+        """Return one token of the text as it is displayed by itself."""
+        return self.texts[position] or self.loaded.tokenizer.display(self.plain.tokens[position])
+
+    def token_at(self, letters: int) -> int:
+        """Return the position of the token with the last of so many characters."""
+        return min(bisect_left(self.ends, letters), max(0, len(self.ends) - 1))
+
+    def memory(self, memory: Memory) -> tuple[Layer, int]:
+        """Return the layer and the head of a memory, or raise an error if there is none."""
+        block, kind, head = memory
+        if self.engine.has(memory):
+            return (block, kind), head
+        raise UserError(f"there is no {kind} memory {head} in block {block} of {self.loaded.name}")
+
+    def check_token(self, token: int) -> None:
+        """Raise an error if the model has no such token."""
+        if not 0 <= token < self.loaded.model.config.vocabulary:
+            raise UserError(f"there is no token {token}")
+
+
+class Explorer:
+    """Several models, and the texts that were read with them for several pages."""
+
+    def __init__(self, models: Sequence[LoadedModel]):
+        self.models = list(models)
+        self.engines = [Engine(loaded.model) for loaded in models]
+        self.sessions: OrderedDict[tuple[str, int], Session] = OrderedDict()
+        self.lock = Lock()
+
+    @cached_property
+    def examples(self) -> dict[str, str]:
+        """Example texts, those with the lowest loss of the first model first. Reading them also warms up torch."""
+        losses = dict.fromkeys(EXAMPLES, 0.0)
+        for name, text in EXAMPLES.items():
+            for model in reversed(range(len(self.models))):
+                with suppress(UserError):  # a model of few learned positions
+                    request = ReadRequest(model=model, text=text[:200], look=Look(position=0))
+                    found = self.read(request)["losses"][1:]
+                    losses[name] = sum(found) / max(1, len(found))
+        self.sessions.clear()
+        return {name: EXAMPLES[name] for name in sorted(EXAMPLES, key=lambda name: losses[name])}
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """What the page needs before anything is read. `identity` tells these models from others served later."""
+        models = []
+        for loaded, engine in zip(self.models, self.engines, strict=True):
+            config = loaded.model.config
+            size = {"width": config.width, "blocks": config.blocks, "context": config.context}
+            models.append({"name": loaded.name, **size, "layers": analysis.describe_layers(engine)})
+        digest = hashlib.sha256(json.dumps(models).encode())
+        for loaded in self.models:
+            digest.update(loaded.tokenizer.fingerprint.encode())
+            for weight in loaded.model.parameters():  # a training step changes all of them
+                digest.update(weight.detach().flatten()[:64].float().cpu().numpy().tobytes())
+        limits = {"characters": MAX_CHARACTERS, "tokens": MAX_TOKENS}
+        identity = digest.hexdigest()[:16]
+        return {"models": models, "limits": limits, "examples": {}, "sky": moons.limits(), "identity": identity}
+
+    def read(self, request: ReadRequest) -> dict[str, Any]:
+        """Return a page of the text, without and with the edits, and what `look` asks for at a token of that page."""
+        begin = time.perf_counter()
+        with self.lock:
+            session = self._session(request)
+            found = self._page(session, request.page, request.letters)
+            look = request.look
+            if found["count"] and look is not None:
+                position = look.position if look.letters is None else session.token_at(look.letters)
+                position = found["last"] - 1 if position is None else position
+                position = min(max(position, found["first"]), found["last"] - 1)
+                found["look"] = self._look(session, position, look)
+            found["again"] = session.plain.read_again
+        return found | {"milliseconds": round(1000 * (time.perf_counter() - begin), 1)}
+
+    def look(self, request: LookRequest) -> dict[str, Any]:
+        """Return all memories at one position, what they add to one token, and one of them in detail."""
+        with self.lock:
+            session = self._session(request)
+            count = len(session.plain.tokens)
+            position = count - 1 if request.look.position is None else request.look.position
+            if not 0 <= position < count:
+                raise UserError(f"position {position} is outside a text of {count} tokens")
+            return self._look(session, position, request.look)
+
+    def record(self, request: PaneRequest) -> dict[str, Any]:
+        """Return a page of a text with everything that can be shown of it, for a file without a server."""
+        text = {"text": request.text, "model": request.model, "session": request.session, "edits": request.edits}
+        read = self.read(ReadRequest(**text, page=request.page, look=request.look))
+        if read["count"] == 0:
+            raise UserError("the text is empty: there is nothing to export")
+        target = None if request.look.target is None else read["look"]["target"][1]
+        pane = {"model": request.model, "text": request.text, "memory": request.look.memory, "target": target}
+        pane |= {"read": read, "held": request.held, "measure": request.measure, "overview": [], "memories": {}}
+        with self.lock:
+            session = self._session(request)
+            memories = self._recorded_memories(session, read["last"] - read["first"], request.look)
+            for start in range(read["first"], read["last"], GRID):
+                end = min(start + GRID, read["last"])
+                layers = analysis.overview(session.reading, start, end)
+                pane["overview"] += [[_at(layer, time) for layer in layers] for time in range(end - start)]
+                for layer, head in memories:
+                    details = analysis.detail(session.reading, session.loaded.tokenizer, layer, head, start, end)
+                    of_memory = pane["memories"].setdefault(f"{layer[0]}.{layer[1]}.{head}", [])
+                    of_memory += [self._with_words(session, layer, at, one) for at, one in enumerate(details, start)]
+        return pane
+
+    def moons(self, periods: list[int], seed: int) -> dict[str, Any]:
+        """Return three moons and the predictions of both networks."""
+        with self.lock:
+            return moons.watch(periods, seed=seed)
+
+    def halt(self) -> None:
+        """Make what is being read fail."""
+        for engine in self.engines:
+            engine.stopped = True
+
+    def _session(self, request: TextRequest) -> Session:
+        """Return the session of a request, which has read its text."""
+        model = request.model
+        if not 0 <= model < len(self.models):
+            raise UserError(f"there is no model {model}")
+        name = request.session, model
+        session = self.sessions.pop(name, None) or Session(self.models[model], self.engines[model])
+        self.sessions[name] = session
+        try:
+            session.read(request)
+        except UserError:
+            raise
+        except Exception:
+            del self.sessions[name]  # half read
+            raise
+        while len(self.sessions) > SESSIONS * len(self.models):
+            self.sessions.popitem(last=False)
+        return session
+
+    def _page(self, session: Session, page: int, letters: int | None) -> dict[str, Any]:
+        tokens, tokenizer = session.plain.tokens, session.loaded.tokenizer
+        count = len(tokens)
+        pages = max(1, -(-count // PAGE_TOKENS))
+        page = page if letters is None else session.token_at(letters) // PAGE_TOKENS
+        page = page if 0 <= page < pages else pages - 1
+        first, last = page * PAGE_TOKENS, min((page + 1) * PAGE_TOKENS, count)
+        found: dict[str, Any] = {"count": count, "page": page, "pages": pages, "first": first, "last": last}
+        found |= {"ids": tokens[first:last], "tokens": session.texts[first:last]}
+        found["names"] = {at - first: session.word(at) for at in range(first, last) if not session.texts[at]}
+        found["after"] = [session.word(last), tokens[last]] if last < count else None
+        found["offset"] = session.ends[first - 1] if first else 0
+        found |= {"edits": [session.describe(edit) for edit in session.edits]}
+        found |= {"undone": session.undone, "refused": session.refused, "edited": None}
+        if count:
+            found |= analysis.predictions(session.plain, tokenizer, first, last)
+            if session.edits:
+                found["edited"] = analysis.predictions(session.edited, tokenizer, first, last)
+        return found
+
+    def _look(self, session: Session, position: int, look: Look) -> dict[str, Any]:
+        reading, tokenizer, target = session.reading, session.loaded.tokenizer, look.target
+        if isinstance(target, str):
+            target = next(iter(tokenizer.encode(target)), None)
+        if target is not None:
+            session.check_token(target)
+        with one_thread():
+            layers = analysis.overview(reading, position, position + 1, target)
+            found: dict[str, Any] = {"position": position, "overview": [_at(layer, 0) for layer in layers]}
+            if target is None:
+                target = int(reading.best([position // GRID])[0].tokens[position % GRID, 0])
+            found["target"] = [tokenizer.display(target), target]
+            if look.memory is not None:
+                layer, head = session.memory(look.memory)
+                (detail,) = analysis.detail(reading, tokenizer, layer, head, position, position + 1)
+                found["memory"] = self._with_words(session, layer, position, detail)
+                peek = session.engine.peek(layer)
+                if peek is not None:
+                    found["memory"]["marks"] = {place: session.marks[place + peek] for place, _ in detail["pairs"]}
+        return found
+
+    def _with_words(self, session: Session, layer: Layer, position: int, detail: dict[str, Any]) -> dict[str, Any]:
+        """Add the words of pairs that are on another page than the position."""
+        peek, page = session.engine.peek(layer), position // PAGE_TOKENS
+        if peek is None:
+            return detail
+        places = {at for place, _ in detail["pairs"] for at in (place, place + peek)}
+        far = {place: session.word(place) for place in sorted(places) if place // PAGE_TOKENS != page}
+        return detail | {"far": far} if far else detail
+
+    def _recorded_memories(self, session: Session, count: int, look: Look) -> list[tuple[Layer, int]]:
+        """Return the memories of which a file has everything: all, or if that is too much one."""
+        engine = session.engine
+        memories = [(layer, head) for layer in engine.layers for head in range(engine.heads(layer))]
+        if count * len(memories) <= MAX_RECORDED:
+            return memories
+        return [session.memory(look.memory)] if look.memory else memories[:1]
+
+
+def _at(layer: dict[str, Any], time: int) -> dict[str, Any]:
+    return {name: layer[name][time] for name in layer}

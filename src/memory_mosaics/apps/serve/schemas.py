@@ -1,0 +1,233 @@
+"""OpenAI's completions and chat completions: the requests that are accepted, and the JSON of responses."""
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from memory_mosaics.decoding import Sampler
+
+MAX_CHOICES = 128  # texts of one request
+MAX_STOPS = 16
+# Fields of OpenAI's API for what this server does not do, with the values that do not ask for it.
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "best_of": (1,),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "logit_bias": ({},),
+    "modalities": (["text"],),
+    "presence_penalty": (0,),
+    "reasoning_effort": ("none",),
+    "response_format": ({"type": "text"},),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+}
+IGNORED = {"metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user"}
+
+
+class StreamOptions(BaseModel):
+    """Whether a stream ends with the number of tokens."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None  # padding against eavesdroppers; there is none
+
+
+class GenerationRequest(BaseModel):
+    """The fields that completions and chat completions have in common."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    default_length: ClassVar[int | None] = None  # of a text, in tokens; None is as many as allowed
+
+    model: str | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=1)  # not OpenAI's, but of most servers with its API
+    seed: int | None = None
+    stop: Any = None
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _remove_fields_without_effect(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            raise ValueError("the body must be a JSON object")
+        for name, values in UNSUPPORTED.items():
+            if fields.get(name) is not None and fields[name] not in values:
+                raise ValueError(f"{name} is not supported by this server")
+        return {name: value for name, value in fields.items() if name not in UNSUPPORTED and name not in IGNORED}
+
+    @field_validator("stop")
+    @classmethod
+    def _stop_as_list(cls, stop: Any) -> list[str]:
+        stops = [stop] if isinstance(stop, str) else [] if stop is None else stop
+        if not isinstance(stops, list) or len(stops) > MAX_STOPS or not all(isinstance(s, str) and s for s in stops):
+            raise ValueError(f"must be a string or a list of at most {MAX_STOPS} strings, none of them empty")
+        return stops
+
+    @property
+    def sampler(self) -> Sampler:
+        """How tokens are sampled."""
+        temperature = 1.0 if self.temperature is None else float(self.temperature)
+        return Sampler(temperature=temperature, top_k=self.top_k, top_p=self.top_p)
+
+    @property
+    def length(self) -> int | None:
+        """The tokens to generate, if the request says it."""
+        return self.max_tokens
+
+    @property
+    def top_tokens(self) -> int | None:
+        """How many of the most probable tokens to return with each token; None returns no log-probabilities."""
+        raise NotImplementedError
+
+
+class CompletionRequest(GenerationRequest):
+    """The body of /v1/completions."""
+
+    default_length = 16
+
+    prompt: Any = ""
+    logprobs: int | None = Field(None, ge=0, le=5)
+
+    @field_validator("prompt")
+    @classmethod
+    def _prompt_as_list(cls, prompt: Any) -> list[str | list[int]]:
+        prompts = [prompt] if _is_prompt(prompt) else prompt
+        if not isinstance(prompts, list) or not prompts or not all(map(_is_prompt, prompts)):
+            raise ValueError("must be a string, a list of token ids, or a list of these")
+        return prompts
+
+    @property
+    def top_tokens(self) -> int | None:
+        return self.logprobs
+
+
+class ChatMessage(BaseModel):
+    """One message of a chat."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    role: str
+    content: Any = ""
+
+    @field_validator("content")
+    @classmethod
+    def _content_as_text(cls, content: Any) -> str:
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+        if not isinstance(parts, list) or not all(
+            isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+            for part in parts
+        ):
+            raise ValueError("must be a string or a list of text parts")
+        return "".join(part["text"] for part in parts)
+
+
+class ChatRequest(GenerationRequest):
+    """The body of /v1/chat/completions."""
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+
+    @property
+    def length(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def top_tokens(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+def _is_prompt(value: Any) -> bool:
+    ids = isinstance(value, list) and bool(value) and all(type(each) is int for each in value)
+    return ids or isinstance(value, str)
+
+
+@dataclass(frozen=True)
+class EmittedToken:
+    """A token with its log-probability, the most probable tokens with theirs, and its position in the text."""
+
+    text: str
+    logprob: float
+    top: list[tuple[str, float]]
+    offset: int
+
+
+@dataclass(frozen=True)
+class TextChunk:
+    """Text of one choice, its tokens if log-probabilities are wanted, and why it ends, if it does."""
+
+    text: str
+    tokens: list[EmittedToken] = field(default_factory=list)
+    finish_reason: Literal["stop", "length"] | None = None
+
+    @classmethod
+    def join(cls, chunks: "Sequence[TextChunk]") -> "TextChunk":
+        """Return several chunks as one."""
+        tokens = [token for chunk in chunks for token in chunk.tokens]
+        return cls("".join(chunk.text for chunk in chunks), tokens, chunks[-1].finish_reason)
+
+
+class ResponseFormat:
+    """The JSON of one response of a model, whole or as the events of a stream."""
+
+    def __init__(self, model: str, *, chat: bool):
+        self.chat = chat
+        self.head = {"id": ("chatcmpl-" if chat else "cmpl-") + uuid.uuid4().hex, "created": int(time.time())}
+        self.head["model"] = model
+
+    def response(self, choices: Sequence[TextChunk], usage: dict[str, int]) -> dict[str, Any]:
+        """Return a whole response."""
+        kind = "chat.completion" if self.chat else "text_completion"
+        return {**self.head, "object": kind, "choices": list(map(self._choice, range(len(choices)), choices)),
+                "usage": usage}  # fmt: skip
+
+    def event(self, *choices: dict[str, Any], **fields: Any) -> dict[str, Any]:
+        """Return one event of a stream."""
+        kind = "chat.completion.chunk" if self.chat else "text_completion"
+        return {**self.head, "object": kind, "choices": list(choices), **fields}
+
+    def role(self, index: int) -> dict[str, Any]:
+        """Return the first delta of a chat's choice."""
+        return self._with_end(index, TextChunk(""), delta={"role": "assistant", "content": ""})
+
+    def delta(self, index: int, chunk: TextChunk) -> dict[str, Any]:
+        """Return a chunk as part of an event."""
+        if not self.chat:
+            return self._choice(index, chunk)
+        return self._with_end(index, chunk, delta={"content": chunk.text} if chunk.text else {})
+
+    def _choice(self, index: int, chunk: TextChunk) -> dict[str, Any]:
+        if not self.chat:
+            return self._with_end(index, chunk, text=chunk.text)
+        return self._with_end(index, chunk, message={"role": "assistant", "content": chunk.text, "refusal": None})
+
+    def _with_end(self, index: int, chunk: TextChunk, **content: Any) -> dict[str, Any]:
+        logprobs = None
+        if chunk.tokens and self.chat:
+            rows = [_token(token.text, token.logprob) | {"top_logprobs": [_token(*top) for top in token.top]}
+                    for token in chunk.tokens]  # fmt: skip
+            logprobs = {"content": rows, "refusal": None}
+        elif chunk.tokens:
+            logprobs = {
+                "tokens": [token.text for token in chunk.tokens],
+                "token_logprobs": [token.logprob for token in chunk.tokens],
+                "top_logprobs": [dict(token.top) for token in chunk.tokens],
+                "text_offset": [token.offset for token in chunk.tokens],
+            }
+        return {"index": index, **content, "logprobs": logprobs, "finish_reason": chunk.finish_reason}
+
+
+def _token(text: str, logprob: float) -> dict[str, Any]:
+    complete = "\ufffd" not in text  # a token may end within a character
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode()) if complete else None}
