@@ -13,7 +13,7 @@ from memory_mosaics.files import atomic_write
 def test_what_is_no_file_is_not_replaced(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(UserError, match="it is there, and no file"), atomic_write(pipe) as tmp:
+    with pytest.raises(UserError, match="it exists and is not a regular file"), atomic_write(pipe) as tmp:
         tmp.write_text("never")
     assert pipe.is_fifo()
 

@@ -16,8 +16,7 @@ from memory_mosaics.ops.leaky_average import leaky_average, reference
 from memory_mosaics.runtime import Runtime
 from memory_mosaics.tasks.task import Batch
 from memory_mosaics.training.config import Training
-from memory_mosaics.training.optimizer import adamw
-from memory_mosaics.training.step import Objective, Step
+from memory_mosaics.training.trainer import Objective, TrainStep, adamw
 from mixers_under_contract import MIXERS, WIDTH
 from on_cuda import ON_CUDA
 
@@ -103,7 +102,7 @@ def step_of(model, *, captured, compiled=True):
     block_fn = torch.compile(without_state, dynamic=False) if compiled else None
     here = Runtime(torch.device("cuda"), precision="bfloat16", block_fn=block_fn)
     objective = Objective(model, RandomTokens(SIZE, here.device), here).train()
-    return Step(objective, adamw(model, training), training, here, captured=captured)
+    return TrainStep(objective, adamw(model, training), training, here, captured=captured)
 
 
 def losses(config, *, captured, steps=10):

@@ -10,7 +10,7 @@ import pytest
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError, one_line, printable
 from memory_mosaics.files import check_yaml
-from memory_mosaics.isolation import Isolated, interrupts_wait
+from memory_mosaics.isolation import Isolated, delayed_interrupts
 from memory_mosaics.text.chat import ChatTemplate
 from memory_mosaics.text.tokenizer import Tokenizer, byte_tokenizer, is_builtin, train_bpe
 
@@ -222,7 +222,7 @@ def test_ctrl_c_waits_for_what_must_be_finished():
     done = []
 
     def interrupted() -> None:
-        with interrupts_wait():
+        with delayed_interrupts():
             signal.raise_signal(signal.SIGINT)
             done.append(True)
 

@@ -10,7 +10,7 @@ from memory_mosaics.mixers.mamba import MambaConfig
 from memory_mosaics.mixers.state_space import S4DConfig
 from memory_mosaics.parameters import ParamSpec, fp32_parameter_names, named_param_specs, param_groups
 from memory_mosaics.training.config import Training
-from memory_mosaics.training.optimizer import adamw, set_rate
+from memory_mosaics.training.trainer import adamw, set_learning_rate
 
 SLOW = ParamSpec(decay=False, max_lr=0.01, keep_fp32=True)
 
@@ -47,7 +47,7 @@ def test_groups_hold_every_parameter_once():
 def test_a_rate_is_no_larger_than_a_group_bears():
     optimizer = adamw(Special(), Training(decay_all=True))
     for rate in (0.1, 1e-3):
-        set_rate(optimizer, rate)
+        set_learning_rate(optimizer, rate)
         assert {group["max_lr"]: group["lr"] for group in optimizer.param_groups} == {
             0.01: min(rate, 0.01),
             float("inf"): rate,

@@ -12,7 +12,7 @@ from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.language_model import LanguageModel, weight_count, weight_shapes
 from memory_mosaics.models import PRESETS, memory_mosaic, preset
 from memory_mosaics.training.config import Training
-from memory_mosaics.training.optimizer import memory_needed
+from memory_mosaics.training.trainer import memory_needed
 
 SMALL = memory_mosaic(width=16, blocks=2, heads=2, vocabulary=30, context=8)
 

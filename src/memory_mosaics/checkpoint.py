@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,14 @@ from torch import Tensor, nn
 
 from memory_mosaics.config import PARTS, from_plain, to_plain
 from memory_mosaics.errors import CheckpointError, UserError, one_line, within_memory
-from memory_mosaics.files import check_manifest, check_regular, flush, read_json, remove_temporary, temporary_path
+from memory_mosaics.files import (
+    atomic_folder,
+    check_manifest,
+    check_regular,
+    read_json,
+    remove_temporary,
+    temporary_path,
+)
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, weight_shapes
 from memory_mosaics.parameters import fp32_parameter_names
 from memory_mosaics.runtime import check_memory
@@ -39,63 +46,61 @@ def save(
     model: nn.Module,
     folder: str | os.PathLike[str],
     *,
-    weights: dict[str, Tensor] | None = None,
     generation: dict[str, Any] | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> Path:
-    """Write a checkpoint folder, whole or not at all. A folder that holds something already is left alone.
+    """Write a checkpoint folder atomically. A folder that is not empty is refused.
 
-    The LanguageModel may be compiled, as a whole or in parts; `weights` are for one whose own are dealt out to many
-    processes, and `generation` is what generation_config.json should say beyond the least. A `tokenizer` is written
-    too, and generation ends with its end of text. What could not be read back is refused before writing.
+    The model may be compiled, as a whole or in parts. `generation` is added to generation_config.json. A `tokenizer` is
+    saved too, and generation ends with its end of text.
     """
     from safetensors import SafetensorError
-    from safetensors.torch import save_file
 
-    folder, target = Path(folder), Path(folder).resolve()
-    weights = model.state_dict() if weights is None else weights
-    weights = {re.sub(WRAPPERS, r"\1", name): tensor.detach() for name, tensor in weights.items()}
+    folder = Path(folder)
     try:
-        plain, key = json.loads(json.dumps(to_plain(model.config))), key_of(model)
-        check_weights(weights, _shapes(from_plain(type(model.config), plain)), "the model to save")
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"cannot write {folder}: {one_line(error)}") from error
-    tmp = temporary_path(target)
-    made = [parent for parent in target.parents if not parent.exists()]
-    try:
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise FileExistsError("it exists already; name a new folder, or remove that one first")
-        tmp.mkdir(parents=True)
-        file = tmp / "model.safetensors"
-        save_file({f"{key}.{name}": tensor.contiguous() for name, tensor in weights.items()}, file, {"format": "pt"})
-        dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
-        architecture = ARCHITECTURE if isinstance(model.config, LanguageModelConfig) else type(model).__name__
-        config = {"model_type": MODEL_TYPE, "architectures": [architecture], "dtype": dtype, key: plain}
-        _write_json(tmp / "config.json", config)
-        ends = {} if tokenizer is None else dict.fromkeys(ENDS, tokenizer.end_of_text)
-        _write_json(tmp / "generation_config.json", {"use_cache": True} | ends | (generation or {}))
-        if tokenizer is not None:
-            tokenizer.save(tmp)
-        shutil.copymode(tmp / "config.json", file)  # safetensors lets only the owner read
-        for path in (*tmp.iterdir(), tmp):
-            flush(path)
-        if target.exists():
-            target.rmdir()  # empty, as checked above
-        tmp.rename(target)
-        flush(target.parent)
-    except (OSError, SafetensorError, RuntimeError) as error:
-        remove_temporary(tmp)
-        for parent in made:
-            with suppress(OSError):
-                parent.rmdir()
+        with atomic_folder(folder) as tmp:
+            write_files(model, tmp, generation=generation, tokenizer=tokenizer)
+    except (OSError, SafetensorError, RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(f"cannot write {folder}: {one_line(error)}") from error
-    finally:
-        remove_temporary(tmp)
     return folder
 
 
+def write_files(
+    model: nn.Module,
+    folder: Path,
+    *,
+    weights: dict[str, Tensor] | None = None,
+    generation: dict[str, Any] | None = None,
+    tokenizer: Tokenizer | None = None,
+) -> None:
+    """Write the files of a checkpoint into a folder, unless they could not be read back.
+
+    `weights` replace those of a model whose own are sharded.
+    """
+    from safetensors.torch import save_file
+
+    weights = model.state_dict() if weights is None else weights
+    weights = {re.sub(WRAPPERS, r"\1", name): tensor.detach() for name, tensor in weights.items()}
+    plain, key = json.loads(json.dumps(to_plain(model.config))), key_of(model)
+    check_weights(weights, _shapes(from_plain(type(model.config), plain)), "the model to save")
+    file = folder / "model.safetensors"
+    save_file({f"{key}.{name}": tensor.contiguous() for name, tensor in weights.items()}, file, {"format": "pt"})
+    dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
+    architecture = ARCHITECTURE if isinstance(model.config, LanguageModelConfig) else type(model).__name__
+    config = {"model_type": MODEL_TYPE, "architectures": [architecture], "dtype": dtype, key: plain}
+    ends = {} if tokenizer is None else dict.fromkeys(ENDS, tokenizer.end_of_text)
+    others = {"config.json": config, "generation_config.json": {"use_cache": True} | ends | (generation or {})}
+    for name, content in others.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    if tokenizer is not None:
+        tokenizer.save(folder)
+    shutil.copymode(folder / "config.json", file)  # safetensors lets only the owner read
+
+
 def key_of(model: nn.Module) -> str:
-    """The name under which a model's configuration and weights are saved: language_model, or its registered part."""
+    """Return the key of a model's configuration and weights in its files: language_model, or its registered part."""
     if isinstance(model.config, LanguageModelConfig):
         return PREFIX[:-1]
     return next(name for name, kind in PARTS.items() if kind is type(model.config))
@@ -111,9 +116,9 @@ def _shapes(config: Any) -> dict[str, tuple[int, ...]]:
 def load(
     folder: str | os.PathLike[str], *, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
 ) -> LanguageModel:
-    """Read a checkpoint folder, or the newest of a training run's.
+    """Load a checkpoint folder, or the newest checkpoint of a training run.
 
-    With `dtype` the matrices are converted; scales and decays stay in float32 at least.
+    With `dtype` the matrices are converted; scales and decays stay at least in float32.
     """
     folder = newest(Path(folder))
     config = read_config(folder)
@@ -125,32 +130,32 @@ def load(
     with torch.device("meta"):
         model = LanguageModel(config)
     if dtype is not None:
-        exact = fp32_parameter_names(model)
+        keep = fp32_parameter_names(model)
         for name, tensor in weights.items():
-            weights[name] = tensor.to(torch.promote_types(dtype, torch.float32) if name in exact else dtype)
+            weights[name] = tensor.to(torch.promote_types(dtype, torch.float32) if name in keep else dtype)
     model.load_state_dict(weights, assign=True)
     return model.requires_grad_(True).eval()
 
 
 def steps(run: Path) -> list[Path]:
-    """The checkpoint folders of a training run, oldest first."""
+    """Return the checkpoint folders of a training run, oldest first."""
     return sorted(path for path in run.glob("step-*") if STEP.fullmatch(path.name))
 
 
 def remove(folder: Path) -> None:
-    """Remove a checkpoint: half of one must not look like one."""
+    """Remove a checkpoint atomically."""
     tmp = temporary_path(folder)
     folder.rename(tmp)
     remove_temporary(tmp)
 
 
 def newest(folder: Path) -> Path:
-    """The folder itself, or the newest checkpoint of a training run."""
+    """Return the folder itself, or the newest checkpoint of a training run."""
     return folder if (folder / "config.json").exists() else ([folder, *steps(folder)])[-1]
 
 
 def read_config(folder: Path) -> LanguageModelConfig:
-    """The model's configuration from config.json."""
+    """Read the model's configuration from config.json."""
     file = folder / "config.json"
     check_manifest(folder, ["config.json"])
     try:
@@ -187,7 +192,7 @@ def check_weights(weights: dict[str, Tensor], shapes: dict[str, tuple[int, ...]]
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """model.safetensors, or what its index names: large models come in several files."""
+    """Return the path of model.safetensors, or those in its index: large models come in several files."""
     file, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if file.exists() or not index.exists():
         return [file]
@@ -198,17 +203,17 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def check_weight_files(folder: Path, shapes: dict[str, tuple[int, ...]]) -> tuple[list[Path], int]:
-    """The files of the weights and their size; refuses changed ones, and headers that announce other weights."""
+    """Return the files of the weights and their total size; refuse changed files and headers of other weights."""
     from safetensors import safe_open
 
     files, found, size = weight_files(folder), {}, 0
     check_manifest(folder, [file.name for file in files])
     for file in files:
-        with _damage_named(file):
+        with _safetensors_errors(file):
             size += check_regular(file)
             with safe_open(file, framework="pt") as header:
-                named = {name: header.get_slice(name).get_shape() for name in header.keys()}  # noqa: SIM118
-        for name, shape in named.items():
+                shapes_in_file = {name: header.get_slice(name).get_shape() for name in header.keys()}  # noqa: SIM118
+        for name, shape in shapes_in_file.items():
             if not name.startswith(PREFIX):
                 raise CheckpointError(f"{folder} holds a weight that the model does not have: {name}")
             found[name.removeprefix(PREFIX)] = torch.empty(shape, device="meta")
@@ -221,14 +226,14 @@ def _read_weights(files: list[Path], device: str) -> dict[str, Tensor]:
 
     weights: dict[str, Tensor] = {}
     for file in files:
-        with _damage_named(file), within_memory(f"{file} does not fit; choose another device"):
+        with _safetensors_errors(file), within_memory(f"{file} does not fit; choose another device"):
             weights |= load_file(file, device=device)
     return weights
 
 
 @contextmanager
-def _damage_named(file: Path) -> Iterator[None]:
-    """What cannot be read as safetensors, in one line."""
+def _safetensors_errors(file: Path) -> Iterator[None]:
+    """Turn errors of reading safetensors into one line."""
     from safetensors import SafetensorError
 
     try:
@@ -239,13 +244,9 @@ def _damage_named(file: Path) -> Iterator[None]:
         raise CheckpointError(f"{file} is damaged or not a safetensors file: {one_line(error)}") from error
 
 
-def _write_json(file: Path, plain: Any) -> None:
-    file.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
-
-
 @dataclass(frozen=True)
 class LoadedModel:
-    """`name` tells it from others: the run's folder, as far as that is needed."""
+    """A model with its tokenizer; the `name` distinguishes it from others opened with it."""
 
     name: str
     folder: Path
@@ -254,14 +255,14 @@ class LoadedModel:
 
     @classmethod
     def open(cls, run: Path, *, name: str | None = None, device: str | torch.device = "cpu") -> "LoadedModel":
-        """The newest checkpoint of a training run, or a checkpoint folder."""
+        """Load the newest checkpoint of a training run, or a checkpoint folder."""
         if not run.exists():
             raise UserError(f"there is no run {run}; mosaics train makes one")
         folder = newest(run)
         model = load(folder, device=device)
         for weight, tensor in model.named_parameters():
             if not tensor.isfinite().all():
-                raise UserError(f"{folder} is damaged: {weight} holds numbers that are none")
+                raise UserError(f"{folder} is damaged: {weight} contains NaN or Inf")
         if not (folder / "tokenizer.json").exists():
             remedy = "put that of its training data there, as mosaics convert --tokenizer does"
             raise UserError(f"{folder} has no tokenizer.json: {remedy}")
@@ -272,7 +273,7 @@ class LoadedModel:
         return cls(name or run.name, folder, model, tokenizer)
 
     def check_reads(self, corpus: Corpus) -> None:
-        """A loss on tokens that mean something else to the model would say nothing."""
+        """Refuse a corpus of another tokenizer."""
         theirs = corpus.manifest["tokenizer"]
         if theirs["fingerprint"] != self.tokenizer.fingerprint:
             names = f"{theirs['name']}, and {self.folder} reads those of {self.tokenizer.name}"
@@ -280,18 +281,18 @@ class LoadedModel:
 
 
 def unique_names(runs: Sequence[str | Path]) -> dict[str, Path]:
-    """Several runs, named by as many of their last folders as tell them apart."""
+    """Map a unique name, made of the last parts of its path, to each run."""
     if not runs:
         raise UserError("name at least one run")
-    places = [Path(run).resolve() for run in runs]
-    for run, place in zip(runs, places, strict=True):
-        if places.count(place) > 1:
+    paths = [Path(run).resolve() for run in runs]
+    for run, path in zip(runs, paths, strict=True):
+        if paths.count(path) > 1:
             raise UserError(f"{run} is named twice")
-    depth = next(d for d in range(1, 99) if len({place.parts[-d:] for place in places}) == len(places))
-    return {"/".join(place.parts[-depth:]): Path(run) for run, place in zip(runs, places, strict=True)}
+    depth = next(d for d in range(1, 99) if len({path.parts[-d:] for path in paths}) == len(paths))
+    return {"/".join(path.parts[-depth:]): Path(run) for run, path in zip(runs, paths, strict=True)}
 
 
 def iter_models(runs: Mapping[str, Path], *, device: str | torch.device = "cpu") -> Iterator[LoadedModel]:
-    """Each run opened when its turn comes: no more than two are in memory, the last one and the next."""
+    """Load one run at a time: at most two are in memory, the last one and the next."""
     for name, run in runs.items():
         yield LoadedModel.open(run, name=name, device=device)

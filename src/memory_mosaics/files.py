@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and files of others that are read within bounds."""
+"""Atomic writes of files and folders, bounded reads of untrusted files, checksums, and comparison of settings."""
 
 import json
 import os
@@ -20,9 +20,9 @@ from memory_mosaics.errors import CheckpointError, UserError, one_line
 
 @contextmanager
 def atomic_write(file: Path) -> Iterator[Path]:
-    """A path beside `file` to write to: flushed to the disk and renamed to it at the end, removed if anything fails."""
+    """Yield a temporary path that is flushed and renamed to `file` at the end, or removed if anything fails."""
     if file.exists() and not file.is_file():
-        raise UserError(f"cannot write {file}: it is there, and no file")
+        raise UserError(f"cannot write {file}: it exists and is not a regular file")
     tmp = temporary_path(file)
     try:
         yield tmp
@@ -34,23 +34,60 @@ def atomic_write(file: Path) -> Iterator[Path]:
         remove_temporary(tmp)
 
 
+def write_text(file: Path, text: str) -> None:
+    """Write a UTF-8 text file atomically."""
+    with atomic_write(file) as tmp:
+        tmp.write_text(text, encoding="utf-8", newline="\n")
+
+
+@contextmanager
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder that becomes `folder` at the end, or is removed if anything fails.
+
+    Only an empty folder is replaced: OSError where another process has written to it meanwhile.
+    """
+    target = folder.resolve()
+    tmp = temporary_path(target)
+    missing = [parent for parent in target.parents if not parent.exists()]
+    try:
+        tmp.mkdir(parents=True)
+        yield tmp
+        publish_folder(tmp, target)
+        missing = []
+    finally:
+        remove_temporary(tmp)
+        for parent in missing:
+            with suppress(OSError):
+                parent.rmdir()
+
+
+def publish_folder(tmp: Path, target: Path) -> None:
+    """Flush a temporary folder and rename it to `target`."""
+    for path in (*tmp.rglob("*"), tmp):
+        flush(path)
+    if target.is_dir():
+        target.rmdir()  # fails unless it is empty
+    tmp.rename(target)
+    flush(target.parent)
+
+
 _IN_USE: set[str] = set()  # names of temporary files and folders of this process
 _NUMBERS = count()
 
 
 def temporary_path(target: Path) -> Path:
-    """A hidden path beside `target` to write to and to rename; its name says which process of which machine writes it.
+    """Return a hidden path beside `target` whose name has the process and the machine that write it.
 
-    What killed processes of this machine left in the folder is removed first.
+    Temporary files that killed processes of this machine left in the folder are removed first.
     """
-    remove_leftovers(target)
+    _remove_leftovers(target.parent)
     path = target.with_name(f".{target.name}.{next(_NUMBERS)}.{os.getpid()}@{platform.node()}.part")
     _IN_USE.add(path.name)
     return path
 
 
 def remove_temporary(path: Path) -> None:
-    """Remove a temporary file or folder that is no longer needed, if it is there."""
+    """Remove a temporary file or folder, if it exists."""
     _IN_USE.discard(path.name)
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
@@ -59,33 +96,29 @@ def remove_temporary(path: Path) -> None:
             path.unlink()
 
 
-def remove_leftovers(target: Path) -> None:
-    """Remove temporary files and folders beside `target` whose process, of this machine, no longer exists.
-
-    Those of earlier versions are not told from the files of others by their names: of them, only those of `target`.
-    """
-    node = re.escape(platform.node())
-    ours = re.compile(rf"\..+\.(\d+)@{node}\.part|\.{re.escape(target.name)}(?:\.{node})?\.(\d+)\.part")
+def _remove_leftovers(folder: Path) -> None:
+    """Remove temporary files and folders of processes of this machine that no longer exist."""
+    ours = re.compile(rf"\..+\.(\d+)@{re.escape(platform.node())}\.part")
     try:
-        names = os.listdir(target.parent)
+        names = os.listdir(folder)
     except OSError:
         return
     for name in names:
-        if (found := ours.fullmatch(name)) and not _in_use(name, int(found[1] or found[2])):
-            remove_temporary(target.with_name(name))
+        if (found := ours.fullmatch(name)) and not _in_use(name, int(found[1])):
+            remove_temporary(folder / name)
 
 
 def _in_use(name: str, process: int) -> bool:
     if process == os.getpid():
-        return name in _IN_USE  # else of an earlier process with the same number
+        return name in _IN_USE  # else left by an earlier process with the same number
     if sys.platform == "win32":
-        return True  # it has no signal that only asks
+        return True  # there, signal 0 is not a mere query
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:
-        pass  # it exists, and belongs to somebody else
+        pass  # it exists and belongs to another user
     return True
 
 
@@ -98,11 +131,29 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
+def first_difference(theirs: Any, mine: Any, name: str = "") -> tuple[str, Any, Any] | None:
+    """Return the dotted name and both values of the first field in which two nested dictionaries differ."""
+    if isinstance(theirs, dict) and isinstance(mine, dict):
+        keys = [*mine, *(key for key in theirs if key not in mine)]
+        found = (first_difference(theirs.get(key), mine.get(key), f"{name}.{key}".strip(".")) for key in keys)
+        return next((difference for difference in found if difference), None)
+    return None if theirs == mine else (name, theirs, mine)
+
+
+def check_same_run(out: Path, theirs: Any, mine: Any, name: str = "") -> None:
+    """Refuse to resume the run recorded in `out` with other settings, naming the first that differs."""
+    if difference := first_difference(theirs, mine, name):
+        setting, before, now = difference
+        raise UserError(
+            f"{out} holds a run with {setting} {before}, not {now}; name another folder, or remove that one"
+        )
+
+
 MAX_JSON_BYTES = 64 << 20  # the largest configuration, tokenizer or manifest that is read
 
 
 def check_regular(file: Path) -> int:
-    """The size of a file; OSError where it is missing, UserError for a device, FIFO or folder, before it is opened."""
+    """Return the size of a file without opening it; UserError for a device, FIFO or folder."""
     found = file.stat()
     if not stat.S_ISREG(found.st_mode):
         raise UserError(f"{file} is not a regular file")
@@ -110,14 +161,14 @@ def check_regular(file: Path) -> int:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder in which a library of others would read a device, a FIFO or settings without end."""
+    """Refuse a folder in which another library would read a device, a FIFO or an oversized settings file."""
     for file in folder.iterdir():
         if not file.is_dir() and check_regular(file) > MAX_JSON_BYTES and file.suffix in (".json", ".jinja", ".txt"):
             raise UserError(f"{file} is larger than the {MAX_JSON_BYTES:,} bytes that such a file may have")
 
 
 def read_bytes(file: Path, limit: int = MAX_JSON_BYTES) -> bytes:
-    """The content of a regular file of at most `limit` bytes; links are followed, devices and FIFOs never opened.
+    """Return the content of a regular file of at most `limit` bytes; devices and FIFOs are never opened.
 
     Raises OSError where there is no such file, and UserError for one that is too large or not a regular file.
     """
@@ -131,7 +182,7 @@ def read_bytes(file: Path, limit: int = MAX_JSON_BYTES) -> bytes:
 
 
 def read_text(file: Path, limit: int = MAX_JSON_BYTES) -> str:
-    """The UTF-8 text of such a file."""
+    """Return the UTF-8 text of a regular file of at most `limit` bytes."""
     try:
         return read_bytes(file, limit).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -139,7 +190,7 @@ def read_text(file: Path, limit: int = MAX_JSON_BYTES) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """The value of a JSON text; ValueError also for what could not be written again: half a surrogate pair, NaN."""
+    """Parse a JSON text; ValueError also for what could not be written again: half a surrogate pair, NaN."""
     value = json.loads(text, parse_constant=_finite, parse_float=_finite)
     if re.search(r"\\ud[89a-f]", text, re.IGNORECASE):
         json.dumps(value, ensure_ascii=False).encode()
@@ -153,7 +204,7 @@ def _finite(text: str) -> float:
 
 
 def read_json(file: Path, limit: int = MAX_JSON_BYTES) -> Any:
-    """The JSON value in such a file. A file that is missing raises FileNotFoundError, a damaged one UserError."""
+    """Return the JSON value of a file. A missing file raises FileNotFoundError, a damaged one UserError."""
     try:
         return parse_json(read_text(file, limit))
     except (FileNotFoundError, NotADirectoryError, UserError):
@@ -180,11 +231,11 @@ def check_yaml(text: str, limit: int = MAX_JSON_BYTES) -> None:
             raise UserError(f"YAML may have at most {bounds}, and line {event.start_mark.line + 1} has more")
 
 
-MANIFEST = "manifest.json"  # of a checkpoint that training wrote: which files count, their sizes and checksums
+MANIFEST = "manifest.json"  # of a training checkpoint: its files with their sizes and checksums
 
 
 def describe_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The size and CRC-32 of files: what flips bits or cuts a file short is no attacker, and this is fast."""
+    """Return the size and CRC-32 of files: fast, and enough against flipped bits and truncation."""
     return {name: {"bytes": (folder / name).stat().st_size, "crc32": _crc32(folder / name)} for name in names}
 
 
@@ -200,7 +251,7 @@ RESTORE = f"restore it, or remove {MANIFEST} if the change is wanted"
 
 
 class ManifestError(CheckpointError):
-    """A file of a checkpoint is not `what` the manifest says; `remedy` is what to do."""
+    """A file of a checkpoint does not match its manifest: `what` is wrong, and the `remedy`."""
 
     def __init__(self, folder: Path, what: str, remedy: str = RESTORE):
         super().__init__(folder, what, remedy)  # as they are: processes send such errors to each other
@@ -211,7 +262,7 @@ class ManifestError(CheckpointError):
 
 
 def read_manifest(folder: Path) -> dict[str, dict[str, Any]] | None:
-    """The files that a manifest names; None where there is none, as in a folder that others wrote, or in a corpus."""
+    """Return the files that a manifest lists; None without a manifest, or for the manifest of a corpus."""
     try:
         found = read_json(folder / MANIFEST)
         if isinstance(found, dict) and "files" not in found and "splits" in found:
@@ -226,9 +277,9 @@ def read_manifest(folder: Path) -> dict[str, dict[str, Any]] | None:
 
 
 def check_manifest(folder: Path, names: Iterable[str] | None = None, *, share: slice = slice(None)) -> None:
-    """Refuse files that are not what the manifest says, naming the first. A folder without a manifest passes.
+    """Refuse files that do not match the manifest, naming the first. A folder without a manifest passes.
 
-    `names` are the files about to be read; None is all that the manifest names, and all tensor files that are there,
+    `names` are the files about to be read; None stands for all in the manifest and all safetensors files of the folder,
     of which this process checks its `share`.
     """
     if (manifest := read_manifest(folder)) is None:
@@ -247,7 +298,7 @@ def check_manifest(folder: Path, names: Iterable[str] | None = None, *, share: s
 
 
 def check_size(folder: Path, manifest: dict[str, dict[str, Any]], name: str) -> None:
-    """Refuse a file that is missing or of another size; a quick look."""
+    """Refuse a file that is missing or of another size."""
     try:
         size = check_regular(folder / name)
     except OSError as error:

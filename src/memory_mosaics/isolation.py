@@ -47,7 +47,7 @@ for line in sys.stdin:
 
 
 @contextmanager
-def interrupts_wait() -> Iterator[None]:
+def delayed_interrupts() -> Iterator[None]:
     """Within, Ctrl-C waits for the end, such as that of starting a process. It comes to the main thread alone."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""results.json: what every study leaves behind, and what a reader needs to trust it."""
+"""results.json of every experiment, the environment that it records, and progress bars."""
 
 import json
 import os
@@ -17,12 +17,12 @@ import numpy as np
 import torch
 
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import atomic_write, remove_temporary, temporary_path
+from memory_mosaics.files import remove_temporary, temporary_path, write_text
 from memory_mosaics.version import __version__
 
 
 def prepare(out: Path) -> None:
-    """Make the folder of a study and make sure that it can be written to, before hours are spent."""
+    """Create the output folder and check that it is writable, before hours are spent."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         probe = temporary_path(out / "probe")
@@ -33,7 +33,7 @@ def prepare(out: Path) -> None:
 
 
 def environment_info(device: torch.device | None = None) -> dict[str, Any]:
-    """Versions, commit and hardware, in words."""
+    """Return versions, commit and hardware."""
     versions = {
         "memory-mosaics": __version__,
         "python": platform.python_version(),
@@ -50,7 +50,7 @@ def environment_info(device: torch.device | None = None) -> dict[str, Any]:
 
 @lru_cache
 def commit() -> str | None:
-    """The commit of this code, marked where its files have changed since; None where it is not in a repository."""
+    """Return the commit of this code, marked if files have changed since; None outside its repository."""
     file = Path(__file__)
 
     def git(*words: str) -> str:
@@ -58,14 +58,14 @@ def commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", file.name)  # or it is the repository of whoever installed the package
+        git("ls-files", "--error-unmatch", file.name)  # else it is a repository that the package is installed in
         return git("rev-parse", "HEAD") + (" with changes" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):
         return None
 
 
 def rounded(numbers: Any, digits: int) -> Any:
-    """A number, an array or None with so many significant digits, as plain JSON: files stay small."""
+    """Round a number, a list or an array to so many significant digits, as plain JSON."""
     if isinstance(numbers, np.ndarray | list):
         return [rounded(number, digits) for number in numbers]
     return None if numbers is None else float(f"{numbers:.{digits}g}")
@@ -76,7 +76,7 @@ STUDENT_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.
 
 
 def mean_and_interval(values: Sequence[float]) -> tuple[float, float | None]:
-    """The mean over independent runs, and half the width of its 95 % confidence interval; None of one run."""
+    """Return the mean over independent runs and half the width of its 95 % confidence interval, None for one run."""
     if len(values) < 2:
         return float(values[0]), None
     error = float(np.std(values, ddof=1)) / len(values) ** 0.5
@@ -84,13 +84,12 @@ def mean_and_interval(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def write(file: Path, results: dict[str, Any]) -> None:
-    """Write a JSON file whole or not at all. Curves stay one point a line."""
+    """Write a JSON file atomically, one point of a curve per line."""
     try:
         text = _text(results) + "\n"
     except ValueError as error:
         raise UserError(f"cannot write {file}: a number in it is NaN or Inf") from error
-    with atomic_write(file) as tmp:
-        tmp.write_text(text, encoding="utf-8")
+    write_text(file, text)
 
 
 def _text(plain: Any, indent: str = "") -> str:
@@ -111,7 +110,7 @@ MINUTE = 60.0
 
 @contextmanager
 def progress_bar(name: str, total: int, unit: str) -> Iterator[Any]:
-    """A tqdm bar on the error output, to `update`. What takes less than a minute leaves nothing in a log."""
+    """Yield a tqdm bar on stderr; in a log file, one line per minute and none for less than a minute."""
     from tqdm import tqdm
 
     seldom: dict[str, Any] = {"mininterval": MINUTE, "maxinterval": MINUTE, "delay": MINUTE}
@@ -121,7 +120,7 @@ def progress_bar(name: str, total: int, unit: str) -> Iterator[Any]:
 
 
 class _Lines:
-    """The error output for what would be drawn over itself again and again: here each is a line."""
+    """stderr with every redrawn bar on a line of its own."""
 
     def write(self, text: str) -> None:
         if line := text.strip("\r\n"):

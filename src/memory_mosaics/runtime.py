@@ -1,7 +1,7 @@
-"""Where and how a run is computed: the device, the precision, and the processes, one or those that torchrun started.
+"""Where a run is computed: the device and its memory, the precision, the processes of torchrun, and CUDA graphs.
 
 Every process holds the whole model and takes its share of each batch (DDP), or its share of the parameters too (FSDP2).
-Code outside this file sees a `Runtime` and does not ask which.
+Code outside this file uses a `Runtime` and need not know which.
 """
 
 import os
@@ -21,19 +21,19 @@ from memory_mosaics.errors import UserError, one_line
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeConfig:
-    """How a run is computed, saved and watched: what is learned differs by rounding, and by which units drop out.
+    """How a run is computed, saved and logged. It changes results only by rounding and by the units that drop out.
 
     Args:
-        device: cuda, mps or cpu; auto takes the first that is there
-        precision: of the products; auto is bfloat16 on CUDA and float32 elsewhere
+        device: cuda, mps or cpu; auto takes the first that is available
+        precision: of matrix products; auto is bfloat16 on CUDA and float32 elsewhere
         compile: with torch.compile; null compiles on CUDA
-        sharding: ddp copies the model to every process of torchrun, fsdp deals its parameters out
+        sharding: ddp copies the model to every process of torchrun, fsdp shards its parameters
         micro_batch: sequences at once on a device; null takes the process's whole share, less accumulates gradients
-        save_every: steps between checkpoints; null saves at every measurement
-        save_seconds: leave out checkpoints that would follow the last one sooner; null leaves out none
+        save_every: steps between checkpoints; null saves at every evaluation
+        save_seconds: least seconds between checkpoints; null for no limit
         keep: checkpoints to keep beside the best that was saved
         log_every: steps between lines of log.jsonl
-        samples: texts written into samples.md at every measurement
+        samples: texts written into samples.md at every evaluation
         loggers: any of tensorboard, wandb, trackio, beside the log.jsonl that is always written
     """
 
@@ -61,7 +61,7 @@ class RuntimeConfig:
 
 @dataclass(frozen=True)
 class Runtime:
-    """The device, the precision of products, and which of how many processes this is."""
+    """The device, the precision of matrix products, and the rank of this process."""
 
     device: torch.device = torch.device("cpu")
     rank: int = 0
@@ -69,39 +69,31 @@ class Runtime:
     distributed: bool = False
     precision: str = "float32"
     micro_batch: int | None = None  # sequences at once; None for all
-    block_fn: Callable[..., tuple[Tensor, Any]] | None = None  # a compiled way through a block
+    block_fn: Callable[..., tuple[Tensor, Any]] | None = None  # a compiled forward pass of a block
 
     def autocast(self) -> Any:
-        """The context in which losses are computed: bfloat16 products where that is asked for."""
+        """Return the context in which losses are computed."""
         halved = self.precision == "bfloat16"
         return torch.autocast(self.device.type, dtype=torch.bfloat16) if halved else nullcontext()
 
     @property
     def is_rank0(self) -> bool:
-        """Whether this process writes and speaks."""
+        """Whether this process writes files and prints."""
         return self.rank == 0
 
     def sum(self, *numbers: float | Tensor) -> list[float]:
-        """Each number, added up over the processes. Waits for the device."""
+        """Sum each number over the processes. Waits for the device."""
         total = torch.stack([torch.as_tensor(number).detach().cpu().double() for number in numbers])
         if self.distributed:
             dist.all_reduce(total)
         return total.tolist()
 
     def run_on_rank0(self, act: Callable[[], None]) -> None:
-        """Have the first process act, and wait; where it fails, all fail with one line."""
-        error = None
-        if self.is_rank0:
-            try:
-                act()
-            except (OSError, ValueError, RuntimeError) as failure:
-                error = one_line(failure)
-        error = self.broadcast(error)
-        if error is not None:
-            raise UserError(error)
+        """Call `act` on rank 0 and wait for it; where it fails, all processes raise its error."""
+        self.gather(lambda: act() if self.is_rank0 else None)
 
     def gather(self, act: Callable[[], Any]) -> list[Any]:
-        """What acting comes to in every process; where one fails, all fail with one line."""
+        """Return what `act` returns on every process; where one fails, all raise its error."""
         error = value = None
         try:
             value = act()
@@ -116,14 +108,14 @@ class Runtime:
         return [value for _, value in found]
 
     def broadcast(self, value: Any) -> Any:
-        """What the first process says."""
+        """Return the value of rank 0."""
         box = [value]
         if self.distributed:
             dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
         return box[0]
 
     def share(self, size: int) -> slice:
-        """The rows of a batch of `size` that are this process's."""
+        """Return the rows of a batch of `size` that this process trains on."""
         if size % self.size:
             raise UserError(
                 f"a batch of {size} does not split over {self.size} processes; choose a multiple of {self.size}"
@@ -133,7 +125,7 @@ class Runtime:
 
 @contextmanager
 def start(machine: RuntimeConfig) -> Iterator[Runtime]:
-    """The processes that torchrun started, or this one alone. Within, another call gives the same."""
+    """Yield the runtime of this process, in the process group of torchrun if there is one. May be nested."""
     kind = find_device(machine.device)
     precision = precision_of(machine, kind)
     if kind == "cuda" and machine.precision != "float32":
@@ -155,7 +147,7 @@ def start(machine: RuntimeConfig) -> Iterator[Runtime]:
 
 
 def find_device(name: str) -> str:
-    """The device that was asked for, or the best there is."""
+    """Return the requested device, or the best available for auto; refuse one that is not available."""
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return next(kind for kind, found in there.items() if found)
@@ -166,16 +158,16 @@ def find_device(name: str) -> str:
 
 
 def precision_of(machine: RuntimeConfig, device: str) -> str:
-    """What products are computed in; if nothing was asked for, bfloat16 on CUDA."""
+    """Return the precision of matrix products; auto is bfloat16 on CUDA and float32 elsewhere."""
     return machine.precision if machine.precision != "auto" else "bfloat16" if device == "cuda" else "float32"
 
 
-# What a container may have: of version 2 of control groups, and of version 1.
+# Memory limits of a container: control groups version 2 and version 1.
 LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 def memory_of(device: str | torch.device = "cpu") -> int:
-    """The bytes of memory of a device in all, used or free."""
+    """Return the total memory of a device in bytes, used or free."""
     device = torch.device(device)
     if device.type == "cuda" and torch.cuda.is_available():
         return torch.cuda.get_device_properties(device).total_memory
@@ -191,7 +183,7 @@ def memory_of(device: str | torch.device = "cpu") -> int:
 def check_memory(
     what: str, need: int, device: str | torch.device = "cpu", advice: str = "choose smaller sizes"
 ) -> None:
-    """Refuse what needs more bytes than the device has."""
+    """Refuse what needs more bytes than the device has in total."""
     have = memory_of(device)
     if need > have:
         needs = f"{what} needs at least {need / 1e9:,.1f} GB of memory"
@@ -199,11 +191,10 @@ def check_memory(
 
 
 def capture(function: Callable[[], Any], *, stream: "torch.cuda.Stream | None" = None) -> Callable[[], Any]:
-    """Capture what `function` launches, which has been called before, so that libraries and compilers are prepared.
+    """Capture the kernels that `function` launches in a CUDA graph and return a function that replays it.
 
-    The function that is returned replays it; its result is that of `function`, the same tensors every time. All that
-    torch.compile guards on, such as the state of autocast, must be as in the calls before: a graph cannot hold a
-    compilation.
+    `function` must have been called before, so that libraries and compilers are initialised, and under the same guards
+    of torch.compile, such as autocast: a graph cannot contain a compilation. The result is the same tensors every time.
     """
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
@@ -218,9 +209,9 @@ def capture(function: Callable[[], Any], *, stream: "torch.cuda.Stream | None" =
 
 
 class CapturedFunction:
-    """A function of tensors: called as it is `warm_up` times, then captured and replayed.
+    """A function of tensors of fixed shapes, called eagerly `warm_up` times, then captured and replayed.
 
-    What it returns is overwritten by the next call.
+    What it returns is overwritten by the next call. Replaying saves small models most of a step: the kernel launches.
     """
 
     def __init__(self, function: Callable[..., Any], *, warm_up: int):

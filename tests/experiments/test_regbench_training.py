@@ -13,8 +13,8 @@ from memory_mosaics.cli import main
 from memory_mosaics.experiments.regbench import train
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.tasks.regbench import RegBench
-from memory_mosaics.training.log import read
-from memory_mosaics.training.step import Step
+from memory_mosaics.training.loggers import read_log
+from memory_mosaics.training.trainer import TrainStep
 
 
 def test_the_recipe_of_the_paper():
@@ -58,7 +58,7 @@ def test_patience_ends_a_run_that_grows_worse(patience, epochs, tmp_path, monkey
 
 def test_stopped_in_the_middle_it_ends_the_same(tmp_path, monkeypatch):
     whole = run(JOB, tmp_path / "whole")
-    take, taken = Step.__call__, []
+    take, taken = TrainStep.__call__, []
 
     def interrupted(step, number, batch):
         taken.append(number)
@@ -66,13 +66,13 @@ def test_stopped_in_the_middle_it_ends_the_same(tmp_path, monkeypatch):
             os.kill(os.getpid(), signal.SIGINT)
         return take(step, number, batch)
 
-    monkeypatch.setattr(Step, "__call__", interrupted)
+    monkeypatch.setattr(TrainStep, "__call__", interrupted)
     assert run(JOB, tmp_path / "stopped") is None
     again = run(JOB, tmp_path / "stopped")
     assert taken == [0, 1, 2, 3, 4, 5]
     for name in ("curve", "tested", "valid_loss"):
         assert again[name] == whole[name]
-    logs = [read(tmp_path / name / "log.jsonl", "loss") for name in ("whole", "stopped")]
+    logs = [read_log(tmp_path / name / "log.jsonl", "loss") for name in ("whole", "stopped")]
     assert [line["step"] for line in logs[0]] == [2, 4, 6]
     assert [line["loss"] for line in logs[0]] == [line["loss"] for line in logs[1]]
 

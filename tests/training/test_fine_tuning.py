@@ -15,9 +15,9 @@ from memory_mosaics.errors import UserError
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.tokenizer import train_bpe
-from memory_mosaics.training import fine_tuning
+from memory_mosaics.training import trainer
 from memory_mosaics.training.config import ModelArgs, Run, Training
-from memory_mosaics.training.log import read
+from memory_mosaics.training.loggers import read_log
 from memory_mosaics.training.trainer import train
 from training.conftest import STEPS, TINY
 from training.processes import fork_two
@@ -56,24 +56,24 @@ def tuned(base, tmp_path):
 
 
 def losses(run):
-    return [line["loss"] for line in read(run.out / "log.jsonl") if "loss" in line]
+    return [line["loss"] for line in read_log(run.out / "log.jsonl") if "loss" in line]
 
 
 def test_the_first_loss_is_that_of_the_checkpoint_and_the_optimiser_is_new(base, tuned, monkeypatch):
     begun = {}
-    go = fine_tuning.start
+    load = trainer.initial_model
 
     def start(*arguments):
-        config, found = go(*arguments)
+        config, found = load(*arguments)
         begun.update(found)
         return config, found
 
-    monkeypatch.setattr(fine_tuning, "start", start)
+    monkeypatch.setattr(trainer, "initial_model", start)
     plan = tuned(training=Training(**STEPS | {"steps": 1}))
     results = train(plan)
     assert same(begun, weights(base.out))
     assert losses(plan)[0] < losses(base)[0] - 0.5
-    assert [line["rate"] for line in read(plan.out / "log.jsonl") if "rate" in line] == [pytest.approx(1e-3)]
+    assert [line["rate"] for line in read_log(plan.out / "log.jsonl") if "rate" in line] == [pytest.approx(1e-3)]
     assert results["init_from"] == str(base.out)
     assert checkpoint.load(plan.out).config == checkpoint.load(base.out).config
 
@@ -117,13 +117,13 @@ def test_another_start_in_the_same_folder_is_refused(base, tuned, tmp_path):
     plan = tuned()
     train(plan)
     before = weights(plan.out)
-    with pytest.raises(UserError, match=r"began with the weights of .*step-00000024, not from scratch; name another"):
+    with pytest.raises(UserError, match=r"started with the weights of .*step-00000024, not from scratch; name another"):
         train(replace(plan, init_from=None))
     with pytest.raises(
-        UserError, match=r"began with the weights of .*step-00000024, not with the weights of .*00000022"
+        UserError, match=r"started with the weights of .*step-00000024, not with the weights of .*00000022"
     ):
         train(replace(plan, init_from=base.out / "step-00000022"))
-    with pytest.raises(UserError, match=r"holds a run that began from scratch, not with the weights of"):
+    with pytest.raises(UserError, match=r"holds a run that started from scratch, not with the weights of"):
         train(replace(base, init_from=base.out))
     assert same(weights(plan.out), before)
     elsewhere = shutil.copytree(base.out, tmp_path / "elsewhere")
@@ -160,9 +160,9 @@ def test_a_model_that_contradicts_is_refused(tuned, choice, said):
 
 def test_the_same_model_another_context_and_dropout_are_taken(base):
     config = checkpoint.load(base.out).config
-    assert fine_tuning.combine(ModelArgs(**TINY), config, base.out) == config
-    assert fine_tuning.combine(ModelArgs(width=16, heads=2, blocks=2), config, base.out) == config
-    other = fine_tuning.combine(ModelArgs(context=20, dropout=0.1), config, base.out)
+    assert ModelArgs(**TINY).apply_to(config, base.out) == config
+    assert ModelArgs(width=16, heads=2, blocks=2).apply_to(config, base.out) == config
+    other = ModelArgs(context=20, dropout=0.1).apply_to(config, base.out)
     assert other == replace(config, context=20, dropout=0.1)
 
 
@@ -170,18 +170,18 @@ def test_the_same_model_another_context_and_dropout_are_taken(base):
 def test_a_position_is_compared_by_its_name(position):
     sizes = {"width": 16, "heads": 2, "blocks": 1, "context": 16}
     config = ModelArgs(name="transformer-tiny", position=position, **sizes).build(257)
-    assert fine_tuning.combine(ModelArgs(position=position), config, Path("runs/a")) == config
+    assert ModelArgs(position=position).apply_to(config, Path("runs/a")) == config
     other = "rotary" if position == "learned" else "learned"
     with pytest.raises(UserError, match=rf"--model.position is {other}, and the checkpoint has {position};"):
-        fine_tuning.combine(ModelArgs(position=other), config, Path("runs/a"))
+        ModelArgs(position=other).apply_to(config, Path("runs/a"))
 
 
 def test_a_table_of_positions_bounds_the_context():
     config = ModelArgs(name="transformer-tiny", width=16, heads=2, context=16).build(257)
-    shorter = fine_tuning.combine(ModelArgs(context=8), config, Path("runs/a"))
+    shorter = ModelArgs(context=8).apply_to(config, Path("runs/a"))
     LanguageModel(shorter).load_state_dict(LanguageModel(config).state_dict())
     with pytest.raises(UserError, match=r"--model.context is 32, and runs/a has positions for 16 tokens"):
-        fine_tuning.combine(ModelArgs(context=32), config, Path("runs/a"))
+        ModelArgs(context=32).apply_to(config, Path("runs/a"))
 
 
 @pytest.mark.parametrize("step", [False, True])
@@ -233,7 +233,7 @@ def test_a_finished_run_goes_on_to_more_steps(base, tmp_path, capsys):
     assert (results["step"], results["interrupted"]) == (30, False)
     assert results["lengthened"] == [{"step": 24, "from": 24, "to": 30}]
     assert "goes on to 30 steps, not 24; the learning rate is" in capsys.readouterr().out
-    lines = [line for line in read(plan.out / "log.jsonl") if "rate" in line]
+    lines = [line for line in read_log(plan.out / "log.jsonl") if "rate" in line]
     assert [line["step"] for line in lines] == list(range(1, 31))
     assert [line["rate"] for line in lines[24:]] == [longer.training.rate(step) for step in range(24, 30)]
     whole = weights(plan.out)
@@ -255,7 +255,7 @@ def test_a_run_that_patience_ended_is_not_lengthened(base, tmp_path):
     (file.parent / "manifest.json").unlink()
     yaml = (plan.out / "run.yaml").read_text().replace("patience: null", "patience: 2")
     (plan.out / "run.yaml").write_text(yaml)
-    with pytest.raises(UserError, match=r"stopped at step 24 after 2 measurements .*; begin another run with --from"):
+    with pytest.raises(UserError, match=r"stopped at step 24 after 2 evaluations .*; start another run with --from"):
         train(replace(plan, training=replace(plan.training, steps=30)), lengthen=True)
     assert (plan.out / "run.yaml").read_text() == yaml
 
@@ -272,7 +272,7 @@ def test_a_folder_that_vanishes_ends_the_run(run, monkeypatch, how, capsys):
         return take_step(self, *arguments)
 
     monkeypatch.setattr(torch.optim.AdamW, "step", vanish)
-    with pytest.raises(UserError, match=r"run was removed or renamed while it was trained in; the same command begins"):
+    with pytest.raises(UserError, match=r"run was removed or renamed while it was trained in; the same command starts"):
         train(plan)
     assert not plan.out.exists()
     assert "Checkpoint" not in capsys.readouterr().out

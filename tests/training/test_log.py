@@ -4,14 +4,14 @@ import sys
 import pytest
 
 from memory_mosaics.errors import UserError
-from memory_mosaics.training.log import Log, read
+from memory_mosaics.training.loggers import Log, read_log
 
 
 def test_half_a_line_at_the_end_does_not_count(tmp_path):
     file = tmp_path / "log.jsonl"
     file.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "lo')
-    assert read(file) == [{"step": 1, "loss": 2.0}]
-    assert read(tmp_path / "none.jsonl") == []
+    assert read_log(file) == [{"step": 1, "loss": 2.0}]
+    assert read_log(tmp_path / "none.jsonl") == []
 
 
 def test_what_came_after_the_checkpoint_is_forgotten(run):
@@ -22,7 +22,7 @@ def test_what_came_after_the_checkpoint_is_forgotten(run):
             log.write(step, loss=float(step))
     with Log(plan, step=2) as log:
         log.write(3, loss=30.0)
-    assert [line["loss"] for line in read(plan.out / "log.jsonl")] == [1.0, 2.0, 30.0]
+    assert [line["loss"] for line in read_log(plan.out / "log.jsonl")] == [1.0, 2.0, 30.0]
 
 
 def test_other_processes_write_nothing(run):
@@ -68,12 +68,12 @@ def test_damaged_lines_block_nothing(run, capsys):
     file, samples = plan.out / "log.jsonl", plan.out / "samples.md"
     file.write_bytes(b'{"step": 1, "loss": 2.0}\n' + DAMAGED + b'\n{"step": 5, "loss": 1.0}\n')
     samples.write_bytes(b"\xff my notes\n## step 1\na\n## step x\n## step 9\nb\n")
-    assert read(file) == [{"step": 1, "loss": 2.0}, {"step": 5, "loss": 1.0}]
-    assert read(file, "valid_loss") == []
+    assert read_log(file) == [{"step": 1, "loss": 2.0}, {"step": 5, "loss": 1.0}]
+    assert read_log(file, "valid_loss") == []
     with Log(plan, step=5) as log:
         log.write(6, loss=1.0)
         with pytest.raises(ValueError, match="not JSON compliant"):
             log.write(7, loss=float("nan"))
-    assert [line["step"] for line in read(file)] == [1, 5, 6]
+    assert [line["step"] for line in read_log(file)] == [1, 5, 6]
     assert f"{file}: 7 damaged lines are left out" in capsys.readouterr().err
     assert samples.read_bytes() == b"\xff my notes\n## step 1\na\n## step x\n"

@@ -6,7 +6,7 @@ import pytest
 
 from memory_mosaics import checkpoint
 from memory_mosaics.errors import UserError
-from memory_mosaics.training.log import read
+from memory_mosaics.training.loggers import read_log
 from memory_mosaics.training.trainer import train
 from training.processes import finish, fork_two, reserved_port, start
 from waiting import HANG, until
@@ -16,11 +16,11 @@ pytestmark = pytest.mark.slow
 
 
 def curve(run):
-    return [line["loss"] for line in read(run.out / "log.jsonl") if "loss" in line]
+    return [line["loss"] for line in read_log(run.out / "log.jsonl") if "loss" in line]
 
 
 def valid(run):
-    return [line["valid_loss"] for line in read(run.out / "log.jsonl") if "valid_loss" in line]
+    return [line["valid_loss"] for line in read_log(run.out / "log.jsonl") if "valid_loss" in line]
 
 
 def on_two_nodes(run):

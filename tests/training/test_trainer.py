@@ -20,7 +20,7 @@ from memory_mosaics.tasks import language_modeling
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.tokenizer import Tokenizer
 from memory_mosaics.training.config import ModelArgs, Run, Training
-from memory_mosaics.training.log import read
+from memory_mosaics.training.loggers import read_log
 from memory_mosaics.training.trainer import Diverged, train
 from training.conftest import STEPS, TINY
 from training.processes import finish, fork, start
@@ -36,7 +36,7 @@ def same(left, right):
 
 
 def losses(run, name="loss"):
-    return [line[name] for line in read(run.out / "log.jsonl") if name in line]
+    return [line[name] for line in read_log(run.out / "log.jsonl") if name in line]
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_it_learns_and_leaves_what_it_says(run, capsys):
     plan = run(steps=60, evaluate_every=20, machine={"samples": 2})
     results = train(plan)
     assert results["valid_loss"] < losses(plan)[0] - 1
-    assert [line["step"] for line in read(plan.out / "log.jsonl") if "valid_loss" in line] == [20, 40, 60]
+    assert [line["step"] for line in read_log(plan.out / "log.jsonl") if "valid_loss" in line] == [20, 40, 60]
     said = capsys.readouterr().out
     for name in ("log.jsonl", "samples.md", "results.json", "run.yaml", "step-00000060"):
         assert name in said
@@ -137,7 +137,7 @@ def test_a_finished_run_is_not_repeated(run, capsys):
     capsys.readouterr()
     assert main(["train", str(plan.data), "--config", str(plan.out / "run.yaml")]) == 2
     assert capsys.readouterr().err.splitlines() == [
-        f"mosaics: {plan.out}/results.json is there, and no file; remove it"
+        f"mosaics: {plan.out}/results.json exists and is not a regular file; remove it"
     ]
 
 
@@ -249,8 +249,6 @@ def test_a_run_that_diverges_says_so_and_keeps_the_last_good_checkpoint(run):
 
 def poison(monkeypatch, number, where):
     """The optimiser's step of that number leaves NaN in the weights, in a moment, or says that the norm is infinite."""
-    from memory_mosaics.training import optimizer
-
     taken, step = [], torch.optim.AdamW.step
     clip = torch.nn.utils.clip_grad_norm_
 
@@ -266,7 +264,7 @@ def poison(monkeypatch, number, where):
         return norm * float("inf") if len(taken) + 1 == number and where == "norm" else norm
 
     monkeypatch.setattr(torch.optim.AdamW, "step", poisoned)
-    monkeypatch.setattr(optimizer.torch.nn.utils, "clip_grad_norm_", clipped)
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clipped)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +296,7 @@ def test_a_checkpoint_that_is_not_finite_is_refused(run):
     next(iter(tensors.values())).view(-1)[0] = float("nan")
     save_file(tensors, file, {"format": "pt"})
     (file.parent / "manifest.json").unlink(missing_ok=True)
-    with pytest.raises(UserError, match=r"step-00000001: .* contains NaN or Inf; remove that folder to begin again"):
+    with pytest.raises(UserError, match=r"step-00000001: .* contains NaN or Inf; remove that folder to start again"):
         train(plan)
 
 

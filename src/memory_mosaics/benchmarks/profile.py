@@ -24,7 +24,7 @@ from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.memory import ContextualMemory, PersistentMemory
 from memory_mosaics.mixers.attention import Attention
 from memory_mosaics.models import ARCHITECTURES
-from memory_mosaics.training.step import WARM_UP
+from memory_mosaics.training.trainer import WARM_UP
 
 NODE = "autograd::engine::evaluate_function"  # around all that a node of the backward pass does
 LONGEST = 15  # kernels that are named

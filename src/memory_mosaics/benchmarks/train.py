@@ -16,8 +16,7 @@ from memory_mosaics.models import ARCHITECTURES
 from memory_mosaics.runtime import Runtime, RuntimeConfig, precision_of
 from memory_mosaics.tasks.task import Batch, TokenTask
 from memory_mosaics.training.config import Training
-from memory_mosaics.training.optimizer import adamw
-from memory_mosaics.training.step import WARM_UP, Objective, Step
+from memory_mosaics.training.trainer import WARM_UP, Objective, TrainStep, adamw
 
 TRAINING = Training()
 MODELS = tuple(name for name in ARCHITECTURES if name != "transformer-none")
@@ -93,7 +92,7 @@ def training_step(model: LanguageModel, task: RandomTokens) -> Callable[[], Tens
     block_fn = torch.compile(without_state, dynamic=False) if cuda else None
     here = Runtime(device, precision=precision_of(RuntimeConfig(), device.type), block_fn=block_fn)
     objective = Objective(model, task, here).train()
-    take, numbers = Step(objective, adamw(model, TRAINING), TRAINING, here, captured=cuda), count()
+    take, numbers = TrainStep(objective, adamw(model, TRAINING), TRAINING, here, captured=cuda), count()
     return lambda: take(next(numbers), task.batch(0))[0]
 
 

@@ -24,7 +24,7 @@ from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training import trainer
 from memory_mosaics.training.config import ModelArgs, Run, Training, recipe
-from memory_mosaics.training.log import read
+from memory_mosaics.training.loggers import read_log
 
 MODEL, TRAINING = recipe("memory-mosaic-small")
 MACHINE = RuntimeConfig(samples=0)
@@ -194,7 +194,7 @@ class Study:
         folder, outcome = self.run_of(settings).out, self.outcome(settings)
         if outcome is None:
             return None
-        lines = read(folder / "log.jsonl")
+        lines = read_log(folder / "log.jsonl")
         training = [[line["step"], round(line["loss"], 4)] for line in lines if "loss" in line]
         measured = [
             [line["step"], *(round(line[f"{split}_loss"], 4) for split in ("train", "valid"))]

@@ -33,7 +33,7 @@ from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.results import progress_bar
 from memory_mosaics.runtime import find_device
 from memory_mosaics.text.corpus import Corpus
-from memory_mosaics.training.folder import read_run
+from memory_mosaics.training.checkpointing import read_run
 
 CURVE_DIGITS = {"by_position": 5, "by_position_within": 3, "smoothed": 5, "smoothed_within": 3}
 SPAN_EDGES = (0, 100, 250, *(2**power for power in range(9, 40)))  # of the positions whose mean loss the table shows

@@ -22,7 +22,7 @@ from memory_mosaics.experiments.report import Page
 from memory_mosaics.files import read_json
 from memory_mosaics.models import architecture_name
 from memory_mosaics.text.corpus import Corpus
-from memory_mosaics.training.log import read
+from memory_mosaics.training.loggers import read_log
 
 
 def run(
@@ -140,7 +140,7 @@ def _choose_split(corpus: Corpus, length: int, *, at_documents: bool = False) ->
 
 def _training_curve(trained: LoadedModel) -> list[dict[str, Any]]:
     """Return the losses in the log of a training run: none for a checkpoint without one."""
-    lines = read(trained.folder.parent / "log.jsonl")
+    lines = read_log(trained.folder.parent / "log.jsonl")
     curve = [[line["step"], round(line["loss"], 4)] for line in lines if "loss" in line]
     measured = [[line["step"], round(line["valid_loss"], 4)] for line in lines if "valid_loss" in line]
     record = {"name": trained.name, "architecture": architecture_name(trained.model.config)}

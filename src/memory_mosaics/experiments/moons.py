@@ -38,7 +38,7 @@ from memory_mosaics.tasks.moons import (
     shortest,
 )
 from memory_mosaics.training.config import TaskRun, Training
-from memory_mosaics.training.log import read
+from memory_mosaics.training.loggers import read_log
 from memory_mosaics.training.trainer import Diverged, Trainer
 
 LEARNING_RATE = 0.06
@@ -213,7 +213,7 @@ def train(
                 return None
         except Diverged as error:
             raise UserError(f"the loss of heads {heads} has diverged: {one_line(error)}") from None
-    lines = [line for line in read(out / "log.jsonl") if "loss" in line]
+    lines = [line for line in read_log(out / "log.jsonl") if "loss" in line]
     curve = [[line["step"], *(round(loss, 7) for loss in line.get("losses", [line["loss"]]))] for line in lines]
     return trainer.model.requires_grad_(False), curve  # type: ignore[return-value]
 

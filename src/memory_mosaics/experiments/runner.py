@@ -36,10 +36,10 @@ from memory_mosaics import checkpoint
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.experiments import figures
 from memory_mosaics.files import check_regular, read_json
-from memory_mosaics.isolation import interrupts_wait
+from memory_mosaics.isolation import delayed_interrupts
 from memory_mosaics.results import write
-from memory_mosaics.training.folder import difference, read_run
-from memory_mosaics.training.log import read
+from memory_mosaics.training.checkpointing import difference, read_run
+from memory_mosaics.training.loggers import read_log
 from memory_mosaics.training.trainer import Diverged
 
 Settings = dict[str, Any]  # of a run: numbers and strings
@@ -420,7 +420,7 @@ def run_in_processes(grids: Sequence[Grid], count: int) -> bool:
     children: list[Any] = []
     try:
         for number in range(count):
-            with interrupts_wait():  # a child that is started is one that is told to stop
+            with delayed_interrupts():  # a child that is started is one that is told to stop
                 child = context.Process(target=_process, args=(grids, number, count))
                 child.start()
                 children.append(child)
@@ -531,7 +531,7 @@ def progress(grids: Sequence[Grid]) -> Progress:
         for folder in grid.folders():
             if outcome := grid.outcome(folder):
                 ended[folder.name] = outcome
-            elif log := read(folder / "log.jsonl"):
+            elif log := read_log(folder / "log.jsonl"):
                 running.append({name: value for line in log for name, value in line.items()})
                 done += running[-1]["step"] / (read_run(folder) or {"training": {"steps": inf}})["training"]["steps"]
         best = min((outcome.get("valid_loss") or inf for outcome in ended.values()), default=inf)

@@ -1,4 +1,4 @@
-"""Recipes: everything that one training run is, as dataclasses that YAML files and flags fill.
+"""The configuration of a training run, as dataclasses that YAML files and flags fill.
 
 `Training` decides the numbers of a run and `RuntimeConfig` how they are computed: a run may resume under another
 `RuntimeConfig`, on more processes or another device, but not under another `Training`.
@@ -14,9 +14,9 @@ from typing import Any, Literal
 from memory_mosaics import checkpoint
 from memory_mosaics.config import MAX_SEED, MAX_SIZE, at_least, at_most, to_plain
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import read_json
+from memory_mosaics.files import first_difference, read_json
 from memory_mosaics.language_model import LanguageModelConfig, config_from_plain, weight_shapes
-from memory_mosaics.models import PRESETS, no_preset, preset
+from memory_mosaics.models import PRESETS, no_preset, position_name, preset
 from memory_mosaics.runtime import RuntimeConfig
 
 DEFAULT_MODEL = "memory-mosaic-tiny"
@@ -25,14 +25,14 @@ LOWEST_RATE = 1e-6  # where the warm-up of cosine-from-start starts
 
 @dataclass(frozen=True, kw_only=True)
 class ModelArgs:
-    """Which model to train: a preset and what to change of it, or a description of your own.
+    """Which model to train: a preset with some values changed, or a config.json.
 
     Args:
         name: a preset such as memory-mosaic-12 (`mosaics info NAME` shows it), or a config.json of your own parts; null
             is memory-mosaic-tiny
         width: of the residual stream; null keeps the preset's, here and below
-        blocks: how many
-        heads: of every mixer
+        blocks: number of blocks
+        heads: heads of every mixer
         slots: persistent pairs per head, for a Memory Mosaic; null makes it as large as its transformer, within 1 %
         position: learned, rotary, alibi or none, for a transformer
         context: tokens in a training window
@@ -49,47 +49,83 @@ class ModelArgs:
     dropout: float | None = None
 
     def build(self, vocabulary: int) -> LanguageModelConfig:
-        """The configuration, for a tokenizer of so many tokens."""
+        """Return the configuration of the model for a vocabulary of this size."""
         changes: dict[str, Any] = {key: value for key, value in asdict(self).items() if value is not None}
         name = changes.pop("name", DEFAULT_MODEL)
         try:
             if name in PRESETS:
                 config = preset(name, vocabulary=vocabulary, **changes)
             else:
-                config = replace(self._own(Path(name)), vocabulary=vocabulary, **changes)
+                config = replace(_read_model_file(Path(name)), vocabulary=vocabulary, **changes)
             weight_shapes(config)  # parts that do not fit together are found here
             return config
         except (TypeError, ValueError) as error:
             raise UserError(f"model {name}: {one_line(error)}") from error
 
-    @staticmethod
-    def _own(file: Path) -> LanguageModelConfig:
-        if file.is_dir() and (checkpoint.steps(file) or any(file.glob("*.safetensors"))):
-            raise UserError(
-                "--model.name would take its configuration only; to train on from its weights, "
-                f"give mosaics train --from {file}; for the configuration alone, name its config.json"
-            )
-        file = file / "config.json" if file.is_dir() else file
-        try:
-            plain = read_json(file)
-        except FileNotFoundError:
-            raise UserError(f"neither a preset nor a file; {no_preset(file.name)}") from None
-        if not isinstance(plain, dict):
-            raise UserError(f"{file} holds no description of a model")
-        return config_from_plain(plain.get("language_model", plain))
+    def apply_to(self, config: LanguageModelConfig, where: Path) -> LanguageModelConfig:
+        """Return the configuration of the checkpoint `where` with this context and dropout.
+
+        Any other value that is given must be what the checkpoint has.
+        """
+        remedy = f"the model is that of --from {where}: leave out what is another"
+        plain = to_plain(config)
+        if self.name is not None:
+            other = replace(self, context=config.context, dropout=config.dropout).build(config.vocabulary)
+            if (given := first_difference(to_plain(other), plain)) is not None:
+                raise UserError(f"model {self.name} has {given[0]} {given[1]}, and the checkpoint {given[2]}; {remedy}")
+        else:
+            for name in ("width", "blocks", "heads", "slots", "position"):
+                given = getattr(self, name)
+                found = [position_name(config)] if name == "position" else _find_values(plain, name)
+                if given is not None and found != [given]:
+                    values = ", ".join(map(str, found)) or "none"
+                    raise UserError(f"--model.{name} is {given}, and the checkpoint has {values}; {remedy}")
+        if self.context is not None:
+            limit = getattr(config.positions, "context", self.context)
+            if limit < self.context:
+                raise UserError(f"--model.context is {self.context}, and {where} has positions for {limit} tokens")
+            config = replace(config, context=self.context)
+        if self.dropout is not None:
+            config = replace(config, dropout=self.dropout)
+        weight_shapes(config)
+        return config
+
+
+def _read_model_file(file: Path) -> LanguageModelConfig:
+    if file.is_dir() and (checkpoint.steps(file) or any(file.glob("*.safetensors"))):
+        raise UserError(
+            "--model.name would take its configuration only; to train on from its weights, "
+            f"give mosaics train --from {file}; for the configuration alone, name its config.json"
+        )
+    file = file / "config.json" if file.is_dir() else file
+    try:
+        plain = read_json(file)
+    except FileNotFoundError:
+        raise UserError(f"neither a preset nor a file; {no_preset(file.name)}") from None
+    if not isinstance(plain, dict):
+        raise UserError(f"{file} holds no description of a model")
+    return config_from_plain(plain.get("language_model", plain))
+
+
+def _find_values(plain: Any, name: str) -> list[Any]:
+    """Return the distinct values of the fields called `name`, at any depth of a configuration."""
+    if not isinstance(plain, dict):
+        return []
+    nested = [value for part in plain.values() for value in _find_values(part, name)]
+    return list(dict.fromkeys(([plain[name]] if isinstance(plain.get(name), int | str) else []) + nested))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What decides the numbers of a run.
+    """The hyperparameters, which decide the numbers of a run.
 
     Args:
-        steps: of the optimiser, in all
-        batch: sequences in a step, over all processes
-        learning_rate: the largest, after the warm-up
+        steps: optimiser steps in total
+        batch: sequences per step, over all processes
+        learning_rate: peak learning rate, after the warm-up
         final_learning_rate: where the cosine ends
-        warm_up: steps of rising learning rate
-        betas: of AdamW
+        warm_up: steps of linearly rising learning rate
+        betas: AdamW's betas
         schedule: of the learning rate after the warm-up. cosine: half a cosine, down to the final rate. linear: a line
             down to 0. trapezoid: constant, and over the last third a line down to 0. cosine-from-start: a cosine
             over all steps, those of the warm-up too, down to a tenth, as in RegBench
@@ -97,9 +133,9 @@ class Training:
         decay_all: weight decay on vectors too, where their modules allow it
         clip: largest norm of the gradient; null for any
         seed: of the initial values, the order of the data, and dropout
-        evaluate_every: steps between measurements of the train and validation loss
-        evaluate_windows: windows in a measurement; null for the whole validation split
-        patience: stop after so many measurements without a better validation loss; null never stops early
+        evaluate_every: steps between evaluations
+        evaluate_windows: windows per evaluation; null for the whole validation split
+        patience: stop after so many evaluations without a better validation loss; null never stops early
     """
 
     steps: int = 80_000
@@ -135,17 +171,15 @@ class Training:
             raise UserError(f"betas must be in [0, 1), not {self.betas}")
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step, counted from 0: a line up, then down as the schedule says."""
+        """Return the learning rate of a step, counted from 0: linear warm-up, then the schedule."""
         largest, share = self.learning_rate, step / self.steps
         if self.schedule == "cosine-from-start":
             if step < self.warm_up:
                 return LOWEST_RATE + step * (largest - LOWEST_RATE) / self.warm_up
             return largest * (0.1 + 0.45 * (1 + math.cos(math.pi * share)))
-        rise = (step + 1) / self.warm_up if step < self.warm_up else 1.0
-        if self.schedule == "linear":
-            return largest * min(rise, 1 - share)
-        if self.schedule == "trapezoid":
-            return largest * min(rise, 3 * (1 - share))
+        if self.schedule in ("linear", "trapezoid"):
+            rise = (step + 1) / self.warm_up if step < self.warm_up else 1.0
+            return largest * min(rise, (1 if self.schedule == "linear" else 3) * (1 - share))
         if step < self.warm_up:
             return largest * (step + 1) / self.warm_up
         done = (step - self.warm_up) / max(1, self.steps - self.warm_up)
@@ -155,7 +189,7 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A corpus folder, the folder to write, and the three choices; `init_from` is the checkpoint to fine-tune."""
+    """A language-modelling run: the corpus, the output folder and the configuration; `init_from` is fine-tuned."""
 
     data: Path
     out: Path
@@ -169,16 +203,16 @@ class Run:
             object.__setattr__(self, "model", replace(self.model, name=DEFAULT_MODEL))
 
     def plain(self) -> dict[str, Any]:
-        """Numbers and strings, for run.yaml."""
+        """Return plain values, for run.yaml."""
         return json.loads(json.dumps(asdict(self), default=os.fspath))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRun:
-    """A run on another task than language modeling: what it is trained on and which model, as their configurations."""
+    """A run on any other task, with the configurations of the task and of the model."""
 
     out: Path
-    name: str  # of the model, for people
+    name: str  # of the model, for display
     task: Any
     model: Any
     training: Training
@@ -186,7 +220,7 @@ class TaskRun:
     init_from: None = None
 
     def plain(self) -> dict[str, Any]:
-        """Numbers and strings, for run.yaml."""
+        """Return plain values, for run.yaml."""
         parts = {name: to_plain(getattr(self, name)) for name in ("task", "model", "training", "machine")}
         return json.loads(json.dumps({"name": self.name, "out": os.fspath(self.out)} | parts))
 
@@ -195,7 +229,7 @@ AnyRun = Run | TaskRun
 
 
 def recipe(name: str) -> tuple[ModelArgs, Training]:
-    """A model and its training by the name of a preset."""
+    """Return the model and the training of a preset."""
     if name not in PRESETS:
         raise UserError(f"no preset {name!r}; {no_preset(name)}")
     found = PRESETS[name]
@@ -203,6 +237,6 @@ def recipe(name: str) -> tuple[ModelArgs, Training]:
 
 
 def as_flag_only(preset: str | None) -> None:
-    """The command line puts a preset's values where they belong; a file or a call should name the values themselves."""
+    """Refuse a preset in a file or a call, which should give its values; the command line expands the flag itself."""
     if preset is not None:
         raise UserError(f"preset {preset}: give it as the flag --preset, or its values as model and training")

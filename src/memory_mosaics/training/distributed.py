@@ -1,4 +1,4 @@
-"""One model on several processes: copied to all of them (DDP), or its parameters divided among them (FSDP2)."""
+"""One model on several processes: copied to all of them (DDP), or with its parameters sharded (FSDP2)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -11,12 +11,12 @@ from memory_mosaics.runtime import Runtime, RuntimeConfig
 
 
 def uses_fsdp(machine: RuntimeConfig, runtime: Runtime) -> bool:
-    """Whether each process holds only its share of the parameters."""
+    """Whether the parameters are sharded over the processes."""
     return runtime.distributed and machine.sharding == "fsdp"
 
 
 def parallelize(objective: nn.Module, machine: RuntimeConfig, runtime: Runtime, *, compiled: bool) -> nn.Module:
-    """The objective as this process trains it: its gradients are summed over all, or its model's parameters divided."""
+    """Wrap the objective in DDP, or shard its model by FSDP2; one process alone trains it as it is."""
     if not runtime.distributed:
         return objective
     if not uses_fsdp(machine, runtime):
@@ -31,7 +31,7 @@ def parallelize(objective: nn.Module, machine: RuntimeConfig, runtime: Runtime, 
     options: Any = {"mesh": mesh, "shard_placement_fn": lambda weight: _placement(weight, runtime.size)}
     for block in getattr(model, "blocks", ()):
         if compiled:
-            block.compile(dynamic=False)  # each by itself: what gathers its parameters stays outside
+            block.compile(dynamic=False)  # each on its own: the gathering of parameters stays outside
         fully_shard(block, **options)
     fully_shard(model, **options)
     register_fsdp_forward_method(model, "loss")
@@ -39,7 +39,7 @@ def parallelize(objective: nn.Module, machine: RuntimeConfig, runtime: Runtime, 
 
 
 def _placement(weight: nn.Parameter, size: int) -> Any:
-    """Slots are (memories, slots, heads, width) with few memories: divide the slots."""
+    """Shard persistent pairs, (memories, slots, heads, width) with few memories, by slots."""
     from torch.distributed.tensor import Shard
 
     return Shard(1) if weight.dim() == 4 and weight.shape[1] % size == 0 else None
@@ -47,7 +47,7 @@ def _placement(weight: nn.Parameter, size: int) -> Any:
 
 @contextmanager
 def no_grad_sync(objective: nn.Module, off: bool) -> Iterator[None]:
-    """Within, if `off`, gradients are summed in this process only: all micro-batches but the last of a step."""
+    """Accumulate gradients locally if `off`: for all micro-batches but the last of a step."""
     if hasattr(objective, "no_sync"):
         with objective.no_sync() if off else nullcontext():  # type: ignore[operator]
             yield

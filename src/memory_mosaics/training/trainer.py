@@ -1,10 +1,11 @@
-"""The training loop, one for every task: each step is a function of the recipe, the data and the step before.
+"""The trainer, one for every task: each step is a function of the configuration, the data and the step before.
 
-A run that is stopped, killed or moved to another number of processes goes on from its newest checkpoint by the same
+A run that is stopped, killed or moved to another number of processes resumes from its newest checkpoint by the same
 command and ends with the same losses. On a CPU and the same number of processes they are the same to the last bit.
 """
 
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,54 +13,66 @@ from dataclasses import replace
 from math import inf, isfinite
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from memory_mosaics import checkpoint, runtime
-from memory_mosaics.errors import UserError, within_memory
+from memory_mosaics.checkpoint import LoadedModel
+from memory_mosaics.errors import UserError, one_line, within_memory
+from memory_mosaics.files import read_json
 from memory_mosaics.language_model import LanguageModelConfig, weight_count, without_state
+from memory_mosaics.parameters import param_groups
 from memory_mosaics.results import environment_info, write
-from memory_mosaics.runtime import Runtime, check_memory, precision_of
+from memory_mosaics.runtime import CapturedFunction, Runtime, check_memory, precision_of
 from memory_mosaics.tasks.language_modeling import LanguageModeling
 from memory_mosaics.tasks.task import Batch, Task
 from memory_mosaics.text.corpus import Corpus
-from memory_mosaics.training import distributed, fine_tuning, folder, state
-from memory_mosaics.training.config import AnyRun, Run
-from memory_mosaics.training.log import Log, read
-from memory_mosaics.training.optimizer import adamw, memory_needed, moments
-from memory_mosaics.training.step import Objective, Step
+from memory_mosaics.training import checkpointing, distributed
+from memory_mosaics.training.config import AnyRun, Run, Training
+from memory_mosaics.training.loggers import Log, read_log, write_samples
 
-
-@runtime_checkable
-class Stoppable(Protocol):
-    """Ends soon after it is told to."""
-
-    stopping: bool
+WARM_UP = 3  # steps before a CUDA graph is captured: compilers and libraries have then allocated what they use
 
 
 class Diverged(UserError):
-    """The loss, the gradient or the weights are no longer finite numbers."""
+    """The loss, the gradient or the weights contain NaN or Inf."""
 
 
 def train(run: Run, *, lengthen: bool = False) -> dict[str, Any]:
-    """Train a language model from the beginning, or on from the newest checkpoint in `run.out`; returns what its
-    results.json says.
+    """Train a language model, or resume from the newest checkpoint in `run.out`; return its results.json.
 
-    To `lengthen` a run, it may have more steps than before: from there on the learning rate is that of the new length.
+    To `lengthen` a run is to resume it with more steps: from there on the learning rate is that of the new length.
     """
     with runtime.start(run.machine) as here:
         corpus = Corpus.open(run.data)
-        own = here.broadcast([str(path) for path in checkpoint.steps(run.out)][-1:])
-        config, weights = fine_tuning.start(run, corpus, Path(own[0]) if own else None)
+        config, weights = initial_model(run, corpus, here)
         sizes = {"context": config.context, "batch_size": run.training.batch, "seed": run.training.seed}
         task = LanguageModeling(corpus, evaluate_windows=run.training.evaluate_windows, **sizes)
         return Trainer(run, task, config, here, weights=weights).run(lengthen=lengthen)
 
 
+def initial_model(run: Run, corpus: Corpus, runtime: Runtime) -> tuple[LanguageModelConfig, dict[str, Tensor] | None]:
+    """Return the configuration of a run, and the weights of `run.init_from` unless the run has checkpoints already."""
+    if run.init_from is None:
+        return run.model.build(corpus.vocabulary), None
+    if newest := newest_checkpoint(run, runtime):
+        with checkpointing.resuming(newest):
+            return checkpoint.read_config(newest), None
+    source = LoadedModel.open(run.init_from)
+    source.check_reads(corpus)
+    return run.model.apply_to(source.model.config, run.init_from), source.model.state_dict()
+
+
+def newest_checkpoint(run: AnyRun, runtime: Runtime) -> Path | None:
+    """Return the newest checkpoint of a run, the same one on every process."""
+    paths = runtime.broadcast([str(path) for path in checkpoint.steps(run.out)])
+    return Path(paths[-1]) if paths else None
+
+
 class Trainer:
-    """One run, in one process or in one of many. `progress` is all that has to be remembered beside the tensors."""
+    """One run, in one process or in one of many. `progress` is all of its state beside the tensors."""
 
     def __init__(
         self,
@@ -71,8 +84,9 @@ class Trainer:
         weights: dict[str, Tensor] | None = None,
         compiled: bool | None = None,
     ):
-        """A model of this configuration, with `weights` if it does not begin anew. `compiled` with torch.compile: what
-        the run says of it if None, and if that says nothing, on CUDA.
+        """Build the model of this configuration, with `weights` if it is fine-tuned.
+
+        `compiled` overrides the run's setting of torch.compile, which is on for CUDA if neither is given.
         """
         self.spec, self.training, self.machine, self.task = run, run.training, run.machine, task
         self.rows = runtime.share(task.batch_size)
@@ -91,15 +105,15 @@ class Trainer:
         self.objective = distributed.parallelize(objective, self.machine, self.runtime, compiled=compiled)
         self.optimizer = adamw(self.model, self.training)
         captured = runtime.device.type == "cuda" and not runtime.distributed and self.machine.compile is not False
-        self.take_step = Step(
+        self.train_step = TrainStep(
             self.objective, self.optimizer, self.training, self.runtime, captured=captured and share == micro
         )
         self.best_weights = {name: [each.detach().clone() for each in self.model.parameters()] for name in task.selects}
         self.progress: dict[str, Any] = {"step": 0, "measured_step": 0, "seconds": 0.0, "worse": 0}
-        # The lowest validation loss of all measured, and of all saved.
+        # The lowest validation loss of all evaluations, and of all checkpoints.
         self.progress |= {"best": None, "best_step": 0, "kept": None, "kept_step": 0}
         self.progress["steps"] = self.training.steps
-        self.progress |= {"curve": [], "selected": {}}  # all that was measured, and the best by the task's own metrics
+        self.progress |= {"curve": [], "selected": {}}  # all evaluations, and the best by the task's own metrics
         self.progress["since"] = None  # the last line of the log: steps, their losses and seconds
         self.stopping = False
         self.check_folder: Callable[[], None] = lambda: None
@@ -126,15 +140,15 @@ class Trainer:
         return self.progress["step"] >= self.training.steps or bool(patience and self.progress["worse"] >= patience)
 
     def run(self, *, lengthen: bool = False) -> dict[str, Any]:
-        """Train until done or told to stop."""
-        with folder.locked_run_dir(
-            self.spec, self.task.fingerprint, self.runtime, lengthen=lengthen
-        ) as self.check_folder:
-            newest = self.runtime.broadcast([str(path) for path in checkpoint.steps(self.spec.out)][-1:])
-            for path in newest:
-                self.progress |= state.restore(Path(path), self.model, self.tensors(), self.optimizer, self.runtime)
-                self.note_length()
-            if self.done and (results := folder.read_results(self.spec.out, self.progress["step"])):
+        """Train until done or told to stop; return the results."""
+        out, locked = self.spec.out, checkpointing.locked_run_dir
+        with locked(self.spec, self.task.fingerprint, self.runtime, lengthen=lengthen) as self.check_folder:
+            if newest := newest_checkpoint(self.spec, self.runtime):
+                self.progress |= checkpointing.restore(newest, self.model, self.tensors(), self.runtime)
+                for state in self.optimizer.state.values():
+                    state["step"].fill_(self.progress["step"])
+                self._note_length()
+            if self.done and (results := _read_results(out / "results.json", self.progress["step"])):
                 return self._report(results)
             step, silent = self.progress["step"], not self.runtime.is_rank0
             with Log(self.spec, step=step, silent=silent) as log, graceful_shutdown(self):
@@ -144,8 +158,8 @@ class Trainer:
             self.check_folder()
             return self._report(self.results())
 
-    def note_length(self) -> None:
-        """Remember where a run was lengthened: it is not what a run of that length would have come to."""
+    def _note_length(self) -> None:
+        """Record where a run was lengthened: it differs from a run that had that length from the start."""
         step, before, steps = self.progress["step"], self.progress["steps"], self.training.steps
         if before != steps:
             lengthened = [*self.progress.get("lengthened", []), {"step": step, "from": before, "to": steps}]
@@ -158,22 +172,21 @@ class Trainer:
         saved, at = self.progress["step"], time.monotonic()
         self.objective.train()
         while not self.done and not self.stopping:
-            if numbers := self.advance(log):
-                self.check(numbers)
+            if numbers := self._advance(log):
+                self._check_finite(numbers)
                 log.write(self.progress["step"], **numbers)
-                if self.due(self.next_evaluation):
-                    self.measure(log, numbers)
+                if self._due(self._next_evaluation):
+                    self._evaluate(log, numbers)
             wait = self.machine.save_seconds or 0.0
-            if self.due(self.next_save) and (self.done or time.monotonic() - at >= wait):
+            if self._due(self._next_save) and (self.done or time.monotonic() - at >= wait):
                 self.save()
                 saved, at = self.progress["step"], time.monotonic()
-        if saved != self.progress["step"]:  # stopped, by hand or for want of progress
+        if saved != self.progress["step"]:  # stopped by a signal or by patience
             self.save()
 
     def results(self) -> dict[str, Any]:
-        """What the run came to."""
-        lines = read(self.spec.out / "log.jsonl", "tokens_per_second")
-        speeds = [line["tokens_per_second"] for line in lines]
+        """Return what results.json holds."""
+        speeds = [line["tokens_per_second"] for line in read_log(self.spec.out / "log.jsonl", "tokens_per_second")]
         progress = {name: value for name, value in self.progress.items() if name not in ("since", "curve", "selected")}
         return {
             **self.spec.plain(),
@@ -185,22 +198,20 @@ class Trainer:
         }
 
     def _report(self, results: dict[str, Any]) -> dict[str, Any]:
-        """Written and printed by the first process."""
         if self.runtime.is_rank0:
             write(self.spec.out / "results.json", results)
-            print(folder.closing(results))
+            print(_summary(results))
         return results
 
-    def check(self, numbers: dict[str, Any]) -> None:
-        """Refuse to go on with what is no number."""
+    def _check_finite(self, numbers: dict[str, Any]) -> None:
         words = {"norm": "norm of the gradient", "losses": "loss"}
         for name, found in numbers.items():
             for number in found if isinstance(found, list) else [found]:
                 if not isfinite(number):
-                    raise self.diverged(f"the {words.get(name, name.replace('_', ' '))} is {number}")
+                    raise self._diverged(f"the {words.get(name, name.replace('_', ' '))} is {number}")
 
-    def diverged(self, what: str) -> Diverged:
-        """The error that names the way out: the same command would only diverge again."""
+    def _diverged(self, what: str) -> Diverged:
+        """Return the error with a remedy: the same command would only diverge again."""
         saved = checkpoint.steps(self.spec.out)[-1:]
         good = f", perhaps from the last good checkpoint: --from {saved[0]}" if saved else ""
         return Diverged(
@@ -208,34 +219,27 @@ class Trainer:
             f"learning_rate than {self.training.learning_rate} or a longer warm_up{good}"
         )
 
-    def due(self, following: Callable[[int], int]) -> bool:
-        """Whether it is time for what follows steps at `following(step)`; all follow the last step."""
+    def _due(self, following: Callable[[int], int]) -> bool:
+        """Whether something that is next due at `following(step)` is due now; all is due after the last step."""
         step = self.progress["step"]
         return step == self.training.steps or following(step - 1) == step
 
-    def next_evaluation(self, step: int) -> int:
+    def _next_evaluation(self, step: int) -> int:
         return self.task.next_evaluation(step, self.training.evaluate_every)
 
-    def next_save(self, step: int) -> int:
+    def _next_save(self, step: int) -> int:
         every = self.machine.save_every
-        return self.next_evaluation(step) if every is None else every * (step // every + 1)
+        return self._next_evaluation(step) if every is None else every * (step // every + 1)
 
-    def next_line(self, step: int) -> int:
-        """The next step after which a line is written: of the log, or of what follows it."""
-        every = self.machine.log_every
-        nexts = every * (step // every + 1), self.next_evaluation(step), self.next_save(step)
-        return min(self.training.steps, *nexts)
-
-    def advance(self, log: Log) -> dict[str, Any]:
-        """Take the steps up to the next line: their mean loss, the last norm and learning rate, and the speed; nothing
-        if told to stop on the way.
-        """
-        start, first = time.perf_counter(), self.progress["step"]
-        until, norm = self.next_line(first), torch.zeros(())
+    def _advance(self, log: Log) -> dict[str, Any]:
+        """Train up to the next line of the log; return its numbers, or nothing if told to stop before."""
+        start, first, every = time.perf_counter(), self.progress["step"], self.machine.log_every
+        following = every * (first // every + 1), self._next_evaluation(first), self._next_save(first)
+        until, norm = min(self.training.steps, *following), torch.zeros(())
         since = self.progress["since"] or {"steps": 0, "loss": 0.0, "seconds": 0.0}
         total = torch.tensor(since["loss"], dtype=torch.float64, device=self.runtime.device)
         while self.progress["step"] < until and not (self.stopping and not self.runtime.distributed):
-            loss, norm = self.step(self.progress["step"])
+            loss, norm = self._step(self.progress["step"])
             total = total + loss
             self.progress["step"] += 1
             log.bar.update()
@@ -253,26 +257,26 @@ class Trainer:
         numbers["tokens_per_second"] = steps * self.task.tokens_per_step / seconds
         return numbers | ({"losses": losses} if len(losses) > 1 else {})
 
-    def step(self, step: int) -> tuple[Tensor, Tensor]:
-        """One step of the optimiser on the batch of that number; the loss and the gradient's norm."""
+    def _step(self, step: int) -> tuple[Tensor, Tensor]:
+        """Train on the batch of a step; return the loss and the norm of the gradient."""
         torch.manual_seed(((self.training.seed * 1_000_003 + step) * 65_537 + self.runtime.rank) % 2**63)  # dropout
         batch = self.task.batch(step, self.rows)
         inputs, targets = (part.to(self.runtime.device, non_blocking=True) for part in (batch.inputs, batch.targets))
-        return self.take_step(step, Batch(inputs, targets))
+        return self.train_step(step, Batch(inputs, targets))
 
-    def measure(self, log: Log, numbers: dict[str, Any]) -> None:
-        """What the task measures, and some text; remembers the best."""
+    def _evaluate(self, log: Log, numbers: dict[str, Any]) -> None:
+        """Log the metrics of the task, remember the best, and write samples."""
         self.check_folder()
         progress = self.progress
         self.objective.eval()
         found = self.task.evaluate(self.model, self.runtime)
         self.objective.train()
         if self.sharded:
-            self.model.reshard()  # without a backward pass the root stays whole
+            self.model.reshard()  # without a backward pass the root stays gathered
         if not found:
             return
         found = {"train_loss": numbers["loss"]} | found
-        self.check(found)
+        self._check_finite(found)
         log.write(progress["step"], **found)
         progress.update(found, measured_step=progress["step"])
         progress["curve"].append([progress["step"], *found.values()])
@@ -286,10 +290,10 @@ class Trainer:
                 progress["selected"][name] = [found[name], progress["step"]]
                 torch._foreach_copy_(self.best_weights[name], [weight.detach() for weight in self.model.parameters()])
         if self.machine.samples:
-            folder.write_samples(self.spec.out / "samples.md", progress["step"], self._samples())
+            write_samples(self.spec.out / "samples.md", progress["step"], self._samples())
 
     def _samples(self) -> list[tuple[str, str]]:
-        weights = state.full_weights(self.model, keep=self.runtime.is_rank0) if self.sharded else None
+        weights = checkpointing.full_weights(self.model, keep=self.runtime.is_rank0) if self.sharded else None
         if not self.runtime.is_rank0:
             return []
         model, here = self.model, self.runtime
@@ -300,32 +304,163 @@ class Trainer:
             return self.task.samples(model, self.machine.samples, seed=self.training.seed)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that a run goes on from beside the weights: the optimiser's moments, and the best weights by a metric."""
+        """Return all tensors to resume from beside the weights: the optimiser's moments and the best weights."""
         names = [name for name, _ in self.model.named_parameters()]
+        moments = {
+            f"{kind}.{name}": self.optimizer.state[weight][kind]
+            for name, weight in self.model.named_parameters()
+            for kind in ("exp_avg", "exp_avg_sq")
+        }
         best = {
             f"best.{by}.{name}": weight
             for by, weights in self.best_weights.items()
             for name, weight in zip(names, weights, strict=True)
         }
-        return moments(self.model, self.optimizer) | best
+        return moments | best
 
     def save(self) -> None:
-        """Write a checkpoint, unless it would contain NaN or Inf, and remove those that are no longer wanted."""
+        """Write a checkpoint, unless it would contain NaN or Inf, and remove old ones."""
         self.check_folder()
         progress = self.progress
-        if name := state.not_finite(self.model, self.tensors(), self.runtime):
-            raise self.diverged(f"{name} contains NaN or Inf")
+        if name := checkpointing.find_not_finite(self.model, self.tensors(), self.runtime):
+            raise self._diverged(f"{name} contains NaN or Inf")
         measured = progress["valid_loss"] if progress["measured_step"] == progress["step"] else inf
         if measured < (inf if progress["kept"] is None else progress["kept"]):
             progress.update(kept=measured, kept_step=progress["step"])
-        tokenizer = self.task.tokenizer
-        state.save(self.spec.out, self.model, self.tensors(), progress, runtime=self.runtime, tokenizer=tokenizer)
+        options = {"runtime": self.runtime, "tokenizer": self.task.tokenizer}
+        checkpointing.save(self.spec.out, self.model, self.tensors(), progress, **options)
         if self.runtime.is_rank0:
-            state.prune(self.spec.out, keep=self.machine.keep, best=progress["kept_step"])
+            checkpointing.prune(self.spec.out, keep=self.machine.keep, best=progress["kept_step"])
+
+
+class Objective(nn.Module):
+    """The loss of a task as a module of tensors, which DDP can wrap."""
+
+    def __init__(self, model: nn.Module, task: Task, runtime: Runtime):
+        super().__init__()
+        self.model, self.task, self.runtime = model, task, runtime
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        return self.task.loss(self.model, Batch(*batch), self.runtime)
+
+
+class TrainStep:
+    """One optimiser step on a batch; returns its loss and the norm of its gradient.
+
+    `captured`, for one process on a CUDA device and batches of one shape: the step is one CUDA graph, and what it
+    returns is overwritten by the next step.
+    """
+
+    def __init__(
+        self,
+        objective: nn.Module,
+        optimizer: torch.optim.AdamW,
+        training: Training,
+        runtime: Runtime,
+        *,
+        captured: bool = False,
+    ):
+        self.objective, self.optimizer, self.training, self.runtime = objective, optimizer, training, runtime
+        self.update: Callable[..., Any] = CapturedFunction(self._update, warm_up=WARM_UP) if captured else self._update
+
+    def __call__(self, step: int, batch: Batch) -> tuple[Tensor, Tensor]:
+        set_learning_rate(self.optimizer, self.training.rate(step))
+        return self.update(batch.inputs, batch.targets)
+
+    def _update(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Accumulate the gradient over micro-batches, clip it and update. Losses of several models are summed."""
+        size = self.runtime.micro_batch or len(batch[0])
+        parts = list(zip(*(tensor.split(size) for tensor in batch), strict=True))
+        total: Tensor | None = None
+        for number, part in enumerate(parts, start=1):
+            with distributed.no_grad_sync(self.objective, off=number < len(parts)):
+                with self.runtime.autocast():
+                    loss = self.objective(*part) / len(parts)
+                loss.sum().backward()
+            total = loss.detach() if total is None else total + loss.detach()
+        weights = [weight for group in self.optimizer.param_groups for weight in group["params"]]
+        norm: Any = torch.nn.utils.clip_grad_norm_(weights, inf if self.training.clip is None else self.training.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        assert total is not None
+        return total, norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+
+
+def adamw(model: nn.Module, training: Training) -> torch.optim.AdamW:
+    """Build AdamW with weight decay on matrices, or on all parameters whose modules allow it.
+
+    Its state is allocated at once, so that a checkpoint can be loaded into it.
+    """
+    decayed = lambda weight: training.decay_all or weight.dim() >= 2  # noqa: E731
+    groups = param_groups(model, weight_decay=training.weight_decay, decayed=decayed)
+    weight = groups[0]["params"][0]
+    capturable = weight.is_cuda and not hasattr(weight, "full_tensor")  # then learning rates are tensors
+    for group in groups:
+        group["lr"] = torch.zeros((), device=weight.device) if capturable else 0.0
+    optimizer = torch.optim.AdamW(groups, lr=0.0, betas=training.betas, fused=True, capturable=capturable)
+    for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
+        first, second = (torch.zeros_like(weight, requires_grad=False) for _ in range(2))
+        moments = {"step": torch.zeros((), device=weight.device), "exp_avg": first, "exp_avg_sq": second}
+        optimizer.state[weight] = moments
+    return optimizer
+
+
+def set_learning_rate(optimizer: torch.optim.AdamW, rate: float) -> None:
+    """Set the learning rate of the next step, or the largest that a group allows."""
+    for group in optimizer.param_groups:
+        own = min(rate, group.get("max_lr", rate))
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(own)
+        else:
+            group["lr"] = own
+
+
+def memory_needed(config: LanguageModelConfig, *, batch: int, micro: int, shards: int = 1, logits: bool = True) -> int:
+    """Return a lower bound on the bytes that a training process needs.
+
+    These are the float32 weights, with gradients and moments split over `shards` processes; the tokens of its part of a
+    batch and their targets; and for each token of `micro` sequences at once the inputs of both mixers of every block in
+    16 bits and, where the loss keeps the `logits`, these and their gradients in float32.
+    """
+    count = weight_count(config)
+    weights = 4 * count + 3 * 4 * count // shards
+    per_token = 2 * 2 * config.blocks * config.width + (2 * 4 * config.vocabulary if logits else 0)
+    return weights + 2 * 8 * batch * config.context + micro * config.context * per_token
+
+
+def _summary(results: dict[str, Any]) -> str:
+    """Return the losses of a run and where its files are."""
+    step, steps, out = results["step"], results["training"]["steps"], results["out"]
+    losses = [
+        f"{split} loss {results[f'{split}_loss']:.4f}" for split in ("train", "valid") if f"{split}_loss" in results
+    ]
+    name = results.get("name") or results["model"]["name"] or f"fine-tuned from {results['init_from']}"
+    parts = [f"{name}, {results['parameters']:,} parameters: step {step:,} of {steps:,}", *losses]
+    samples = "samples.md, " if Path(out, "samples.md").exists() else ""
+    where = f"Checkpoint: {out}/step-{step:08}. Beside it: log.jsonl, {samples}results.json, run.yaml."
+    if results["kept_step"] not in (0, step):
+        where = f"Best: {out}/step-{results['kept_step']:08}, valid loss {results['kept']:.4f}. {where}"
+    stopped = " Stopped; the same command goes on from there." if results["interrupted"] else ""
+    return f"{', '.join(parts)}.{stopped}\n{where}"
+
+
+def _read_results(file: Path, step: int) -> dict[str, Any] | None:
+    """Return the results of a run that ended at a step; None where the file is missing, damaged or of another step."""
+    if file.exists() and not file.is_file():  # it could not be written again either
+        raise UserError(f"{file} exists and is not a regular file; remove it")
+    try:
+        results = read_json(file)
+        _summary(results)
+        return results if results["step"] == step else None
+    except FileNotFoundError:
+        return None
+    except (ValueError, LookupError, TypeError) as error:
+        print(f"{file} is damaged and written again: {one_line(error)}", file=sys.stderr)
+        return None
 
 
 @contextmanager
-def graceful_shutdown(trainer: Stoppable) -> Iterator[None]:
+def graceful_shutdown(trainer: Trainer) -> Iterator[None]:
     """Ctrl-C and SIGTERM end the run after the current step, with a checkpoint; a second one ends it at once."""
 
     def stop(number: int, frame: Any) -> None:
@@ -335,7 +470,7 @@ def graceful_shutdown(trainer: Stoppable) -> Iterator[None]:
 
     try:
         before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: whoever started it decides when it ends
+    except ValueError:  # not the main thread, which alone handles signals
         before = {}
     try:
         yield

@@ -1,0 +1,155 @@
+"""The log of a run: log.jsonl with one JSON object per line, samples.md, and optionally TensorBoard, wandb, trackio."""
+
+import json
+import re
+import sys
+from importlib import import_module
+from math import isfinite
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from tqdm import tqdm
+
+from memory_mosaics.errors import UserError
+from memory_mosaics.files import atomic_write, read_bytes, write_text
+from memory_mosaics.training.config import AnyRun
+
+SHOWN = {"loss": "loss {:.3f}", "valid_loss": "valid {:.3f}", "tokens_per_second": "{:,.0f} tokens/s"}
+MAX_LOG_BYTES = 1 << 30
+
+
+class Log:
+    """RUN/log.jsonl and the progress bar. A run that resumes at `step` drops the lines written after it."""
+
+    def __init__(self, run: AnyRun, *, step: int = 0, silent: bool = False):
+        self._silent = silent
+        self._shown: dict[str, float] = {}
+        self.bar = tqdm(
+            total=run.training.steps, initial=step, desc=run.out.name, unit="step", disable=silent or None, leave=True
+        )
+        if silent:
+            return
+        file = run.out / "log.jsonl"
+        _trim_log(file, step)
+        _trim_samples(run.out / "samples.md", step)
+        self._loggers = [LOGGERS[name](name, run.out, step, run.plain()) for name in run.machine.loggers]
+        self._stream = file.open("a", encoding="utf-8")
+
+    def __enter__(self) -> "Log":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.bar.close()
+        if not self._silent:
+            self._stream.close()
+            for logger in self._loggers:
+                logger.close()
+
+    def write(self, step: int, **numbers: Any) -> None:
+        """Append a line, flush it, and show the newest numbers."""
+        if self._silent:
+            return
+        self._stream.write(json.dumps({"step": step, **numbers}, allow_nan=False) + "\n")
+        self._stream.flush()
+        for logger in self._loggers:
+            logger.write(step, {name: value for name, value in numbers.items() if not isinstance(value, list)})
+        self._shown.update({name: value for name, value in numbers.items() if name in SHOWN})
+        self.bar.set_postfix_str(", ".join(SHOWN[name].format(value) for name, value in self._shown.items()))
+
+
+def read_log(file: Path, *names: str) -> list[dict[str, Any]]:
+    """Return the lines of a log that have all of these `names`.
+
+    Damaged lines are skipped, and so is an incomplete last line that a killed run left.
+    """
+    try:
+        content = read_bytes(file, MAX_LOG_BYTES)
+    except FileNotFoundError:
+        return []
+    lines = (_parse_line(text) for text in content.rpartition(b"\n")[0].split(b"\n"))
+    return [line for line in lines if line and all(name in line for name in names)]
+
+
+def _parse_line(text: bytes) -> dict[str, Any] | None:
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+        return None
+    values = [one for value in line.values() for one in (value if isinstance(value, list) else [value])]
+    return line if all(type(value) in (int, float) and isfinite(value) for value in values) else None
+
+
+def _trim_log(file: Path, step: int) -> None:
+    """Drop the lines after a step, which the resumed run writes again, and damaged lines."""
+    lines = read_log(file)
+    if file.exists() and (damaged := read_bytes(file, MAX_LOG_BYTES).count(b"\n") - len(lines)):
+        print(f"{file}: {damaged} damaged lines are left out", file=sys.stderr)
+    write_text(file, "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= step))
+
+
+def _trim_samples(file: Path, step: int) -> None:
+    """Drop the samples after a step; anything else in the file stays."""
+    if file.exists():
+        parts = re.split(rb"^(?=## step \d{1,18}$)", read_bytes(file), flags=re.M)
+        heads = [re.match(rb"## step (\d{1,18})$", part, re.M) for part in parts]
+        with atomic_write(file) as tmp:
+            tmp.write_bytes(
+                b"".join(part for part, head in zip(parts, heads, strict=True) if not head or int(head[1]) <= step)
+            )
+
+
+def write_samples(file: Path, step: int, samples: list[tuple[str, str]]) -> None:
+    """Append the samples of a step: each prompt in bold, then its continuation."""
+    if samples:
+        lines = [[part.replace("\n", "  \n") for part in sample] for sample in samples]  # line breaks in Markdown
+        texts = "".join(f"\n**{prompt}**{text}\n" for prompt, text in lines)
+        with file.open("a", encoding="utf-8") as stream:
+            stream.write(f"## step {step}\n{texts}\n")
+
+
+class TensorBoardLogger:
+    """Event files in RUN/tensorboard."""
+
+    def __init__(self, library: str, run: Path, step: int, config: dict[str, Any]):
+        module = _import("torch.utils.tensorboard", library)
+        self.writer = module.SummaryWriter(str(run / "tensorboard"), purge_step=step + 1 if step else None)
+
+    def write(self, step: int, numbers: dict[str, float]) -> None:
+        for name, value in numbers.items():
+            self.writer.add_scalar(name, value, step)
+        self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class WandbLogger:
+    """A run of wandb or trackio, which share one interface. wandb resumes by the id in RUN/wandb.id."""
+
+    def __init__(self, library: str, run: Path, step: int, config: dict[str, Any]):
+        module, options = _import(library, library), {}
+        if library == "wandb":
+            file = run / "wandb.id"
+            if not file.exists():
+                file.write_text(uuid4().hex[:8], encoding="utf-8")
+            options = {"id": file.read_text(encoding="utf-8"), "dir": str(run)}
+        self.session = module.init(project="memory-mosaics", name=run.name, config=config, resume="allow", **options)
+
+    def write(self, step: int, numbers: dict[str, float]) -> None:
+        self.session.log(numbers, step=step)
+
+    def close(self) -> None:
+        self.session.finish()
+
+
+def _import(module: str, library: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise UserError(f"the logger {library} is not installed: pip install {library}") from error
+
+
+LOGGERS = {"tensorboard": TensorBoardLogger, "wandb": WandbLogger, "trackio": WandbLogger}
