@@ -1,26 +1,23 @@
-"""Work on files of others in a process of its own, bounded in time, memory and output.
+"""Work on untrusted files in a process of its own, bounded in time, memory and output.
 
 A tokenizer that crashes its library or a template that never ends costs that process, and one line.
 """
 
 import json
-import os
-import selectors
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from memory_mosaics.errors import UserError
 
 MAX_ANSWER = 16 << 20  # bytes
-MAX_WAIT = 120  # seconds on the clock; what is bounded first is processor time, which other processes do not take
+MAX_WAIT = 120  # seconds of wall time beyond the limit of CPU time, which does not depend on other processes
 
-TOO_LONG = -getattr(signal, "SIGXCPU", 24)  # the exit code after too much processor time
+TOO_LONG = -getattr(signal, "SIGXCPU", 24)  # the exit code after too much CPU time
 
 # Reads a JSON value per line and answers with [value, null] or [null, why not]; sys.argv has the limits.
 LOOP = """
@@ -37,36 +34,36 @@ for line in sys.stdin:
     except (NameError, OSError, ValueError):
         pass
     try:
-        said = json.dumps([answer(json.loads(line)), None])
+        result = json.dumps([answer(json.loads(line)), None])
     except MemoryError:
-        said = json.dumps([None, f"it takes more than {memory >> 20} MB of memory"])
+        result = json.dumps([None, f"it takes more than {memory >> 20} MB of memory"])
     except BaseException as error:
-        said = json.dumps([None, (str(error) or type(error).__name__)[:500]])
-    print(said if len(said) < most else json.dumps([None, "its result is too long"]), flush=True)
+        result = json.dumps([None, (str(error) or type(error).__name__)[:500]])
+    print(result if len(result) < most else json.dumps([None, "its result is too long"]), flush=True)
 """
 
 
 @contextmanager
 def delayed_interrupts() -> Iterator[None]:
-    """Within, Ctrl-C waits for the end, such as that of starting a process. It comes to the main thread alone."""
+    """Delay Ctrl-C until the end of the block, such as the start of a process. Only the main thread receives it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    received: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        if came:
+        if received:
             signal.raise_signal(signal.SIGINT)
 
 
 class Isolated:
-    """A Python process that defines `answer` by `code` and calls it with each value that `ask` is given.
+    """A Python process whose `code` defines a function `answer`, called with each value that is given to `ask`.
 
-    The process starts with the first question and is killed, and started again, when a question takes more than
-    `seconds` of processor time or `memory` bytes. Questions of several threads wait for each other.
+    The process starts with the first question; it is killed, and started again for the next one, when a question takes
+    more than `seconds` of CPU time or `memory` bytes. Questions of several threads wait for each other.
     """
 
     def __init__(self, code: str, *, seconds: int = 10, memory: int = 1 << 30):
@@ -75,7 +72,7 @@ class Isolated:
         self._lock = threading.Lock()
 
     def ask(self, question: Any) -> Any:
-        """What `answer` returns; UserError where it raises, or is stopped."""
+        """Return what `answer` returns; UserError where it raises or is stopped."""
         with self._lock:
             value, why = self._exchange(json.dumps(question).encode() + b"\n")
         if why is not None:
@@ -101,36 +98,23 @@ class Isolated:
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
+        timer = threading.Timer(MAX_WAIT + self.seconds, process.kill)
+        timer.start()
         try:
-            process.stdin.write(line)
-            process.stdin.flush()
-            found = _read_line(process.stdout.fileno(), MAX_WAIT + self.seconds)
-            if found is not None:
+            with suppress(BrokenPipeError):
+                process.stdin.write(line)
+                process.stdin.flush()
+            found = process.stdout.readline()
+            too_long = not timer.is_alive()
+            if found.endswith(b"\n"):
                 value, why = json.loads(found)
                 return value, why
-            code = process.wait(10)
-        except (BrokenPipeError, ValueError):
-            code = process.wait(10)
-        except (TimeoutError, subprocess.TimeoutExpired):
-            code = TOO_LONG
+            too_long = process.wait() == TOO_LONG or too_long
         except BaseException:  # Ctrl-C: half an answer must not be taken for the next one
             self.close()
             raise
+        finally:
+            timer.cancel()
         self.close()
         slow = f"it takes more than {self.seconds} seconds"
-        return None, slow if code == TOO_LONG else f"it crashes the process that reads it (exit code {code})"
-
-
-def _read_line(source: int, seconds: int) -> bytes | None:
-    """The bytes up to the end of a line; None where the other side has closed. TimeoutError if they do not come."""
-    found, until = bytearray(), time.monotonic() + seconds
-    with selectors.DefaultSelector() as selector:
-        selector.register(source, selectors.EVENT_READ)
-        while not found.endswith(b"\n"):
-            if not selector.select(max(0.0, until - time.monotonic())):
-                raise TimeoutError
-            piece = os.read(source, 1 << 16)
-            if not piece:
-                return None
-            found += piece
-    return bytes(found)
+        return None, slow if too_long else f"it crashes the process that reads it (exit code {process.returncode})"

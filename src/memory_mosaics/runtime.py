@@ -114,7 +114,7 @@ class Runtime:
             dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
         return box[0]
 
-    def share(self, size: int) -> slice:
+    def local_rows(self, size: int) -> slice:
         """Return the rows of a batch of `size` that this process trains on."""
         if size % self.size:
             raise UserError(

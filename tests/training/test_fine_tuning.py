@@ -96,7 +96,8 @@ def test_a_configuration_changed_in_a_run_of_its_own_is_refused(tuned):
     file = plan.out / "step-00000004" / "config.json"
     file.write_text(file.read_text().replace('"dropout": 0.0', '"dropout": 0.5'))
     with pytest.raises(
-        UserError, match=r"cannot go on from .*04: config.json is damaged.*; restore it, or remove that folder to go on"
+        UserError,
+        match=r"cannot resume from .*04: config.json is damaged.*; restore it, or remove that folder to resume",
     ) as caught:
         train(plan)
     assert str(caught.value).endswith("from the one before, step-00000002")
@@ -106,9 +107,7 @@ def test_an_empty_checkpoint_of_its_own_is_refused_with_a_remedy(tuned):
     plan = tuned()
     train(plan)
     (plan.out / "step-00000099").mkdir()
-    said = (
-        r"cannot go on from .*99: .* has no config.json; remove that folder to go on from the one before, step-00000004"
-    )
+    said = r"cannot resume from .*99: .* has no config.json; remove that folder to resume from the one before, .*04"
     with pytest.raises(UserError, match=said):
         train(plan)
 
@@ -232,7 +231,7 @@ def test_a_finished_run_goes_on_to_more_steps(base, tmp_path, capsys):
     results = train(longer, lengthen=True)
     assert (results["step"], results["interrupted"]) == (30, False)
     assert results["lengthened"] == [{"step": 24, "from": 24, "to": 30}]
-    assert "goes on to 30 steps, not 24; the learning rate is" in capsys.readouterr().out
+    assert "continues to 30 steps, not 24; the learning rate is" in capsys.readouterr().out
     lines = [line for line in read_log(plan.out / "log.jsonl") if "rate" in line]
     assert [line["step"] for line in lines] == list(range(1, 31))
     assert [line["rate"] for line in lines[24:]] == [longer.training.rate(step) for step in range(24, 30)]

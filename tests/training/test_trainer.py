@@ -192,7 +192,7 @@ def test_two_processes_do_not_train_in_one_folder(run):
         process.terminate()
         out, _ = process.communicate(timeout=HANG)
     assert process.returncode == 130
-    assert "Stopped; the same command goes on from there." in out
+    assert "Stopped; the same command resumes from there." in out
 
 
 def test_its_own_run_yaml_is_a_configuration(run):
@@ -407,10 +407,10 @@ def test_a_damaged_checkpoint_is_named(trained, tmp_path, name, damage, said, li
             pytest.skip("only a manifest tells")
         (newest / "manifest.json").unlink()
     damage(newest / name)
-    with pytest.raises(UserError, match=rf"cannot go on from .*step-00000002: .*({said})") as caught:
+    with pytest.raises(UserError, match=rf"cannot resume from .*step-00000002: .*({said})") as caught:
         train(plan)
     named = damage is stray and "remove that file" in str(caught.value)  # one remedy is enough
-    ending = "; remove that file" if named else "remove that folder to go on from the one before, step-00000001"
+    ending = "; remove that file" if named else "remove that folder to resume from the one before, step-00000001"
     assert str(caught.value).endswith(ending)
     shutil.rmtree(newest)
     assert train(plan)["valid_loss"] == train(trained)["valid_loss"]

@@ -35,10 +35,10 @@ from tqdm import tqdm
 from memory_mosaics import checkpoint
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.experiments import figures
-from memory_mosaics.files import check_regular, read_json
+from memory_mosaics.files import first_difference, check_regular, read_json
 from memory_mosaics.isolation import delayed_interrupts
 from memory_mosaics.results import write
-from memory_mosaics.training.checkpointing import difference, read_run
+from memory_mosaics.training.checkpointing import read_run
 from memory_mosaics.training.loggers import read_log
 from memory_mosaics.training.trainer import Diverged
 
@@ -136,8 +136,8 @@ def check_setup(out: Path, setup: Settings) -> Settings:
         raise UserError(f"{file} is damaged: {one_line(error)}; name another folder with --out") from error
     setup = json.loads(json.dumps(setup))
     for name, value in setup.items():
-        if name in known and (other := difference(name, known[name], value)):
-            raise UserError(f"{out} holds runs with {other}; name another folder with --out")
+        if name in known and (other := first_difference(known[name], value, name)):
+            raise UserError(f"{out} holds runs with {other[0]} {other[1]}, not {other[2]}; name another folder with --out")
     write(file, known | setup)
     return known | setup
 

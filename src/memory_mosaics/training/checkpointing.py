@@ -317,8 +317,8 @@ def full_weights(model: nn.Module, *, keep: bool) -> dict[str, Tensor]:
 def resuming(folder: Path) -> AbstractContextManager[None]:
     """Turn whatever is wrong with a checkpoint of the run into one line with the way to resume."""
     before = [path for path in checkpoint.steps(folder.parent) if path.name < folder.name]
-    remedy = f"to go on from the one before, {before[-1].name}" if before else "to start again"
-    return _one_line(f"cannot go on from {folder}", f"remove that folder {remedy}")
+    remedy = f"to resume from the one before, {before[-1].name}" if before else "to start again"
+    return _one_line(f"cannot resume from {folder}", f"remove that folder {remedy}")
 
 
 @contextmanager

@@ -89,7 +89,7 @@ class Trainer:
         `compiled` overrides the run's setting of torch.compile, which is on for CUDA if neither is given.
         """
         self.spec, self.training, self.machine, self.task = run, run.training, run.machine, task
-        self.rows = runtime.share(task.batch_size)
+        self.rows = runtime.local_rows(task.batch_size)
         share = self.rows.stop - self.rows.start
         micro = min(self.machine.micro_batch or share, share)
         if share % micro:
@@ -111,10 +111,9 @@ class Trainer:
         self.best_weights = {name: [each.detach().clone() for each in self.model.parameters()] for name in task.selects}
         self.progress: dict[str, Any] = {"step": 0, "measured_step": 0, "seconds": 0.0, "worse": 0}
         # The lowest validation loss of all evaluations, and of all checkpoints.
-        self.progress |= {"best": None, "best_step": 0, "kept": None, "kept_step": 0}
-        self.progress["steps"] = self.training.steps
-        self.progress |= {"curve": [], "selected": {}}  # all evaluations, and the best by the task's own metrics
-        self.progress["since"] = None  # the last line of the log: steps, their losses and seconds
+        self.progress |= {"best": None, "best_step": 0, "kept": None, "kept_step": 0, "steps": self.training.steps}
+        # All evaluations, the best by the metrics of the task, and the sums since the last line of the log.
+        self.progress |= {"curve": [], "selected": {}, "since": None}
         self.stopping = False
         self.check_folder: Callable[[], None] = lambda: None
 
@@ -166,7 +165,7 @@ class Trainer:
             self.progress.update(steps=steps, lengthened=lengthened, worse=0)
             if self.runtime.is_rank0:
                 rates = f"{self.training.rate(step):.2g} at step {step:,}, then down to the end"
-                print(f"{self.spec.out} goes on to {steps:,} steps, not {before:,}; the learning rate is {rates}")
+                print(f"{self.spec.out} continues to {steps:,} steps, not {before:,}; the learning rate is {rates}")
 
     def _train(self, log: Log) -> None:
         saved, at = self.progress["step"], time.monotonic()
@@ -305,18 +304,11 @@ class Trainer:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors to resume from beside the weights: the optimiser's moments and the best weights."""
-        names = [name for name, _ in self.model.named_parameters()]
-        moments = {
-            f"{kind}.{name}": self.optimizer.state[weight][kind]
-            for name, weight in self.model.named_parameters()
-            for kind in ("exp_avg", "exp_avg_sq")
-        }
-        best = {
-            f"best.{by}.{name}": weight
-            for by, weights in self.best_weights.items()
-            for name, weight in zip(names, weights, strict=True)
-        }
-        return moments | best
+        tensors = {}
+        for number, (name, weight) in enumerate(self.model.named_parameters()):
+            tensors |= {f"{kind}.{name}": self.optimizer.state[weight][kind] for kind in ("exp_avg", "exp_avg_sq")}
+            tensors |= {f"best.{metric}.{name}": weights[number] for metric, weights in self.best_weights.items()}
+        return tensors
 
     def save(self) -> None:
         """Write a checkpoint, unless it would contain NaN or Inf, and remove old ones."""
@@ -440,7 +432,7 @@ def _summary(results: dict[str, Any]) -> str:
     where = f"Checkpoint: {out}/step-{step:08}. Beside it: log.jsonl, {samples}results.json, run.yaml."
     if results["kept_step"] not in (0, step):
         where = f"Best: {out}/step-{results['kept_step']:08}, valid loss {results['kept']:.4f}. {where}"
-    stopped = " Stopped; the same command goes on from there." if results["interrupted"] else ""
+    stopped = " Stopped; the same command resumes from there." if results["interrupted"] else ""
     return f"{', '.join(parts)}.{stopped}\n{where}"
 
 
