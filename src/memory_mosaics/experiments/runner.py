@@ -35,7 +35,7 @@ from tqdm import tqdm
 from memory_mosaics import checkpoint
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.experiments import figures
-from memory_mosaics.files import first_difference, check_regular, read_json
+from memory_mosaics.files import check_regular, first_difference, read_json
 from memory_mosaics.isolation import delayed_interrupts
 from memory_mosaics.results import write
 from memory_mosaics.training.checkpointing import read_run
@@ -137,7 +137,9 @@ def check_setup(out: Path, setup: Settings) -> Settings:
     setup = json.loads(json.dumps(setup))
     for name, value in setup.items():
         if name in known and (other := first_difference(known[name], value, name)):
-            raise UserError(f"{out} holds runs with {other[0]} {other[1]}, not {other[2]}; name another folder with --out")
+            raise UserError(
+                f"{out} holds runs with {other[0]} {other[1]}, not {other[2]}; name another folder with --out"
+            )
     write(file, known | setup)
     return known | setup
 
