@@ -16,7 +16,7 @@ from memory_mosaics import results as files
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.decoding import GenerationParams, TextGenerator, compiler_errors
 from memory_mosaics.experiments.report import Page, collect_records, template
-from memory_mosaics.files import atomic_write
+from memory_mosaics.files import atomic_write, write_text
 from memory_mosaics.results import progress_bar
 from memory_mosaics.runtime import find_device
 from memory_mosaics.text.prompts import Prompt, ours, read
@@ -77,8 +77,7 @@ def run(
     def write_pages() -> None:
         texts = [results["prompts"], {name: found["texts"] for name, found in results["models"].items()}]
         results["id"] = hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]  # verdicts belong to these texts
-        with atomic_write(out / "prompts.md") as tmp:
-            tmp.write_text(markdown(results), encoding="utf-8")
+        write_text(out / "prompts.md", markdown(results))
         html_page(results).write(out / "prompts.html")
 
     collect_records(records(), results, out, write_pages=write_pages, pages=("prompts.md", "prompts.html"))

@@ -51,7 +51,7 @@ from memory_mosaics.experiments.runner import (
     report,
     run_grids,
 )
-from memory_mosaics.files import atomic_write, read_json
+from memory_mosaics.files import read_json, write_text
 from memory_mosaics.results import environment_info, rounded
 from memory_mosaics.runtime import RuntimeConfig, find_device, precision_of
 from memory_mosaics.tasks.regbench import BATCH, RegBench, RegBenchData, anchors
@@ -261,8 +261,7 @@ def run(
     def collected(*, interrupted: bool) -> dict[str, Any]:
         results = collect(out, common) | {"interrupted": interrupted}
         files.write(out / "results.json", results)
-        with atomic_write(out / "tables.md") as tmp:
-            tmp.write_text(tables(results) + "\n", encoding="utf-8")
+        write_text(out / "tables.md", tables(results) + "\n")
         return results
 
     collected(interrupted=True)  # a damaged outcome is found before anything is trained

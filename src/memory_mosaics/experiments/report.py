@@ -12,7 +12,7 @@ from memory_mosaics import results as result_files
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments import figures
-from memory_mosaics.files import atomic_write
+from memory_mosaics.files import write_text
 from memory_mosaics.language_model import parameter_count
 from memory_mosaics.models import architecture_name
 
@@ -139,6 +139,5 @@ class Page:
         page = Template(template("page.html")).substitute(
             title=escape(self.title), style=style, body="\n".join(self._parts)
         )
-        with atomic_write(file) as tmp:
-            tmp.write_text(page, encoding="utf-8")
+        write_text(file, page)
         return file

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import atomic_write, check_manifest, read_json, read_text
+from memory_mosaics.files import atomic_write, check_manifest, read_json, read_text, write_text
 from memory_mosaics.isolation import Isolated
 
 END_OF_TEXT = "<|endoftext|>"
@@ -173,8 +173,7 @@ class Tokenizer:
         settings |= {"clean_up_tokenization_spaces": False} | ({"model_max_length": context} if context else {})
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in (("", self.canonical), ("_config", json.dumps(settings, indent=2) + "\n")):
-            with atomic_write(folder / f"tokenizer{name}.json") as tmp:
-                tmp.write_text(text, encoding="utf-8", newline="\n")
+            write_text(folder / f"tokenizer{name}.json", text)
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":

@@ -18,7 +18,7 @@ from memory_mosaics.apps.babistories.prompts import Request
 from memory_mosaics.apps.babistories.writers import Writer
 from memory_mosaics.config import MAX_SEED, MAX_STORIES
 from memory_mosaics.errors import UserError, check_range
-from memory_mosaics.files import atomic_write, read_text
+from memory_mosaics.files import read_text, write_text
 
 OUT = Path("runs/babistories")
 MAX_FRUITLESS = 24  # answers in a row that bring nothing new: the model knows no more
@@ -189,8 +189,7 @@ def _write_list(file: Path, text: str, journal: Journal) -> None:
         print(f"{file} is left as it is: it is not what this journal gave last; move it away to have it written anew")
         return
     if there != text:
-        with atomic_write(file) as tmp:
-            tmp.write_text(text, encoding="utf-8")
+        write_text(file, text)
     if journal.given != digest(text):
         journal.append([{"given": digest(text)}])
     print(f"written: {file}")

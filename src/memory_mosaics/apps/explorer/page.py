@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from memory_mosaics.files import atomic_write
+from memory_mosaics.files import write_text
 
 SCRIPTS = (
     "basics.js",
@@ -70,6 +70,5 @@ class View:
 
     def save(self, file: str | Path) -> Path:
         """Write it as one HTML file that opens anywhere."""
-        with atomic_write(Path(file)) as tmp:
-            tmp.write_text(self.html, encoding="utf-8")
+        write_text(Path(file), self.html)
         return Path(file)
