@@ -39,7 +39,7 @@ TEXTS += [
 ]
 
 
-def _said(place: Path, ended: Ended) -> Any:
+def _output(place: Path, ended: Ended) -> Any:
     return ended.out.replace(str(place), "PLACE")
 
 
@@ -73,11 +73,11 @@ def _prepare(given: Given, place: Path) -> Commands:
 # What is damaged, a copy of which lies at PLACE/out; the commands that read it; and what they come to.
 Reader = tuple[str, Callable[[Given, Path], Commands], Callable[[Path, Ended], Any]]
 READERS: dict[str, Reader] = {
-    "info": ("train/out/step-00000006", lambda _, place: [["info", str(place / "out")]], _said),
-    "generate": ("train/out/step-00000006", _generate, _said),
+    "info": ("train/out/step-00000006", lambda _, place: [["info", str(place / "out")]], _output),
+    "generate": ("train/out/step-00000006", _generate, _output),
     "evaluate": ("train/out/step-00000006", lambda given, at: _evaluate(at / "out", given.corpus, at), _measured),
-    "inspect": ("train/out/step-00000006", lambda _, at: [["inspect", str(at / "out"), "One", "--device=cpu"]], _said),
-    "generate-run": ("train/out", _generate, _said),
+    "inspect": ("train/out/step-00000006", lambda _, at: [["inspect", str(at / "out"), "One", "--device=cpu"]], _output),
+    "generate-run": ("train/out", _generate, _output),
     "corpus-evaluate": (
         "prepare/out",
         lambda given, at: _evaluate(given.folder / "train" / "out", at / "out", at),
@@ -91,7 +91,7 @@ READERS: dict[str, Reader] = {
         lambda _, at: [["convert", f"{at}/out/checkpoint.pt", str(at / "converted")]],
         lambda at, _: digests(at / "converted"),
     ),
-    "draw": ("sweep/out", lambda _, place: [["draw", str(place / "out")]], _said),
+    "draw": ("sweep/out", lambda _, place: [["draw", str(place / "out")]], _output),
 }
 for _name, _workload in WORKLOADS.items():
     _again = lambda given, place, name=_name: WORKLOADS[name].commands(given, place / "out")  # noqa: E731
