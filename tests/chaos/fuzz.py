@@ -76,7 +76,11 @@ READERS: dict[str, Reader] = {
     "info": ("train/out/step-00000006", lambda _, place: [["info", str(place / "out")]], _output),
     "generate": ("train/out/step-00000006", _generate, _output),
     "evaluate": ("train/out/step-00000006", lambda given, at: _evaluate(at / "out", given.corpus, at), _measured),
-    "inspect": ("train/out/step-00000006", lambda _, at: [["inspect", str(at / "out"), "One", "--device=cpu"]], _output),
+    "inspect": (
+        "train/out/step-00000006",
+        lambda _, at: [["inspect", str(at / "out"), "One", "--device=cpu"]],
+        _output,
+    ),
     "generate-run": ("train/out", _generate, _output),
     "corpus-evaluate": (
         "prepare/out",

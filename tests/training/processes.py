@@ -26,8 +26,10 @@ def flags(run: Run) -> list[str]:
     said = [str(run.data), "--out", str(run.out), *(["--from", str(run.init_from)] if run.init_from else [])]
     for part in ("model", "training", "machine"):
         for name, value in vars(getattr(run, part)).items():
-            shown = "null" if value is None else str(list(value) if isinstance(value, tuple) else value)
-            said.append(f"--{part}.{name}={shown}")
+            if isinstance(value, tuple | list):
+                said += [f"--{part}.{name}", *map(str, value)] if value else []
+            else:
+                said.append(f"--{part}.{name}={'null' if value is None else value}")
     return said
 
 

@@ -16,7 +16,7 @@ from memory_mosaics import results as files
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.decoding import GenerationParams, TextGenerator, compiler_errors
 from memory_mosaics.experiments.report import Page, collect_records, template
-from memory_mosaics.files import atomic_write, write_text
+from memory_mosaics.files import write_text
 from memory_mosaics.results import progress_bar
 from memory_mosaics.runtime import find_device
 from memory_mosaics.text.prompts import Prompt, ours, read

@@ -16,7 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +26,7 @@ import numpy as np
 
 from memory_mosaics.config import MAX_JOBS
 from memory_mosaics.errors import UserError, check_range, one_line
-from memory_mosaics.files import flush, read_json, remove_temporary, temporary_path
+from memory_mosaics.files import atomic_folder, read_json
 from memory_mosaics.text.sources import BLOCK_BYTES, Piece, Source, find_sources, read_documents
 from memory_mosaics.text.tokenizer import Tokenizer, find_tokenizer, train_bpe
 from memory_mosaics.version import __version__
@@ -259,7 +259,7 @@ def prepare(
     start = time.monotonic()
     workers = workers or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     try:
-        with _atomic_folder(out) as folder:
+        with _corpus_folder(out) as folder:
             if chosen is None:
                 sample = _bpe_sample({"train": find_sources(sources)}, options)
                 chosen = train_bpe(sample, vocabulary, name=f"bpe-{vocabulary}")
@@ -293,40 +293,17 @@ class AlreadyWrittenError(UserError):
 
 
 @contextmanager
-def _atomic_folder(folder: Path) -> Iterator[Path]:
-    """Yield a folder beside `folder` to write to: flushed and renamed to it at the end, removed if anything fails.
-
-    Raises `AlreadyWrittenError` if the folder exists and is not empty at the end.
-    """
-    target = folder.resolve()
-    tmp = temporary_path(target)
-    made = [parent for parent in target.parents if not parent.exists()]
-    done = False
+def _corpus_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder that becomes `folder`; `AlreadyWrittenError` if that is not empty at the end."""
     try:
-        tmp.mkdir(parents=True)
-        yield tmp
-        for path in (*tmp.iterdir(), tmp):
-            flush(path)
-        try:
-            if target.exists():
-                target.rmdir()  # only an empty one may be replaced
-            tmp.rename(target)
-        except OSError as error:
-            if target.is_dir() and any(target.iterdir()):
-                raise AlreadyWrittenError(f"another process has written {folder} meanwhile") from error
-            raise
-        done = True
-        flush(target.parent)
+        with atomic_folder(folder) as tmp:
+            yield tmp
     except OSError as error:
+        if folder.is_dir() and any(folder.iterdir()):
+            raise AlreadyWrittenError(f"another process has written {folder} meanwhile") from error
         reason = error.strerror or one_line(error)
         remedy = "free some space or name" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "name"
         raise UserError(f"cannot write {folder}: {reason}; {remedy} another --out") from error
-    finally:
-        remove_temporary(tmp)
-        if not done:
-            for parent in made:
-                with suppress(OSError):
-                    parent.rmdir()
 
 
 class SplitWriter:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import atomic_write, check_manifest, read_json, read_text, write_text
+from memory_mosaics.files import check_manifest, read_json, read_text, write_text
 from memory_mosaics.isolation import Isolated
 
 END_OF_TEXT = "<|endoftext|>"
