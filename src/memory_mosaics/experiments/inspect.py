@@ -1,5 +1,6 @@
-"""What each memory of a model does at one position of a text, as a table for the terminal and as JSON."""
+"""Command `mosaics inspect`: what each memory of a model does at one position of a text, as a table and as JSON."""
 
+from itertools import zip_longest
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,13 @@ from torch import Tensor
 from memory_mosaics import results as files
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError, check_range
+from memory_mosaics.experiments.report import check_output_file
 from memory_mosaics.inspection import Look, look, patterns
 from memory_mosaics.runtime import find_device
 from memory_mosaics.text.tokenizer import Tokenizer
 
-WHOLE = 128  # tokens up to which the JSON file has all weights of all heads
-SHOWN = 16  # characters of a token
+MAX_PATTERN_TOKENS = 128  # the JSON file has all weights of all heads of shorter texts
+MAX_TOKEN_CHARACTERS = 16  # in the table
 
 
 def run(
@@ -40,17 +42,16 @@ def run(
         text: what the model reads
         block: only this block
         head: only this head
-        top: pairs and tokens to show of each head
-        position: where to look
-        json: also write everything to this file; for texts of at most 128 tokens with the whole weights
-        device: cuda, mps or cpu; auto takes the first that is there
+        top: number of pairs and tokens to show per head
+        position: of the query
+        json: also write everything to this file; for texts of at most 128 tokens with all weights
+        device: cuda, mps or cpu; auto takes the first that is available
     """
     check_range(1, 100_000, top=top)
-    if json is not None and (json.is_dir() or not json.parent.is_dir()):
-        raise UserError(f"cannot write {json}: name a file in a folder that is there")
+    check_output_file(json)
     trained = LoadedModel.open(run, device=find_device(device))
-    tokens = _tokens(trained, text, position)
-    looks = _chosen(look(trained.model, tokens, position=position, top=top), block, head)
+    tokens = _encode(trained, text, position)
+    looks = _select(look(trained.model, tokens, position=position, top=top), block, head)
     at = position % len(tokens)
     found = {
         "study": "inspect",
@@ -58,19 +59,19 @@ def run(
         "checkpoint": str(trained.folder),
         "tokens": [trained.tokenizer.display(index) for index in tokens.tolist()],
         "position": at,
-        "next": _next(trained, tokens[: at + 1], top),
-        "looks": [_plain(each, trained.tokenizer) for each in looks],
+        "next": _predict(trained, tokens[: at + 1], top),
+        "looks": [_to_json(each, trained.tokenizer) for each in looks],
     }
     print(table(found, head))
     if json is not None:
-        short = len(tokens) <= WHOLE
+        short = len(tokens) <= MAX_PATTERN_TOKENS
         found["patterns"] = [weights.tolist() for weights in patterns(trained.model, tokens)] if short else None
         files.write(json, found)
     return found
 
 
 def table(found: dict[str, Any], head: int | None = None) -> str:
-    """At most 100 columns wide."""
+    """Return a table of at most 100 columns."""
     tokens, at = found["tokens"], found["position"]
     expected = ", ".join(f"{_short(token)} {share:.0%}" for token, share in found["next"][:3])
     lines = [f"position {at} of {len(tokens)}, {_short(tokens[at])}; then {found['model']} expects {expected}"]
@@ -85,30 +86,27 @@ def table(found: dict[str, Any], head: int | None = None) -> str:
     return "\n".join(line[:100] for line in lines)
 
 
-def _rows(one: dict[str, Any], tokens: list[str], mixer: str) -> list[str]:
+def _rows(head: dict[str, Any], tokens: list[str], mixer: str) -> list[str]:
+    """Return retrieved pairs on the left, predicted tokens on the right."""
     left = []
-    for place, weight in zip(one["places"], one["weights"], strict=True):
+    for place, weight in zip(head["places"], head["weights"], strict=True):
         if place >= 0 and mixer == "persistent memory":
             left.append(f"{weight:.3f}  slot {place}")
         elif place >= 0:
             after = f" then {_short(tokens[place + 1])}" if mixer == "contextual memory" else ""
             left.append(f"{weight:.3f}  {place:>4} {_short(tokens[place])}{after}")
-    right = [f"{value:+7.2f}  {_short(token)}" for token, value in one["predicts"] if left]  # nothing says nothing
-    left = left or ["nothing is stored yet"]
-    pairs = (
-        (left[i] if i < len(left) else "", right[i] if i < len(right) else "")
-        for i in range(max(len(left), len(right)))
-    )
-    return [f"    {one_left:56} {one_right}".rstrip() for one_left, one_right in pairs]
+    right = [f"{value:+7.2f}  {_short(token)}" for token, value in head["predicts"]] if left else []
+    rows = zip_longest(left or ["nothing is stored yet"], right, fillvalue="")
+    return [f"    {retrieved:56} {predicted}".rstrip() for retrieved, predicted in rows]
 
 
 def _short(token: str) -> str:
-    """A token as Python writes it, which shows its blanks, cut if it is long."""
-    said = repr(token)
-    return said if len(said) <= SHOWN + 2 else said[:SHOWN] + ".."
+    """Return a token in quotes, which show its spaces, truncated if it is long."""
+    quoted = repr(token)
+    return quoted if len(quoted) <= MAX_TOKEN_CHARACTERS + 2 else quoted[:MAX_TOKEN_CHARACTERS] + ".."
 
 
-def _tokens(trained: LoadedModel, text: str, position: int) -> Tensor:
+def _encode(trained: LoadedModel, text: str, position: int) -> Tensor:
     tokens = torch.tensor(trained.tokenizer.encode(text), dtype=torch.long)
     if len(tokens) == 0:
         raise UserError("the text is empty: there is nothing to look at")
@@ -120,8 +118,8 @@ def _tokens(trained: LoadedModel, text: str, position: int) -> Tensor:
     return tokens
 
 
-def _chosen(looks: list[Look], block: int | None, head: int | None) -> list[Look]:
-    """Those of one block, if one is named."""
+def _select(looks: list[Look], block: int | None, head: int | None) -> list[Look]:
+    """Return the mixers of one block, if one is named."""
     if not looks:
         raise UserError("this model has no mixer that retrieves anything")
     blocks, heads = {each.block for each in looks}, min(len(each.weights) for each in looks)
@@ -133,18 +131,15 @@ def _chosen(looks: list[Look], block: int | None, head: int | None) -> list[Look
 
 
 @torch.no_grad()
-def _next(trained: LoadedModel, tokens: Tensor, top: int) -> list[tuple[str, float]]:
-    """The most probable next tokens of the whole model."""
+def _predict(trained: LoadedModel, tokens: Tensor, top: int) -> list[tuple[str, float]]:
+    """Return the most probable next tokens of the whole model."""
     logits, _ = trained.model(tokens[None].to(trained.model.embedding.weight.device))
     best = logits[0, -1].float().softmax(-1).topk(min(top, logits.shape[-1]))
-    return [
-        (trained.tokenizer.display(index), share)
-        for index, share in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    ]
+    tokens_and_shares = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [(trained.tokenizer.display(index), share) for index, share in tokens_and_shares]
 
 
-def _plain(each: Look, tokenizer: Tokenizer) -> dict[str, Any]:
-    """As JSON has it."""
+def _to_json(each: Look, tokenizer: Tokenizer) -> dict[str, Any]:
     heads = []
     for number in range(len(each.weights)):
         decay = float(each.decay[number])

@@ -15,7 +15,7 @@ from memory_mosaics import checkpoint
 from memory_mosaics import results as files
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError, check_range, one_line
-from memory_mosaics.experiments.report import text_table
+from memory_mosaics.experiments.report import check_output_file, text_table
 from memory_mosaics.runtime import find_device
 
 TASK_FOLDERS: list[Path] = []  # apps add the folders of their tasks
@@ -53,8 +53,7 @@ def run(
         raise UserError("name at least one task, such as story_memory")
     if include_path is not None and not include_path.is_dir():
         raise UserError(f"include_path {include_path} is not a folder")
-    if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        raise UserError(f"cannot write {out}: name a file in a folder that is there")
+    check_output_file(out)
     if not run.exists():
         raise UserError(f"there is no run {run}; mosaics train makes one")
     checkpoint.read_config(checkpoint.newest(run))

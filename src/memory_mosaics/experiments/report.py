@@ -62,6 +62,12 @@ def collect_records(
         raise
 
 
+def check_output_file(file: Path | None) -> None:
+    """Raise an error if a file cannot be written: before the work, not after."""
+    if file is not None and (file.is_dir() or not file.parent.is_dir()):
+        raise UserError(f"cannot write {file}: name a file in a folder that is there")
+
+
 def describe_model(trained: LoadedModel) -> dict[str, Any]:
     """Return the fields that identify a model in a record."""
     config = trained.model.config
