@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from memory_mosaics.language_model import Block, LanguageModelConfig
-from memory_mosaics.mixers.mlp import MLPConfig
+from memory_mosaics.mixers.attention import MLPConfig
 from mixers_under_contract import MIXERS, WIDTH
 
 NAME, DROPOUT, *LENGTHS = sys.argv[1:]

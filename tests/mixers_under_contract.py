@@ -2,14 +2,12 @@
 
 from memory_mosaics.extractors import ConvolutionConfig, LinearConfig, TapsConfig
 from memory_mosaics.memory import ContextualMemoryConfig, PersistentMemoryConfig
-from memory_mosaics.mixers.attention import Alibi, AttentionConfig, LearnedPositionsConfig, Rotary
+from memory_mosaics.mixers.attention import Alibi, AttentionConfig, LearnedPositionsConfig, MLPConfig, Rotary
 from memory_mosaics.mixers.hyena import HyenaConfig
 from memory_mosaics.mixers.linear_attention import GLAConfig, LinearTransformerConfig, RetNetConfig
 from memory_mosaics.mixers.lstm import LSTMConfig
-from memory_mosaics.mixers.mamba import MambaConfig
-from memory_mosaics.mixers.mlp import MLPConfig
 from memory_mosaics.mixers.rwkv import RWKVConfig
-from memory_mosaics.mixers.state_space import H3Config, S4DConfig
+from memory_mosaics.mixers.state_space import H3Config, MambaConfig, S4DConfig
 
 WIDTH = 32
 

@@ -27,7 +27,7 @@ from memory_mosaics.config import MixerConfig
 from memory_mosaics.files import describe_files
 from memory_mosaics.huggingface import MosaicConfig, MosaicForCausalLM
 from memory_mosaics.language_model import next_token_loss
-from memory_mosaics.mixers.mlp import MLPConfig
+from memory_mosaics.mixers.attention import MLPConfig
 from memory_mosaics.parameters import fp32_parameter_names
 from mixers_under_contract import MIXERS, WIDTH
 

@@ -6,8 +6,7 @@ from torch import nn
 
 from memory_mosaics import LanguageModel, checkpoint, memory_mosaic
 from memory_mosaics.language_model import LanguageModelConfig
-from memory_mosaics.mixers.mamba import MambaConfig
-from memory_mosaics.mixers.state_space import S4DConfig
+from memory_mosaics.mixers.state_space import MambaConfig, S4DConfig
 from memory_mosaics.parameters import ParamSpec, fp32_parameter_names, named_param_specs, param_groups
 from memory_mosaics.training.config import Training
 from memory_mosaics.training.trainer import adamw, set_learning_rate

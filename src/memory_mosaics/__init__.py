@@ -36,7 +36,15 @@ from memory_mosaics.memory import (
     PersistentMemory,
     PersistentMemoryConfig,
 )
-from memory_mosaics.mixers.attention import Alibi, Attention, AttentionConfig, LearnedPositionsConfig, Rotary
+from memory_mosaics.mixers.attention import (
+    MLP,
+    Alibi,
+    Attention,
+    AttentionConfig,
+    LearnedPositionsConfig,
+    MLPConfig,
+    Rotary,
+)
 from memory_mosaics.mixers.hyena import Hyena, HyenaConfig
 from memory_mosaics.mixers.linear_attention import (
     GLA,
@@ -47,10 +55,8 @@ from memory_mosaics.mixers.linear_attention import (
     RetNetConfig,
 )
 from memory_mosaics.mixers.lstm import LSTM, LSTMConfig
-from memory_mosaics.mixers.mamba import Mamba, MambaConfig
-from memory_mosaics.mixers.mlp import MLP, MLPConfig
 from memory_mosaics.mixers.rwkv import RWKV, RWKVConfig
-from memory_mosaics.mixers.state_space import H3, S4D, H3Config, S4DConfig
+from memory_mosaics.mixers.state_space import H3, S4D, H3Config, Mamba, MambaConfig, S4DConfig
 from memory_mosaics.models import PRESETS, matching_slots, memory_mosaic, preset, transformer
 from memory_mosaics.ops.leaky_average import leaky_average
 from memory_mosaics.ops.recall import dot_product, gaussian, merge, recall, recall_with_lse

@@ -13,14 +13,12 @@ from typing import Any
 from memory_mosaics.config import MixerConfig
 from memory_mosaics.language_model import LanguageModelConfig, weight_count
 from memory_mosaics.memory import ContextualMemoryConfig, PersistentMemoryConfig
-from memory_mosaics.mixers.attention import Alibi, AttentionConfig, LearnedPositionsConfig, Rotary
+from memory_mosaics.mixers.attention import Alibi, AttentionConfig, LearnedPositionsConfig, MLPConfig, Rotary
 from memory_mosaics.mixers.hyena import HyenaConfig
 from memory_mosaics.mixers.linear_attention import GLAConfig, LinearTransformerConfig, RetNetConfig
 from memory_mosaics.mixers.lstm import LSTMConfig
-from memory_mosaics.mixers.mamba import MambaConfig
-from memory_mosaics.mixers.mlp import MLPConfig
 from memory_mosaics.mixers.rwkv import RWKVConfig
-from memory_mosaics.mixers.state_space import H3Config, S4DConfig
+from memory_mosaics.mixers.state_space import H3Config, MambaConfig, S4DConfig
 
 GPT2_VOCABULARY = 50257
 CODES: dict[str, Rotary | Alibi | None] = {"learned": None, "rotary": Rotary(), "alibi": Alibi(), "none": None}

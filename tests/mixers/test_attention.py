@@ -13,10 +13,10 @@ from memory_mosaics.mixers.attention import (
     AttentionConfig,
     LearnedPositions,
     LearnedPositionsConfig,
+    MLPConfig,
     Rotary,
     alibi_slopes,
 )
-from memory_mosaics.mixers.mlp import MLPConfig
 
 GPT2_MAPS = ("ln_1", "ln_2", "attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
 

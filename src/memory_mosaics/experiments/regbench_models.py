@@ -26,11 +26,10 @@ from memory_mosaics import models
 from memory_mosaics.config import MixerConfig
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.language_model import LanguageModelConfig, weight_shapes
-from memory_mosaics.mixers.attention import LearnedPositionsConfig
+from memory_mosaics.mixers.attention import LearnedPositionsConfig, MLPConfig
 from memory_mosaics.mixers.lstm import LSTMConfig
-from memory_mosaics.mixers.mamba import MambaConfig
-from memory_mosaics.mixers.mlp import MLPConfig
 from memory_mosaics.mixers.rwkv import RWKVConfig
+from memory_mosaics.mixers.state_space import MambaConfig
 from memory_mosaics.tasks.regbench import VOCABULARY
 
 CONTEXT = 1000  # no sequence is longer than 949 tokens

@@ -1,4 +1,4 @@
-"""Self-attention and its encodings of positions: the transformer baseline.
+"""The transformer baseline: self-attention, encodings of positions, and the feed-forward network.
 
     LearnedPositions    a trained vector per position, added to the embedding    GPT-2, Radford et al. 2019
     Rotary              queries and keys rotated by their position               RoPE, Su et al. 2021
@@ -202,3 +202,33 @@ class LearnedPositionsConfig(MixerConfig):
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> LearnedPositions:
         return LearnedPositions(width, context=self.context)
+
+
+class MLP(nn.Module):
+    """The feed-forward network of GPT-2: two matrices around a GELU in the tanh form. It has no state."""
+
+    init_roles: ClassVar = {"combine": "residual"}
+
+    def __init__(self, width: int, *, expansion: int = 4, bias: bool = False):
+        super().__init__()
+        self.expand = nn.Linear(width, expansion * width, bias=bias)
+        self.combine = nn.Linear(expansion * width, width, bias=bias)
+
+    def forward(
+        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T W"], State]:
+        return self.combine(F.gelu(self.expand(x), approximate="tanh")), ()
+
+
+@part("mlp")
+@dataclass(frozen=True, kw_only=True)
+class MLPConfig(MixerConfig):
+    """A feed-forward network with expansion * width hidden units."""
+
+    expansion: int = 4
+
+    def __post_init__(self) -> None:
+        at_least(self, expansion=1)
+
+    def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> MLP:
+        return MLP(width, expansion=self.expansion, bias=bias)

@@ -17,10 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memory_mosaics.config import MixerConfig, at_least, part
-from memory_mosaics.mixers.state_space import apply_mask, prepend_past
+from memory_mosaics.mixers.state_space import ShortConvolution, apply_mask
 from memory_mosaics.ops.common import at_least_fp32_dtype, full_precision
 from memory_mosaics.ops.convolution import causal_convolution
-from memory_mosaics.ops.taps import apply_taps
 from memory_mosaics.parameters import NO_DECAY
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.stores import State
@@ -28,31 +27,6 @@ from memory_mosaics.stores import State
 BANDS = 2  # cosines and sines of time that are inputs of the filter
 FREQUENCY = 10.0  # initial, of its sine activations
 FAST, SLOW, TARGET = 0.3, 1.5, 0.01  # channels decay to 0.01 within 0.3 to 1.5 filter lengths
-
-
-class ShortConvolution(nn.Module):
-    """y_t = sum_{l < taps} K_l x_{t-l} + c, channel by channel, initialised as torch.nn.Conv1d.
-
-    State: the last taps - 1 inputs.
-    """
-
-    def __init__(self, width: int, taps: int, *, bias: bool):
-        super().__init__()
-        self.kernel = nn.Parameter(torch.empty(width, taps))  # oldest first
-        self.offset = nn.Parameter(torch.empty(width)) if bias else None
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        bound = self.kernel.shape[1] ** -0.5
-        for parameter in self.parameters(recurse=False):
-            nn.init.uniform_(parameter, -bound, bound)
-
-    def forward(
-        self, x: Float[Tensor, "B T W"], past: Float[Tensor, "B K W"] | None = None
-    ) -> tuple[Float[Tensor, "B T W"], Float[Tensor, "B K W"]]:
-        window, past = prepend_past(past, x, self.kernel.shape[1] - 1)
-        y = apply_taps(window[..., None].to(at_least_fp32_dtype(x)), self.kernel.to(at_least_fp32_dtype(x)))[..., 0]
-        return (y if self.offset is None else y + self.offset).to(x.dtype), past
 
 
 class Filter(nn.Module):

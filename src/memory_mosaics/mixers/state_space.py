@@ -2,12 +2,16 @@
 
     S4D    y = GELU(K * x + D x) W                        Gu, Gupta, Goel and Re 2022, arXiv:2206.11893
     H3     y = (q . SSM(shift(k) . v)) W                  Fu, Dao et al. 2023, arXiv:2212.14052
+    Mamba  y = (SSM_x(u) . silu(z)) W                     Gu and Dao 2023, arXiv:2312.00752
 
-Both rest on a diagonal state space h_t = A h_{t-1} + B u_t, y_t = 2 Re(C h_t) + D u_t with complex A, B, C, discretised
-by a trained step dt. A whole sequence is one convolution with the kernel K_l = 2 Re(C A^l B), by FFT; one token at a
-time is the recurrence. Letters in shapes: N complex states per channel, L length of a kernel.
+S4D and H3 rest on a diagonal state space h_t = A h_{t-1} + B u_t, y_t = 2 Re(C h_t) + D u_t with complex A, B, C,
+discretised by a trained step dt. A whole sequence is one convolution with the kernel K_l = 2 Re(C A^l B), by FFT; one
+token at a time is the recurrence. Letters in shapes: N complex states per channel, L length of a kernel.
 
-Initial values and sizes are those of RegBench (Akyürek et al. 2024, arXiv:2401.12973).
+Their initial values and sizes are those of RegBench (Akyürek et al. 2024, arXiv:2401.12973). Mamba's step, input and
+output maps depend on the token, so that it has only the recurrence:
+
+    h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t,   y_t = (C_t . h_t + D u_t) silu(z_t),   dt, B, C maps of u
 """
 
 import math
@@ -23,7 +27,9 @@ from memory_mosaics.config import MixerConfig, at_least, part
 from memory_mosaics.errors import UserError
 from memory_mosaics.ops.common import at_least_fp32_dtype, full_precision
 from memory_mosaics.ops.convolution import causal_convolution
-from memory_mosaics.parameters import NO_DECAY, SLOW
+from memory_mosaics.ops.selective_scan import selective_scan
+from memory_mosaics.ops.taps import apply_taps
+from memory_mosaics.parameters import NO_DECAY, SENSITIVE, SLOW, ParamSpec
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.stores import State
 
@@ -50,6 +56,31 @@ def prepend_past(
     """The `keep` past inputs (initially zeros) followed by x, and the last `keep` of both."""
     window = F.pad(x, (0, 0, keep, 0)) if past is None else torch.cat([past.to(x.dtype), x], dim=1)
     return window, window[:, window.shape[1] - keep :].clone()  # not a view, which would keep the window alive
+
+
+class ShortConvolution(nn.Module):
+    """y_t = sum_{l < taps} K_l x_{t-l} + c, channel by channel, initialised as torch.nn.Conv1d.
+
+    State: the last taps - 1 inputs.
+    """
+
+    def __init__(self, width: int, taps: int, *, bias: bool):
+        super().__init__()
+        self.kernel = nn.Parameter(torch.empty(width, taps))  # oldest first
+        self.offset = nn.Parameter(torch.empty(width)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        bound = self.kernel.shape[1] ** -0.5
+        for parameter in self.parameters(recurse=False):
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(
+        self, x: Float[Tensor, "B T W"], past: Float[Tensor, "B K W"] | None = None
+    ) -> tuple[Float[Tensor, "B T W"], Float[Tensor, "B K W"]]:
+        window, past = prepend_past(past, x, self.kernel.shape[1] - 1)
+        y = apply_taps(window[..., None].to(at_least_fp32_dtype(x)), self.kernel.to(at_least_fp32_dtype(x)))[..., 0]
+        return (y if self.offset is None else y + self.offset).to(x.dtype), past
 
 
 def inverse_spectrum(pairs: int) -> Tensor:
@@ -246,6 +277,57 @@ class H3(nn.Module):
         return self.combine(self.query(x) * y), (past, h)
 
 
+class Mamba(nn.Module):
+    """Mamba-1 with the initial values of the authors' library, mamba_ssm. Maps have biases if the model has (theirs do
+    not); the short convolution and dt always have. Letters: E inner width, N states, R rank.
+
+    RegBench as published (Akyürek et al. 2024) ran one such mixer alone, without norm, residual or channel mixer: a
+    property of the model, not of this mixer. State: the last inputs of the short convolution, then h.
+    """
+
+    init_roles: ClassVar = {"combine": "residual"}
+    param_specs: ClassVar = {"A_log": SENSITIVE, "D": NO_DECAY, "dt_offset": ParamSpec(keep_fp32=True)}
+
+    def __init__(self, width: int, *, states: int, taps: int, expansion: int, bias: bool = False):
+        super().__init__()
+        inner, self.rank, self.states = expansion * width, math.ceil(width / 16), states
+        self.expand = nn.Linear(width, 2 * inner, bias=bias)
+        self.short = ShortConvolution(inner, taps, bias=True)
+        self.select = nn.Linear(inner, self.rank + 2 * states, bias=False)
+        self.dt_map = nn.Parameter(torch.empty(inner, self.rank))
+        self.dt_offset = nn.Parameter(torch.empty(inner))
+        self.A_log = nn.Parameter(torch.empty(inner, states))
+        self.D = nn.Parameter(torch.empty(inner))
+        self.combine = nn.Linear(inner, width, bias=bias)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """A is -1, -2, ... in each channel, and softplus(dt_offset) log-uniform."""
+        nn.init.uniform_(self.dt_map, -(self.rank**-0.5), self.rank**-0.5)
+        dt = log_uniform_steps(self.dt_offset)
+        self.dt_offset.copy_(dt + torch.log(-torch.expm1(-dt)))
+        self.A_log.copy_(torch.arange(1, self.states + 1).log())
+        nn.init.ones_(self.D)
+
+    def forward(
+        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T W"], State]:
+        short, h = state or (None, None)
+        u, z = self.expand(x).chunk(2, dim=-1)
+        u, short = self.short(apply_mask(u, mask), short)
+        u = apply_mask(F.silu(u), mask)  # again: the offset of the short convolution is not zero in padding
+        dt, B, C = self.select(u).split([self.rank, self.states, self.states], dim=-1)
+        with full_precision(u.device):
+            dtype = at_least_fp32_dtype(u)
+            dt, B, C, wide_u = (part.to(dtype) for part in (dt, B, C, u))
+            dt = F.softplus(F.linear(dt, self.dt_map.to(dtype), self.dt_offset.to(dtype)))
+            h = dt.new_zeros(*u.shape[::2], self.states) if h is None else h.to(dtype)
+            y, h = selective_scan(wide_u, dt, -self.A_log.to(dtype).exp(), B, C, h)
+            y = (y + self.D * wide_u).to(u.dtype)
+        return self.combine(y * F.silu(z)), (short, h)
+
+
 def _pairs(state_size: int) -> int:
     if state_size < 2 or state_size % 2:
         raise UserError(f"state_size must be a positive even number, for pairs of conjugates, not {state_size}")
@@ -280,3 +362,21 @@ class H3Config(MixerConfig):
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> H3:
         return H3(width, _pairs(self.state_size), shift=self.shift, bias=bias)
+
+
+@part("mamba")
+@dataclass(frozen=True, kw_only=True)
+class MambaConfig(MixerConfig):
+    """Mamba-1: `state_size` numbers per channel, `short` taps before, expansion * width channels."""
+
+    state_size: int = 16
+    short: int = 4
+    expansion: int = 2
+    bias: bool | None = None  # of the maps; None: as the model
+
+    def __post_init__(self) -> None:
+        at_least(self, state_size=1, short=1, expansion=1)
+
+    def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> Mamba:
+        bias = bias if self.bias is None else self.bias
+        return Mamba(width, states=self.state_size, taps=self.short, expansion=self.expansion, bias=bias)

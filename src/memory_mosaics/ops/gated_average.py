@@ -2,7 +2,7 @@
 
     mean_t = gate_t x_t + decay_t mean_{t-1},    key_t = Norm(mean_t)
 
-On CUDA one pass over memory, as `leaky_key`; but x is kept, since the gradient of the gates needs it.
+On CUDA one pass over memory, as `leaky_key`; but x is saved, since the gradient of the gates needs it.
 """
 
 # pyright: reportInvalidTypeForm=false
@@ -20,7 +20,7 @@ from memory_mosaics.shapes import Float
 
 FORWARD = dict(C=32, num_warps=4, num_stages=2)
 BACKWARD = dict(C=32, num_warps=4, num_stages=1)
-RESIDENT = 6  # programs per multiprocessor, where time is cut
+RESIDENT = 6  # programs per multiprocessor, with several segments
 
 
 def reference(
@@ -44,7 +44,7 @@ def gated_key(
     gate: Float[Tensor, "B T H"],
     mean: Float[Tensor, "B H D"] | None = None,
 ) -> tuple[Float[Tensor, "B T H D"], Float[Tensor, "B H D"]]:
-    """Keys, and the last average in float32, to continue from. Decays in (0, 1]: below 1e-12 they count as that."""
+    """Keys, and the last average in float32, to continue from. Decays in (0, 1], clamped to at least 1e-12."""
     mean = None if mean is None else mean.float()
     if raw.shape[1] > 1 and can_use_triton(raw, widths=WIDTHS):
         key, last, _ = _gated_key(raw, decay.float(), gate.float(), mean)
@@ -65,7 +65,7 @@ def gated_average(
 
 
 def _forward(raw: Tensor, decay: Tensor, gate: Tensor, mean: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys, the last average, and the norms of all."""
+    """Keys, the last average, and all norms."""
     (raw,), (decay, gate, mean) = contiguous_rows(raw), contiguous(decay, gate, mean)
     (B, T, H, D), (rows, S) = raw.shape, segments(raw, FORWARD["C"], RESIDENT)
     empty = partial(torch.empty, dtype=torch.float32, device=raw.device)
@@ -92,7 +92,7 @@ def _backward(
     gate: Tensor,
     mean: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of raw, decay, gate and mean (empty: not wanted)."""
+    """Gradients of raw, decay, gate and mean (empty for None)."""
     (raw, d_key), (decay, gate, mean, d_last) = contiguous_rows(raw, d_key), contiguous(decay, gate, mean, d_last)
     (B, T, H, D), (rows, S) = key.shape, segments(key, BACKWARD["C"], RESIDENT)
     empty = partial(torch.empty, dtype=torch.float32, device=key.device)
@@ -135,18 +135,18 @@ _gated_key = custom_op("gated_key", _forward, fake=fake_key, setup_context=_save
 
 # The kernels: as those of the leaky average, with decay^(t-s) now a product of decays, which is a difference of sums of
 # their logarithms.
-LEAST = tl.constexpr(1e-12)  # decays below are taken for it: sums of logarithms stay small, and so exact
+MIN_DECAY = tl.constexpr(1e-12)  # decays are clamped: sums of logarithms stay small, and so exact
 
 
 @triton.jit
 def logs(decay, t, H, stop):
-    """log2 of the decays at the steps t; past the stop, of one."""
-    return tl.log2(tl.maximum(tl.load(decay + t.to(tl.int64) * H, mask=t < stop, other=1.0), LEAST))
+    """log2 of the decays at the steps t; zero from `stop` on."""
+    return tl.log2(tl.maximum(tl.load(decay + t.to(tl.int64) * H, mask=t < stop, other=1.0), MIN_DECAY))
 
 
 @triton.jit
 def gather(sums, totals, s, step, count, D: tl.constexpr):
-    """Decayed sum of what the `count` segments s + step, s + 2 step, ... leave; the logarithm of all decay there."""
+    """Decayed total of the sums of `count` segments s + step, s + 2 step, ..., and the log2 of their decay."""
     d = tl.arange(0, D)
     total = tl.zeros([D], tl.float32)
     decayed = 0.0
@@ -162,7 +162,7 @@ def gated_key_forward_sums(
     raw, decay, gate, sums, totals, sb, st, sh, T, H, rows, S,
     D: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """What each segment but the last leaves behind, had it begun empty, and the logarithm of its decay."""
+    """The last average of each segment but the last, from zero, and the log2 of its decay."""
     row, s = tl.program_id(0).to(tl.int64), tl.program_id(1)
     b, h = row // H, row % H
     t, d = tl.arange(0, C), tl.arange(0, D)
@@ -225,17 +225,19 @@ def gated_key_forward(
 
 
 @triton.jit
-def passed(d_key, key, norm, d_last, here, stop, st, T, H, D: tl.constexpr, EPS: tl.constexpr, HAS_LAST: tl.constexpr):
-    """The keys at these steps, their norms, and the gradient that passes the norm."""
+def local_grad(
+    d_key, key, norm, d_last, here, stop, st, T, H, D: tl.constexpr, EPS: tl.constexpr, HAS_LAST: tl.constexpr
+):
+    """Keys at these steps, their norms, and the gradient of the averages through their own keys."""
     d = tl.arange(0, D)
     far, inside = here.to(tl.int64)[:, None], (here < stop)[:, None]
     k = tl.load(key + far * (H * D) + d[None, :], mask=inside, other=0.0).to(tl.float32)
     dk = tl.load(d_key + far * st + d[None, :], mask=inside, other=0.0).to(tl.float32)
     n = tl.load(norm + here, mask=here < stop, other=1.0)
-    local_grad, _ = norm_gradient(k, dk, n, 1.0, EPS)
+    gradient, _ = norm_gradient(k, dk, n, 1.0, EPS)
     if HAS_LAST:
-        local_grad += tl.where(here == T - 1, 1.0, 0.0)[:, None] * tl.load(d_last + d)[None, :]
-    return k, n, local_grad
+        gradient += tl.where(here == T - 1, 1.0, 0.0)[:, None] * tl.load(d_last + d)[None, :]
+    return k, n, gradient
 
 
 @triton.jit
@@ -243,7 +245,7 @@ def gated_key_backward_sums(
     d_key, key, norm, decay, d_last, sums, totals, gb, gt, gh, T, H, rows, S,
     D: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, HAS_LAST: tl.constexpr,
 ):  # fmt: skip
-    """The gradient at the first step of each segment but the first, had none come after; the decay up to the next."""
+    """Gradient at the first step of each segment but the first, from that segment, and its decay to the next."""
     row, s = tl.program_id(0).to(tl.int64), tl.program_id(1) + 1
     b, h = row // H, row % H
     t, d = tl.arange(0, C), tl.arange(0, D)
@@ -254,12 +256,12 @@ def gated_key_backward_sums(
     decayed = 0.0
     for start in range(s * rows, tl.minimum((s + 1) * rows, T), C):
         here = start + t
-        _, _, local_grad = passed(
+        _, _, gradient_here = local_grad(
             d_key, key, norm + row * T, d_last + row * D if HAS_LAST else d_last, here, T, gt, T, H, D, EPS, HAS_LAST
         )
         following = logs(decay, here + 1, H, T)
         weight = tl.exp2(decayed + tl.cumsum(following, axis=0) - following)
-        total += tl.sum(weight[:, None] * local_grad, axis=0)
+        total += tl.sum(weight[:, None] * gradient_here, axis=0)
         decayed += tl.sum(following, axis=0)
     tl.store(sums + (row * S + s) * D + d, total)
     tl.store(totals + row * S + s, decayed)
@@ -292,7 +294,7 @@ def gated_key_backward(
         here = s * rows + (count - 1 - i) * C + t
         inside = here < stop
         far = here.to(tl.int64)
-        k, n, local_grad = passed(
+        k, n, gradient_here = local_grad(
             d_key, key, norm + row * T, d_last + row * D if HAS_LAST else d_last, here, stop, gt, T, H, D, EPS, HAS_LAST
         )
         following = logs(decay, here + 1, H, T)
@@ -300,8 +302,8 @@ def gated_key_backward(
         before = up_to_next - following
         gap = tl.where(t[None, :] > t[:, None], before[None, :] - up_to_next[:, None], float("-inf"))
         rest = tl.exp2(tl.sum(following, axis=0) - up_to_next)
-        later = mix(tl.exp2(gap), local_grad, rest[:, None] * gradient[None, :], PRECISION)
-        gradients = local_grad + tl.exp2(following)[:, None] * later
+        later = mix(tl.exp2(gap), gradient_here, rest[:, None] * gradient[None, :], PRECISION)
+        gradients = gradient_here + tl.exp2(following)[:, None] * later
         opened = tl.load(gate + far * H, mask=inside, other=0.0)
         x = tl.load(raw + far[:, None] * st + tl.arange(0, D)[None, :], mask=inside[:, None], other=0.0)
         there = b * T * H + far * H + h

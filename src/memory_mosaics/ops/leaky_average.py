@@ -2,10 +2,10 @@
 
     mean_t = x_t + decay * mean_{t-1},    key_t = scale * Norm(mean_t)
 
-`leaky_average` takes time and memory linear in T: by products inside chunks, which compilers and GPUs like, or on a CPU
+`leaky_average` takes time and memory linear in T: by products inside chunks, which suit compilers and GPUs, or on a CPU
 step by step in all chunks at once, which is a third of the work. `leaky_key` on CUDA is one pass over memory: it reads
-x once and writes the keys once. For the gradient it keeps the keys, which recall keeps as well, and their norms: key
-times norm is the average again, as exact as the gradient of the keys, and x need not be kept.
+x once and writes the keys once. For the backward pass it saves the keys, which recall saves as well, and their norms:
+key times norm is the average, as exact as the gradient of the keys, and x need not be saved.
 """
 
 # pyright: reportInvalidTypeForm=false
@@ -36,21 +36,21 @@ from memory_mosaics.shapes import Float
 
 CHUNK = 16
 
-# Of the kernels, found by measurement (docs/LOG.md): with one segment, and with several.
+# Launch options of the kernels, tuned by measurement (docs/LOG.md): with one segment, and with several.
 FORWARD = dict(C=16, num_warps=2, num_stages=5)
 BACKWARD = dict(P=8, C=16, num_warps=2, STAGES=6)
 SEGMENT_FORWARD = dict(C=16, num_warps=1, num_stages=8)
 SEGMENT_BACKWARD = dict(P=4, C=16, num_warps=1, STAGES=10)
-SEGMENT_MULTIPLE = 32  # steps: a segment has a whole number of such chunks
-SUMS = dict(C=SEGMENT_MULTIPLE, num_warps=1)  # most of whose programs have nothing to do
-SHORTEST = 256  # steps of a segment
-RESIDENT = 8  # programs per multiprocessor, where time is cut
+SEGMENT_MULTIPLE = 32  # the steps of a segment are a multiple of this
+SUMS = dict(C=SEGMENT_MULTIPLE, num_warps=1)  # most of these programs return at once
+MIN_SEGMENT = 256  # steps
+RESIDENT = 8  # programs per multiprocessor, with several segments
 
 
 def reference(
     x: Float[Tensor, "B T H D"], decay: Float[Tensor, " H"], mean: Float[Tensor, "B H D"] | None = None
 ) -> tuple[Float[Tensor, "B T H D"], Float[Tensor, "B H D"]]:
-    """The definition, one step at a time in float32. Every faster form is tested against this one."""
+    """The definition, one step at a time in float32."""
     B, _, H, D = x.shape
     dtype = at_least_fp32_dtype(x)
     mean = x.new_zeros(B, H, D, dtype=dtype) if mean is None else mean
@@ -111,7 +111,7 @@ def _in_chunks(
 ) -> Float[Tensor, "B T H D"]:
     """Inside a chunk of C steps the averages are one product with the C x C matrix decay^(t-s).
 
-    What leaves the chunks is again a leaky average, with decay^C over T/C steps: the function calls itself.
+    The last averages of chunks are again a leaky average, with decay^C over T/C steps: computed by recursion.
     """
     B, T, H, D = x.shape
     if T == 1:
@@ -133,7 +133,7 @@ def _in_chunks(
 
 
 class _BySteps(torch.autograd.Function):
-    """The gradient of a leaky average is a leaky average from the end."""
+    """The gradient of a leaky average is a leaky average in reverse."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, decay: Tensor, mean: Tensor) -> Tensor:
@@ -144,23 +144,23 @@ class _BySteps(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         means, decay, mean = ctx.saved_tensors
-        d_x = _by_steps(gradients[0], decay, torch.zeros_like(mean), back=True)
+        d_x = _by_steps(gradients[0], decay, torch.zeros_like(mean), reverse=True)
         first = d_x[:, 0]
         d_decay = torch.linalg.vecdot(d_x[:, 1:], means[:, :-1]).sum((0, 1)) + (first * mean).sum((0, 2))
         return d_x, d_decay, decay[:, None] * first
 
 
 def _by_steps(
-    x: Float[Tensor, "B T H D"], decay: Float[Tensor, " H"], mean: Float[Tensor, "B H D"], *, back: bool = False
+    x: Float[Tensor, "B T H D"], decay: Float[Tensor, " H"], mean: Float[Tensor, "B H D"], *, reverse: bool = False
 ) -> Float[Tensor, "B T H D"]:
-    """Step by step in about sqrt(T) chunks side by side; then what enters each is added. `back` is from the end."""
+    """Step by step in about sqrt(T) chunks in parallel; then the average entering each is added."""
     B, T, H, D = x.shape
     size = max(1, round(T**0.5))
     count = -(-T // size)
     missing = count * size - T
     chunks = (F.pad(x, (0, 0, 0, 0, 0, missing)) if missing else x).reshape(B, count, size, H, D)
     means, decay = torch.empty_like(chunks), decay[:, None]
-    steps = range(size)[::-1] if back else range(size)
+    steps = range(size)[::-1] if reverse else range(size)
     x_t, mean_t = chunks.unbind(dim=2), means.unbind(dim=2)
     mean_t[steps[0]].copy_(x_t[steps[0]])
     for before, t in pairwise(steps):
@@ -168,9 +168,9 @@ def _by_steps(
 
     entering, power = torch.empty_like(mean_t[0]), decay**size
     enters, leaves = entering.unbind(dim=1), mean_t[steps[-1]].unbind(dim=1)
-    places = range(count)[::-1] if back else range(count)
-    enters[places[0]].copy_(mean)
-    for before, i in pairwise(places):
+    chunk_order = range(count)[::-1] if reverse else range(count)
+    enters[chunk_order[0]].copy_(mean)
+    for before, i in pairwise(chunk_order):
         torch.addcmul(leaves[before], enters[before], power, out=enters[i])
     powers = decay ** torch.tensor([steps.index(t) + 1 for t in range(size)])[:, None, None]  # (C, H, 1)
     return means.addcmul_(powers, entering[:, :, None]).view(B, count * size, H, D)[:, :T]
@@ -179,21 +179,21 @@ def _by_steps(
 def segments(x: Tensor, chunk: int, resident: int) -> tuple[int, int]:
     """Steps per segment, a multiple of `chunk`, and segments: enough for `resident` programs per multiprocessor."""
     B, T, H, _ = x.shape
-    wanted = max(1, min(resident * multiprocessors(x.device) // (B * H), T // SHORTEST))
+    wanted = max(1, min(resident * multiprocessors(x.device) // (B * H), T // MIN_SEGMENT))
     rows = -(-T // (wanted * chunk)) * chunk
     return rows, -(-T // rows)
 
 
 def _bits(x: Tensor) -> float:
-    """Halvings after which a step no longer counts beside those that came since, in the precision of x and more.
+    """Halvings after which a step is negligible beside later ones, in the precision of x and more.
 
-    Where nothing came since, as in padding, the direction of what is left is lost at the border of a segment.
+    Where there are none, as in padding, the direction of the remainder is lost at the border of a segment.
     """
     return 24.0 if x.dtype == torch.float32 else 16.0
 
 
 def _forward(raw: Tensor, decay: Tensor, mean: Tensor | None, scale: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys, the last average, and the norms of all."""
+    """Keys, the last average, and all norms."""
     (raw,), (decay, mean, scale) = contiguous_rows(raw), contiguous(decay, mean, scale)
     (B, T, H, D), (rows, S) = raw.shape, segments(raw, SEGMENT_MULTIPLE, RESIDENT)
     empty = partial(torch.empty, dtype=torch.float32, device=raw.device)
@@ -219,7 +219,7 @@ def _backward(
     mean: Tensor | None,
     scale: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of raw, decay, mean and scale; those of decay and scale per segment: (B*S, H). Empty: not wanted."""
+    """Gradients of raw, decay, mean and scale; those of decay and scale per segment: (B*S, H). Empty for None."""
     (d_key,), (decay, mean, scale, d_last) = contiguous_rows(d_key), contiguous(decay, mean, scale, d_last)
     (B, T, H, D), (rows, S) = key.shape, segments(key, SEGMENT_MULTIPLE, RESIDENT)
     empty = partial(torch.empty, dtype=torch.float32, device=key.device)
@@ -267,7 +267,7 @@ def _gradients(ctx, d_key, d_last, _):
     key, norm, decay, mean, scale = ctx.saved_tensors
     d_key = torch.zeros_like(key) if d_key is None else d_key
     d_raw, d_decay, d_mean, d_scale = _leaky_key_backward(d_key, d_last, key, norm, decay, mean, scale)
-    # Segments are summed here, where a compiler can fuse the sum with what comes next.
+    # Segments are summed here, where a compiler can fuse the sum with the next op.
     return d_raw, d_decay.sum(0), None if mean is None else d_mean, None if scale is None else d_scale.sum(0)
 
 
@@ -275,25 +275,23 @@ _leaky_key_backward = custom_op("leaky_key_backward", _backward, fake=_fake_grad
 _leaky_key = custom_op("leaky_key", _forward, fake=fake_key, setup_context=_save, backward=_gradients)
 
 
-# The kernels. A program owns one head of one row of the batch. Forward it walks time in chunks of C steps, the running
-# average in registers: inside a chunk the steps up to t reach t through one product with the triangular matrix
-# decay^(t-s).
+# The kernels. A program has one head of one row of the batch. Forward it iterates over time in chunks of C steps, with
+# the running average in registers: inside a chunk the averages are one product with the triangular matrix decay^(t-s).
 #
-# Backward there is more to do at a step than the products would save. A program cuts its time into P stretches and
-# walks them side by side, a step of each at once: a tile is P steps that lie far apart, and nothing in it waits for
-# anything else in it. What enters each stretch is found first, by the same walk over the beginning of the stretch
-# after it, as far as decay has not made nothing of it.
+# Backward such products would not pay. A program splits its time into P intervals and iterates over them in parallel,
+# one step of each at once: a tile is P distant steps that do not depend on each other. The gradient that enters each
+# interval is computed first, from the beginning of the next interval, up to the decay horizon.
 #
-# Where there are too few programs to fill the device, time is cut into segments of a program each. What enters one
-# comes from the steps just outside it, or, where they reach farther than a segment, from what `sums` found of all
+# With too few programs to fill the device, time is split into segments of one program each. What enters a segment is
+# computed from the steps just outside it or, where the decay horizon is longer than a segment, from the `sums` of all
 # segments.
-TINY = tl.constexpr(1e-37)  # a decay of zero, in logarithms
-LOOK = tl.constexpr(16)  # segments looked at together
+TINY = tl.constexpr(1e-37)  # replaces a decay of zero, for its logarithm
+LOOK = tl.constexpr(16)  # segments loaded at once
 
 
 @triton.jit
 def mix(weights, x, total, PRECISION: tl.constexpr):
-    """Returns total + weights @ x. For bfloat16 x, two halves of the weights lose nothing that counts."""
+    """Returns total + weights @ x. For bfloat16 x, the weights are split into two halves."""
     if PRECISION == "split":
         x = x.to(tl.bfloat16)
         high = weights.to(tl.bfloat16)
@@ -305,13 +303,13 @@ def mix(weights, x, total, PRECISION: tl.constexpr):
 
 @triton.jit
 def decay_horizon(rate, limit, BITS: tl.constexpr):
-    """How many steps back, at most `limit`, before decay has halved BITS times, and made nothing, of what was there."""
+    """Steps, at most about `limit`, after which the decay is 2^-BITS: older ones are negligible."""
     return tl.minimum(BITS / tl.maximum(-rate, 1e-6), limit * 1.0).to(tl.int32) + 1
 
 
 @triton.jit
 def gather(sums, s, step, count, rows, rate, D: tl.constexpr, BITS: tl.constexpr):
-    """Decayed sum of what the segments s + step, s + 2 step, ... leave; `count` of them exist."""
+    """Decayed total of the sums of segments s + step, s + 2 step, ...; `count` of them exist."""
     d, j = tl.arange(0, D), tl.arange(0, LOOK)
     total = tl.zeros([D], tl.float32)
     count = tl.minimum(count, decay_horizon(rate * rows, count, BITS))
@@ -325,7 +323,7 @@ def gather(sums, s, step, count, rows, rate, D: tl.constexpr, BITS: tl.constexpr
 
 @triton.jit
 def norm_gradient(key, d_key, norm, scale, EPS: tl.constexpr):
-    """Gradient of the average behind key = scale * average / norm, and what reaches the scale from each step."""
+    """Gradient of the average in key = scale * average / norm, and that of the scale, per step."""
     radial, inverse = tl.sum(key * d_key, axis=1) * (1.0 / scale), 1.0 / norm
     across = tl.where(norm > EPS, radial, 0.0)
     return (scale * inverse)[:, None] * d_key - (across * inverse)[:, None] * key, radial
@@ -333,7 +331,7 @@ def norm_gradient(key, d_key, norm, scale, EPS: tl.constexpr):
 
 @triton.jit
 def key_forward_sums(raw, decay, sums, sb, st, sh, H, rows, S, D: tl.constexpr, C: tl.constexpr, BITS: tl.constexpr):
-    """What each segment but the last leaves behind, had it begun empty; where it reaches farther than the next one."""
+    """The last average of each segment but the last, from zero, if the horizon is longer than a segment."""
     row, s = tl.program_id(0).to(tl.int64), tl.program_id(1)
     h = row % H
     rate = tl.log2(tl.maximum(tl.load(decay + h), TINY))
@@ -355,9 +353,9 @@ def key_forward(
     D: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_MEAN: tl.constexpr, HAS_SUMS: tl.constexpr, BITS: tl.constexpr,
 ):  # fmt: skip
-    """Keys and norms of one segment; the last segment also leaves the last average.
+    """Keys and norms of one segment; the last segment also stores the last average.
 
-    The walk begins before the segment, where that is all that reaches into it.
+    It starts before the segment, at the decay horizon, if that is within the previous one.
     """
     row, s = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     b, h = row // H, row % H
@@ -401,7 +399,7 @@ def key_forward(
 
 @triton.jit
 def local_grad(d_key, key, norm, d_last, t, stop, T, factor, EPS: tl.constexpr, HAS_LAST: tl.constexpr):
-    """What reaches the averages at steps t by themselves: its gradient, what reaches the scale, keys and norms."""
+    """Gradient of the averages at steps t through their own keys, that of the scale, keys and norms."""
     inside = t < stop
     k = tl.load(key, mask=inside[:, None], other=0.0).to(tl.float32)
     dk = tl.load(d_key, mask=inside[:, None], other=0.0).to(tl.float32)
@@ -417,7 +415,7 @@ def grad_to_previous(
     d_key, key, norm, d_last, first, stop, T, factor, rate, limit, st, step,
     D: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, HAS_LAST: tl.constexpr, BITS: tl.constexpr,
 ):  # fmt: skip
-    """The gradient that the steps from `first` to `stop` send to the step before, the first `limit` of them at most."""
+    """Gradient of the step before `first` from the steps up to `stop`, at most `limit` of them."""
     t, d = tl.arange(0, C), tl.arange(0, D)
     total = tl.zeros([C, D], tl.float32)
     for i in range(tl.cdiv(tl.minimum(decay_horizon(rate, limit, BITS), limit), C)):
@@ -439,7 +437,7 @@ def key_backward_sums(
     D: tl.constexpr, C: tl.constexpr, EPS: tl.constexpr, HAS_SCALE: tl.constexpr, HAS_LAST: tl.constexpr,
     BITS: tl.constexpr,
 ):  # fmt: skip
-    """What each segment but the first sends back, had none come after it; where it reaches beyond the one before."""
+    """Gradient from each segment but the first to the previous one, if the horizon is longer than a segment."""
     row, s = tl.program_id(0).to(tl.int64), tl.program_id(1) + 1
     b, h = row // H, row % H
     rate = tl.log2(tl.maximum(tl.load(decay + h), TINY))
@@ -462,18 +460,18 @@ def key_backward(
     HAS_SCALE: tl.constexpr, HAS_MEAN: tl.constexpr, HAS_LAST: tl.constexpr, HAS_SUMS: tl.constexpr,
     BITS: tl.constexpr,
 ):  # fmt: skip
-    """The gradient g_t = e_t + decay g_{t+1} of one segment, e_t what arrives at step t through the norm.
+    """The gradient g_t = e_t + decay g_{t+1} of one segment, e_t that of step t through its own key.
 
-    What g_{t+1} and the average at t have in common is what step t + 1 tells the decay.
+    The gradient of the decay is the sum of g_{t+1} . average_t.
     """
     row, s = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     b, h = row // H, row % H
     lam = tl.load(decay + h)
     rate = tl.log2(tl.maximum(lam, TINY))
     factor = tl.load(scale + h) if HAS_SCALE else 1.0
-    stretch, d = tl.arange(0, P), tl.arange(0, D)
+    interval, d = tl.arange(0, P), tl.arange(0, D)
     length = rows // P
-    first, stop = s * rows + stretch * length, tl.minimum((s + 1) * rows, T)
+    first, stop = s * rows + interval * length, tl.minimum((s + 1) * rows, T)
     d_key += b * sb + h * sh
     key += (b * T * H + h) * D
     d_raw += (b * T * H + h) * D
@@ -481,7 +479,7 @@ def key_backward(
     at_last = tl.load(d_last + row * D + d) if HAS_LAST else d
 
     reach = decay_horizon(rate, length, BITS)
-    near = reach <= length  # then all that enters a stretch comes from the one after it, in this segment or the next
+    near = reach <= length  # then all that enters an interval comes from the next one, in this segment or the next
     reach, skipped, end = tl.minimum(reach, length), tl.where(near, length, 0), tl.where(near, T, stop)
     left = tl.zeros([P, D], tl.float32)
     at_d_key, at_key = first[:, None] * st + d[None, :], first[:, None] * (H * D) + d[None, :]
@@ -504,7 +502,7 @@ def key_backward(
                     D, C, EPS, HAS_LAST, BITS,
                 )  # fmt: skip
         for turn in tl.static_range(P):
-            here = (stretch == P - 1 - turn)[:, None]
+            here = (interval == P - 1 - turn)[:, None]
             gradients = tl.where(here, gradient[None, :], gradients)
             gradient = tl.sum(tl.where(here, left, 0.0), axis=0) + tl.exp2(length * rate) * gradient
 
@@ -524,9 +522,9 @@ def key_backward(
         tl.store(d_raw + i * (H * D), gradients.to(d_raw.dtype.element_ty), mask=(first + i < stop)[:, None])
 
     found = tl.sum(to_decay, axis=0) / factor
-    if HAS_MEAN:  # noqa: SIM102 (the compiler drops the branch, with pointers to nothing in it)
+    if HAS_MEAN:  # noqa: SIM102 (the compiler must drop the branch, whose pointers are None)
         if s == 0:
-            gradient = tl.sum(tl.where((stretch == 0)[:, None], gradients, 0.0), axis=0)
+            gradient = tl.sum(tl.where((interval == 0)[:, None], gradients, 0.0), axis=0)
             found += tl.sum(gradient * tl.load(mean + row * D + d), axis=0)
             tl.store(d_mean + row * D + d, lam * gradient)
     tl.store(d_decay + (b * S + s) * H + h, found)
