@@ -29,7 +29,7 @@ TYPE = """async ([before, after]) => {
   const begin = performance.now();
   await write(after);
   await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
-  return [performance.now() - begin, pane.data.again, pane.data.count];
+  return [performance.now() - begin, pane.data.recomputed, pane.data.count];
 }"""
 HOVER = """async (position) => {
   const [pane] = window.explorer.panes;

@@ -73,13 +73,13 @@ def test_the_command_serves_until_it_is_interrupted(mosaic, tmp_path):
     assert (server.returncode, wrong) == (0, "")
 
 
-# Says when it has read one stretch of tokens, and reads the next when the explorer has been told to stop.
-ONE_STRETCH = """
+# Says when it has read one chunk of tokens, and reads the next when the explorer has been told to stop.
+ONE_CHUNK = """
 import sys, time
 from memory_mosaics.cli import main
-from memory_mosaics.apps.explorer.reading import Engine
+from memory_mosaics.apps.explorer.reading import InstrumentedModel
 from memory_mosaics.apps.server import Server
-read = Engine.read
+read = InstrumentedModel.read
 def reported(engine, tokens, state, changes):
     while state is not None and not engine.stopped:
         time.sleep(0.01)
@@ -88,7 +88,7 @@ def reported(engine, tokens, state, changes):
     return answer
 run = Server.run_until_interrupted
 def run_reported(server):  # what is read before is the explorer's own
-    Engine.read = reported
+    InstrumentedModel.read = reported
     run(server)
 Server.run_until_interrupted = run_reported
 sys.exit(main(sys.argv[1:]))
@@ -106,7 +106,7 @@ def test_an_interrupted_command_does_not_read_to_the_end(mosaic, tmp_path):
             line.request("POST", "/api/read", body, {"Content-Type": "application/json"})
             answers.append(line.getresponse().read())
 
-    with served_by_the_command(run, "-c", ONE_STRETCH) as (server, port):
+    with served_by_the_command(run, "-c", ONE_CHUNK) as (server, port):
         asking = Thread(target=ask, args=[port])
         asking.start()
         assert server.stdout is not None

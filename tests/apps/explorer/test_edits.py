@@ -13,8 +13,8 @@ def edit(served, place=None, *, session="edits", kind="sequence", block=0, head=
     """As the page sends it, with the mark of the text that was read last."""
     peek = 1
     of_text = place is not None and kind == "sequence"
-    mark = served.explorer.sessions[session, 0].marks[place + peek] if of_text else None
-    return {"block": block, "kind": kind, "head": head, "place": place, "mark": mark, **more}
+    mark = served.explorer.sessions[session, 0].checksums[place + peek] if of_text else None
+    return {"block": block, "kind": kind, "head": head, "pair": place, "checksum": mark, **more}
 
 
 def read(served, text=TEXT, edits=(), session="edits", **more):
@@ -24,18 +24,18 @@ def read(served, text=TEXT, edits=(), session="edits", **more):
 
 
 def places(found):
-    return [edit["place"] for edit in found["edits"]]
+    return [edit["pair"] for edit in found["edits"]]
 
 
 def test_edits_change_the_prediction_and_go_with_their_text(served):
     read(served)
     wanted = edit(served), edit(served, 2, head=1), edit(served, 10, block=1, head=1, text=" a")
     found = read(served, edits=wanted)
-    assert (len(found["edits"]), found["undone"], found["refused"]) == (3, 0, [])
+    assert (len(found["edits"]), found["dropped"], found["errors"]) == (3, 0, [])
     assert found["edited"]["losses"] != found["losses"]
     found = read(served, TEXT[:20] + "xx" + TEXT[22:], wanted)
     assert places(found) == [None, 2], "that whose text has changed is undone"
-    assert found["undone"] == 1
+    assert found["dropped"] == 1
     assert places(read(served, "On", wanted)) == [None]
 
 
@@ -48,7 +48,7 @@ def test_an_edit_knows_its_text_without_a_session(served):
     body = reading(other, session="edits", edits=wanted, look={"position": 3})
     assert send(served, path="/api/look", body=body)[0] == 200
     found = read(served, other, wanted)
-    assert (places(found), found["undone"]) == ([], 1)
+    assert (places(found), found["dropped"]) == ([], 1)
     assert places(read(served, TEXT, wanted, session="newer")) == [6], "and that of its own text is"
 
 
@@ -78,8 +78,8 @@ def test_what_is_not_one_token_is_refused_and_the_text_is_read(served):
         (lily - 1, "", "it has one token, and none was given."),
     ):
         found = read(served, edits=[edit(served, place, text=text)])
-        assert (found["edits"], found["undone"]) == ([], 0)
-        assert found["refused"] == [f"The pair was not rewritten: {told}"]
+        assert (found["edits"], found["dropped"]) == ([], 0)
+        assert found["errors"] == [f"The pair was not rewritten: {told}"]
 
 
 def test_edits_of_what_is_not_there(served):
@@ -87,11 +87,11 @@ def test_edits_of_what_is_not_there(served):
     for wrong, told in (
         (edit(served, 10**20, kind="channel"), "there is no slot"),
         (edit(served, -1, kind="channel"), "there is no slot -1"),
-        (edit(served, 3) | {"mark": None}, "has no mark of its text"),
+        (edit(served, 3) | {"checksum": None}, "has no checksum of its text"),
         (edit(served, 3, token=10**9), "there is no token 1000000000"),
         (edit(served, token=3), "only pairs of the text"),
     ):
         status, answer, _ = send(served, body=reading(session="edits", edits=[wrong]))
         assert (status, told in answer["error"]["message"]) == (400, True), answer
-    far = edit(served, 3) | {"place": 10**20}
-    assert (places(read(served, edits=[far])), places(read(served, edits=[far | {"place": -9}]))) == ([], [])
+    far = edit(served, 3) | {"pair": 10**20}
+    assert (places(read(served, edits=[far])), places(read(served, edits=[far | {"pair": -9}]))) == ([], [])

@@ -32,7 +32,7 @@ def test_a_memory_shows_its_pairs_over_the_text(tab):
     assert "Contextual memory, block 0, head 1" in shown
     assert "λ" in shown
     assert "→" in tab.page.inner_text(".pairs li >> nth=0")
-    assert tab.page.locator(".says li").count() == 6
+    assert tab.page.locator(".promoted li").count() == 6
     weights = tab.page.eval_on_selector_all(
         ".token", "all => all.map(one => Number(one.style.getPropertyValue('--weight')))"
     )
@@ -53,12 +53,12 @@ SHARES = "[...document.querySelectorAll('.pane .guesses .share')].map(one => one
 def test_removing_a_pair_changes_the_prediction(tab):
     tab.page.click(memory(0, "sequence", 1))
     tab.page.wait_for_selector(".pairs li")
-    first = tab.page.get_attribute(".pairs li >> nth=0", "data-place")
+    first = tab.page.get_attribute(".pairs li >> nth=0", "data-pair")
     before = tab.page.evaluate(SHARES)
     tab.page.click(".pairs li >> nth=0 >> [aria-label^=Remove]")
     tab.page.wait_for_selector(".chips li")
     assert re.fullmatch(r"block 0 head 1: .+ → .+ removed\s*✕", tab.page.inner_text(".chips li"))
-    tab.page.wait_for_selector(f".pairs [data-place='{first}']", state="detached")
+    tab.page.wait_for_selector(f".pairs [data-pair='{first}']", state="detached")
     assert tab.page.evaluate(SHARES) != before
     assert "→" in tab.page.inner_text(".pane .summary")
     tab.page.click("text=Undo all")
@@ -73,7 +73,7 @@ def test_a_pair_can_be_written_anew(tab):
     tab.page.keyboard.type("dog")
     tab.page.keyboard.press("Enter")
     tab.page.wait_for_selector(".chips li")
-    assert re.fullmatch(r"block 0 head 2: .+ → .+ says .?dog\s*✕", tab.page.inner_text(".chips li"))
+    assert re.fullmatch(r"block 0 head 2: .+ → .+ rewritten as .?dog\s*✕", tab.page.inner_text(".chips li"))
     tab.page.wait_for_selector(".pairs ins")
     assert tab.page.inner_text(".pairs ins").strip("␣") == "dog"
 
@@ -84,7 +84,7 @@ def test_a_memory_can_be_switched_off_by_its_key(tab):
     tab.page.keyboard.press("o")
     tab.page.wait_for_selector(memory(1, "sequence", 0) + ".off")
     assert tab.page.get_attribute(".switch", "aria-checked") == "false"
-    assert "Switched off, it says nothing" in tab.page.inner_text(".detail")
+    assert "Switched off: it adds nothing" in tab.page.inner_text(".detail")
     tab.page.keyboard.press("o")
     tab.page.wait_for_selector(".tile.off", state="detached")
 
@@ -140,7 +140,7 @@ def test_the_form_stays_while_the_mouse_crosses_the_text(tab):
     tab.page.keyboard.press("Enter")
     tab.page.wait_for_selector(".pairs ins")
     assert tab.page.inner_text(".pairs ins").strip("␣") == "dog"
-    assert tab.page.locator(".pane.held").count() == 0
+    assert tab.page.locator(".pane.pinned").count() == 0
     tab.page.hover(token(5))
     tab.until("window.explorer.panes[0].position", 5)
 
@@ -155,12 +155,12 @@ def test_edits_that_lose_their_text_are_told(tab):
     tab.page.click(".chips li >> nth=0 >> button")
     tab.until("window.explorer.panes[0].data.edits.length", 1)
     tab.write("Other words")
-    assert tab.page.inner_text("#message") == "1 edit was undone: the text that it was about has changed."
+    assert tab.page.inner_text("#message") == "1 edit was dropped: the text of the pair has changed."
     tab.write(WORDS + "She saw the red")
     tab.page.evaluate("(edits) => { explorer.panes[0].edits = edits; explorer.panes[0].read(); }", edits)
     tab.until("window.explorer.panes[0].data.edits.length", 2)
     tab.write("Other words")
-    assert tab.page.inner_text("#message") == "2 edits were undone: the text that they were about has changed."
+    assert tab.page.inner_text("#message") == "2 edits were dropped: the text of the pair has changed."
 
 
 def test_a_part_of_a_letter_is_told_from_another(browser, of_bytes):

@@ -36,10 +36,10 @@ def chosen(tab, pane: int) -> str:
 
 def test_a_held_token_is_held_on_both_sides(other):
     other.page.click(token(6))
-    other.page.wait_for_selector(".pane.held")
+    other.page.wait_for_selector(".pane.pinned")
     other.page.click("#tab-compare")
-    other.page.wait_for_selector(".pane[data-pane='1'].held .token[aria-selected=true]")
-    other.until("explorer.panes[1].letters() === explorer.panes[0].letters()")
+    other.page.wait_for_selector(".pane[data-pane='1'].pinned .token[aria-selected=true]")
+    other.until("explorer.panes[1].characters() === explorer.panes[0].characters()")
     other.page.hover(token(20, 1))
     other.settle()
     assert chosen(other, 0) == chosen(other, 1)
@@ -48,7 +48,7 @@ def test_a_held_token_is_held_on_both_sides(other):
     other.until("explorer.panes[0].position > 6")
     assert chosen(other, 0).startswith(chosen(other, 1))
     other.page.keyboard.press("Escape")
-    other.page.wait_for_selector(".pane.held", state="detached")
+    other.page.wait_for_selector(".pane.pinned", state="detached")
 
 
 def test_a_token_chosen_while_the_other_model_reads_is_chosen_there_too(other):
@@ -65,7 +65,7 @@ def test_a_token_chosen_while_the_other_model_reads_is_chosen_there_too(other):
     assert other.page.evaluate("explorer.panes[1].data.count") == 0
     other.page.evaluate("window.release()")
     other.until("explorer.panes[1].data.count > 0")
-    other.until("explorer.panes[1].letters() === explorer.panes[0].letters()")
+    other.until("explorer.panes[1].characters() === explorer.panes[0].characters()")
     assert other.at(0) == 6
 
 
@@ -74,7 +74,7 @@ def test_a_guess_is_measured_on_both_sides(other):
     other.page.click("#tab-compare")
     other.page.wait_for_selector(".pane[data-pane='1'] .guesses li")
     other.page.hover(token(8))
-    other.until("explorer.panes[1].letters() === explorer.panes[0].letters()")
+    other.until("explorer.panes[1].characters() === explorer.panes[0].characters()")
     index, text = next(
         (index, text)
         for index, text in enumerate(other.page.locator(GUESSES).all_inner_texts())
@@ -100,12 +100,12 @@ def test_pages_are_turned_to_the_same_place(other):
     assert other.page.evaluate("explorer.panes[0].data.pages") == 1
     for position in (5, 150):
         other.page.hover(token(position))
-        other.until("explorer.panes[1].letters() >= explorer.panes[0].letters()")
-        other.until("explorer.panes[1].letters() - explorer.panes[0].letters() < 1")
+        other.until("explorer.panes[1].characters() >= explorer.panes[0].characters()")
+        other.until("explorer.panes[1].characters() - explorer.panes[0].characters() < 1")
     other.page.hover(token(5))
     other.page.wait_for_selector(".pane[data-pane='1'] .pager >> text=page 1 of 2")
     other.page.click(".pane[data-pane='1'] .pager [aria-label='Page after']")
-    other.until("explorer.panes[1].data.page === 1 && explorer.panes[0].letters() >= explorer.panes[1].letters()")
+    other.until("explorer.panes[1].data.page === 1 && explorer.panes[0].characters() >= explorer.panes[1].characters()")
     assert other.at(0) > 5
 
 
@@ -121,5 +121,5 @@ def test_a_model_that_reads_less_is_named_once(browser, mosaic, twin):
         one.page.hover(token(3, 1))
         one.until("explorer.panes[1].position", 3)
         one.page.click(memory(0, "sequence", 1, 1))
-        one.page.wait_for_selector(".pane[data-pane='1'] .detail .says li")
+        one.page.wait_for_selector(".pane[data-pane='1'] .detail .promoted li")
     server.stop()

@@ -12,7 +12,7 @@ def test_the_keyboard_goes_everywhere(tab):
     tab.page.keyboard.press("ArrowDown")
     tab.page.keyboard.press("ArrowUp")
     tab.page.keyboard.press("Enter")
-    assert tab.page.locator(".pane.held").count() == 1
+    assert tab.page.locator(".pane.pinned").count() == 1
     tab.page.focus(".tile[tabindex='0']")
     tab.page.keyboard.press("ArrowDown")
     tab.page.keyboard.press("Enter")
@@ -41,7 +41,7 @@ def remove(tab, row: int) -> None:
 def test_a_removed_pair_leaves_the_focus_in_its_place(tab):
     remove(tab, 1)
     tab.until("document.activeElement.dataset.key?.startsWith('remove-')")
-    there = tab.page.get_attribute(".pairs li >> nth=1", "data-place")
+    there = tab.page.get_attribute(".pairs li >> nth=1", "data-pair")
     tab.until(FOCUS, f"remove-{there}")
     tab.page.keyboard.press("Enter")
     tab.until("document.querySelectorAll('.chips li').length", 2)
@@ -57,14 +57,14 @@ def test_a_removed_pair_leaves_the_focus_in_its_place(tab):
 def test_escape_in_the_form_goes_back_to_its_button(tab):
     tab.page.click(memory(0, "sequence", 1))
     tab.page.wait_for_selector(".pairs li")
-    place = tab.page.get_attribute(".pairs li >> nth=2", "data-place")
+    place = tab.page.get_attribute(".pairs li >> nth=2", "data-pair")
     tab.page.focus(f"[data-key=write-{place}]")
     tab.page.keyboard.press("Enter")
     tab.page.keyboard.type("dog")
     tab.page.keyboard.press("Escape")
     tab.until(FOCUS, f"write-{place}")
     assert tab.page.is_visible(".detail"), "the memory stays chosen"
-    assert tab.page.locator(".pane.held").count() == 0
+    assert tab.page.locator(".pane.pinned").count() == 0
 
 
 def test_from_a_memory_one_goes_on_to_what_it_holds(tab):

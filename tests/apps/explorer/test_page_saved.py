@@ -67,8 +67,8 @@ def reopened(tab, browser, tmp_path) -> Tab:
     return saved
 
 
-STATE = """explorer.panes.map(({ position, target, held, memory, mosaic, found }) => (
-  { position, target, held, memory, measure: mosaic.measure, overview: found?.overview }))"""
+STATE = """explorer.panes.map(({ position, target, pinned, memory, mosaic, found }) => (
+  { position, target, pinned, memory, measure: mosaic.measure, overview: found?.overview }))"""
 
 
 def test_a_saved_view_is_as_it_was(browser, mosaic, of_bytes, tmp_path):
@@ -79,7 +79,7 @@ def test_a_saved_view_is_as_it_was(browser, mosaic, of_bytes, tmp_path):
         one.page.click("#tab-compare")
         one.page.wait_for_selector(".pane[data-pane='1'] .pager", state="attached")
         one.page.click(token(5))
-        one.until("explorer.panes[1].letters() === explorer.panes[0].letters()")
+        one.until("explorer.panes[1].characters() === explorer.panes[0].characters()")
         one.page.click(memory(1, "sequence", 2, 1))
         one.page.wait_for_selector(".pane[data-pane='1'] .pairs li")
         one.page.click(".pane[data-pane='0'] .guess >> nth=2")
@@ -91,12 +91,12 @@ def test_a_saved_view_is_as_it_was(browser, mosaic, of_bytes, tmp_path):
         with reopened(one, browser, tmp_path) as saved:
             saved.page.wait_for_selector(".pane[data-pane='1'] .pairs li")
             assert saved.page.evaluate(STATE) == before
-            assert saved.page.locator(".pane.held").count() == 2
+            assert saved.page.locator(".pane.pinned").count() == 2
             assert saved.page.evaluate("document.documentElement.classList.contains('guessing')")
     server.stop()
 
 
-def test_a_saved_sky_has_its_own_periods(tab, browser, tmp_path):
+def test_saved_moons_have_their_own_periods(tab, browser, tmp_path):
     tab.page.click("#tab-moons")
     tab.page.wait_for_selector(".curve.one[d]")
     tab.page.locator(".sliders input").first.fill("60")
@@ -119,7 +119,7 @@ def test_a_file_says_what_it_does_not_hold(tab, browser, tmp_path):
         assert saved.page.locator(".tile:enabled").count() == 1
         assert "not in this file" in saved.page.get_attribute(memory(0, "sequence", 0), "title")
         saved.page.keyboard.press("Escape")
-        held = "Of this long text the file holds the pairs of one memory: persistent memory 2 of block 1."
+        held = "Of this long text the file has the pairs of one memory: persistent memory 2 of block 1."
         saved.page.wait_for_selector(f".invite:has-text({held!r})")
 
 

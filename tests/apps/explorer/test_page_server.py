@@ -87,7 +87,7 @@ def test_what_the_server_refuses_is_not_kept(tab):
     """An edit that cannot be is forgotten, and the page goes on."""
     tab.page.click(memory(0, "sequence", 1))
     tab.page.wait_for_selector(".pairs li")
-    tab.page.evaluate("explorer.panes[0].edit({ block: 9, kind: 'sequence', head: 0, place: null })")
+    tab.page.evaluate("explorer.panes[0].edit({ block: 9, kind: 'sequence', head: 0, pair: null })")
     tab.page.wait_for_selector("#message:has-text('there is no sequence memory 0 in block 9')")
     tab.page.keyboard.press("o")
     tab.page.wait_for_selector(".tile.off")

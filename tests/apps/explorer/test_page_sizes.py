@@ -61,10 +61,10 @@ CUT = """[...document.querySelectorAll('.tile span')].filter((one) => (
 @pytest.mark.parametrize("width", [360, 1024, 1280, 1920])
 def test_numbers_of_many_heads_are_whole_or_not_there(browser, many_heads, width):
     with Tab(browser, many_heads.address, viewport={"width": width, "height": 860}) as one:
-        for measure in ("adds", "effective", "lambda", "beta"):
+        for measure in ("contribution", "effective", "lambda", "beta"):
             one.page.click(f".segments [data-measure={measure}]")
             assert one.page.evaluate(CUT) == 0, measure
-        one.page.click(".segments [data-measure=adds]")
+        one.page.click(".segments [data-measure=contribution]")
         title = one.page.get_attribute(memory(3, "sequence", 11), "title")
         assert title.startswith("block 3, memory 11: Contribution ")
         first, second = one.page.evaluate(TOPS)

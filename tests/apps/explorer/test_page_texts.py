@@ -55,7 +55,7 @@ def test_the_page_works_on_what_was_read_when_a_text_is_too_long(tab, tmp_path):
     tab.page.hover(token(3))
     tab.until("window.explorer.panes[0].found?.position", 3)
     tab.page.click(token(5))
-    tab.page.wait_for_selector(".pane.held")
+    tab.page.wait_for_selector(".pane.pinned")
     tab.page.click(memory(0, "sequence", 1))
     tab.page.wait_for_selector(".pairs li")
     tab.page.keyboard.press("o")
@@ -98,19 +98,19 @@ def test_a_held_token_goes_where_its_letters_go(tab):
     tab.page.keyboard.type(" it")
     tab.until("explorer.panes[0].taken.endsWith('saw it')")
     assert tab.page.evaluate(WORD) == " red"
-    assert tab.page.locator(".pane.held").count() == 1
+    assert tab.page.locator(".pane.pinned").count() == 1
     tab.write("Another text")
-    assert tab.page.locator(".pane.held").count() == 0, "it is gone"
+    assert tab.page.locator(".pane.pinned").count() == 0, "it is gone"
     tab.until("explorer.panes[0].position === explorer.panes[0].data.count - 1")
 
 
 def test_a_turned_page_lets_go_of_the_token(tab):
     tab.write(WORDS * 12)
     tab.page.click(".token >> nth=3")
-    tab.page.wait_for_selector(".pane.held")
+    tab.page.wait_for_selector(".pane.pinned")
     tab.page.click(".pager [aria-label='Page before']")
     tab.page.wait_for_selector("text=page 1 of 2")
-    assert tab.page.locator(".pane.held").count() == 0
+    assert tab.page.locator(".pane.pinned").count() == 0
     tab.page.hover(token(7))
     tab.until("explorer.panes[0].position", 7)
 

@@ -8,7 +8,7 @@ import torch
 
 from memory_mosaics import LanguageModel
 from memory_mosaics.apps.explorer.analysis import detail, overview, predictions, retrieved
-from memory_mosaics.apps.explorer.reading import GRID, Edit, Engine, Reading, common
+from memory_mosaics.apps.explorer.reading import CHUNK_TOKENS, CachedText, Edit, InstrumentedModel, common_prefix
 from memory_mosaics.inspection import look
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.memory import PersistentMemoryConfig
@@ -17,8 +17,8 @@ from mixers_under_contract import MIXERS, WIDTH
 LENGTHS = [175, 150, 64, 65, 1, 0, 128, 175]
 
 
-def features(reading: Reading) -> torch.Tensor:
-    return torch.cat([stretch.features for stretch in reading.stretches])
+def features(reading: CachedText) -> torch.Tensor:
+    return torch.cat([chunk.features for chunk in reading.chunks])
 
 
 def whole(model: LanguageModel, tokens: list[int]) -> torch.Tensor:
@@ -33,41 +33,41 @@ def test_a_changing_text_is_read_as_a_whole_one(name):
     model = LanguageModel(
         LanguageModelConfig(vocabulary=50, width=WIDTH, blocks=2, sequence_mixer=MIXERS[name], channel_mixer=persistent)
     ).eval()
-    reading = Reading(Engine(model))
+    reading = CachedText(InstrumentedModel(model))
     generator = torch.Generator().manual_seed(3)
     tokens: list[int] = torch.randint(50, (170,), generator=generator).tolist()
-    reading.read(tokens)
+    reading.update(tokens)
     for change in (170, 169, 100, 64, 3, 0):  # from the end to the first token
         tokens = tokens[:change] + torch.randint(50, (max(1, 175 - change),), generator=generator).tolist()
-        reading.read(tokens)
-        assert reading.read_again <= len(tokens) - change // GRID * GRID
+        reading.update(tokens)
+        assert reading.recomputed <= len(tokens) - change // CHUNK_TOKENS * CHUNK_TOKENS
         torch.testing.assert_close(features(reading), whole(model, tokens), atol=2e-4, rtol=1e-3)
     for length in LENGTHS:
-        reading.read(tokens[:length])
-        assert sum(len(stretch.tokens) for stretch in reading.stretches) == length
+        reading.update(tokens[:length])
+        assert sum(len(chunk.tokens) for chunk in reading.chunks) == length
     torch.testing.assert_close(features(reading), whole(model, tokens), atol=2e-4, rtol=1e-3)
 
 
 def test_nothing_is_read_twice(mosaic):
-    reading = Reading(Engine(mosaic.model))
+    reading = CachedText(InstrumentedModel(mosaic.model))
     tokens = list(range(200))
-    reading.read(tokens)
-    reading.read(tokens)
-    assert reading.read_again == 0
-    reading.read([*tokens, 7])
-    assert reading.read_again == 201 - 3 * GRID
+    reading.update(tokens)
+    reading.update(tokens)
+    assert reading.recomputed == 0
+    reading.update([*tokens, 7])
+    assert reading.recomputed == 201 - 3 * CHUNK_TOKENS
 
 
 @pytest.mark.parametrize("name", ["mosaic", "twin", "rotary"])
 def test_it_shows_what_inspect_shows(name, request):
     trained = request.getfixturevalue(name)
     tokens = (torch.arange(90) * 7 % 280).tolist()
-    reading = Reading(Engine(trained.model))
-    reading.read(tokens)
+    reading = CachedText(InstrumentedModel(trained.model))
+    reading.update(tokens)
     for position in (0, 1, 63, 64, 89):
         wanted = look(trained.model, torch.tensor(tokens), position=position, top=3)
         found = overview(reading, position, position + 1)
-        for layer, each, shown in zip(reading.engine.layers, wanted, found, strict=True):
+        for layer, each, shown in zip(reading.model.layers, wanted, found, strict=True):
             torch.testing.assert_close(
                 torch.tensor(shown["effective"][0]), torch.tensor(each.effective), rtol=2e-3, atol=1e-4
             )
@@ -83,12 +83,12 @@ def test_contributions_add_up_to_the_logits(mosaic, placement):
     tokens = (torch.arange(80) * 7 % 280).tolist()
     model = LanguageModel(replace(mosaic.model.config, norm_placement=placement)).eval()
     model.load_state_dict(mosaic.model.state_dict())
-    reading = Reading(Engine(model))
-    reading.read(tokens)
-    total = sum(retrieved(reading, layer, 64, 80)[1].sum(dim=1) for layer in reading.engine.layers)
+    reading = CachedText(InstrumentedModel(model))
+    reading.update(tokens)
+    total = sum(retrieved(reading, layer, 64, 80)[1].sum(dim=1) for layer in reading.model.layers)
     x = model.embedding.weight[torch.tensor(tokens[64:])].detach()
     norms = [norm for block in model.blocks for norm in (block.sequence_norm, block.channel_norm)]
-    spreads = reading.stretches[1].spreads.unbind(dim=-1)
+    spreads = reading.chunks[1].spreads.unbind(dim=-1)
     for norm, spread in zip([*(norms if placement == "post" else []), model.norm], spreads, strict=True):
         x = (x - x.mean(dim=-1, keepdim=True)) / spread[:, None] * norm.weight
     torch.testing.assert_close((total + x).detach(), whole(model, tokens)[64:], atol=1e-4, rtol=1e-3)
@@ -96,8 +96,8 @@ def test_contributions_add_up_to_the_logits(mosaic, placement):
 
 def test_losses_and_shares_are_the_models(mosaic):
     tokens = (torch.arange(150) * 7 % 280).tolist()
-    reading = Reading(Engine(mosaic.model))
-    reading.read(tokens)
+    reading = CachedText(InstrumentedModel(mosaic.model))
+    reading.update(tokens)
     with torch.no_grad():
         logs = mosaic.model(torch.tensor([tokens]))[0][0].log_softmax(dim=-1)
     for first, last in ((0, 150), (60, 70), (64, 128), (149, 150)):
@@ -116,9 +116,9 @@ def test_losses_and_shares_are_the_models(mosaic):
 def test_a_removed_pair_is_gone_and_the_rest_shares_its_weight(name, request):
     trained = request.getfixturevalue(name)
     tokens = (torch.arange(90) * 7 % 280).tolist()
-    plain, edited = Reading(Engine(trained.model)), Reading(Engine(trained.model))
-    plain.read(tokens)
-    edited.read(tokens, [Edit(block=0, kind="sequence", head=2, place=5)], plain)
+    plain, edited = CachedText(InstrumentedModel(trained.model)), CachedText(InstrumentedModel(trained.model))
+    plain.update(tokens)
+    edited.update(tokens, [Edit(block=0, kind="sequence", head=2, pair=5)], plain)
     before, _ = retrieved(plain, (0, "sequence"), 64, 90)
     after, _ = retrieved(edited, (0, "sequence"), 64, 90)
     assert not after[:, 2, 5].any()
@@ -134,39 +134,39 @@ def test_a_removed_pair_is_gone_and_the_rest_shares_its_weight(name, request):
 def test_a_memory_that_is_off_adds_nothing(mosaic):
     tokens = (torch.arange(90) * 7 % 280).tolist()
     for kind in ("sequence", "channel"):
-        plain, edited = Reading(Engine(mosaic.model)), Reading(Engine(mosaic.model))
-        plain.read(tokens)
-        edited.read(tokens, [Edit(block=1, kind=kind, head=3)], plain)
+        plain, edited = CachedText(InstrumentedModel(mosaic.model)), CachedText(InstrumentedModel(mosaic.model))
+        plain.update(tokens)
+        edited.update(tokens, [Edit(block=1, kind=kind, head=3)], plain)
         adds = retrieved(edited, (1, kind), 64, 90)[1]
         assert not adds[:, 3].any()
         assert adds[:, :3].any()
         assert (features(edited) - features(plain)).abs().max() > 1e-3
-        edited.read(tokens, [], plain)
+        edited.update(tokens, [], plain)
         torch.testing.assert_close(features(edited), features(plain), rtol=0, atol=0)
 
 
 def test_slots_of_a_persistent_memory_can_be_removed(mosaic):
     tokens = list(range(40))
-    plain, edited = Reading(Engine(mosaic.model)), Reading(Engine(mosaic.model))
-    plain.read(tokens)
+    plain, edited = CachedText(InstrumentedModel(mosaic.model)), CachedText(InstrumentedModel(mosaic.model))
+    plain.update(tokens)
     slot = int(retrieved(plain, (0, "channel"), 39, 40)[0][0, 1].argmax())
-    edited.read(tokens, [Edit(block=0, kind="channel", head=1, place=slot)], plain)
+    edited.update(tokens, [Edit(block=0, kind="channel", head=1, pair=slot)], plain)
     assert not retrieved(edited, (0, "channel"), 0, 40)[0][:, 1, slot].any()
     assert retrieved(edited, (0, "channel"), 0, 40)[0][:, 0, slot].any()
 
 
 @pytest.mark.parametrize(("name", "peek"), [("mosaic", 1), ("rotary", 0)])
-def test_a_pair_written_anew_is_that_of_another_text(name, peek, request):
+def test_a_rewritten_pair_is_that_of_another_text(name, peek, request):
     """In the first block, whose inputs do not depend on what else was read: all heads rewritten are the other text."""
     trained = request.getfixturevalue(name)
-    engine = Engine(trained.model)
+    engine = InstrumentedModel(trained.model)
     tokens = (torch.arange(90) * 7 % 280).tolist()
     other = [*tokens[:70], 33, *tokens[71:]]
-    plain, edited, another = (Reading(engine) for _ in range(3))
-    plain.read(tokens)
-    another.read(other)
-    edited.read(tokens, [Edit(block=0, kind="sequence", head=2, place=70 - peek, token=33)], plain)
-    value = edited.changes[0, "sequence"].written[0][2]
+    plain, edited, another = (CachedText(engine) for _ in range(3))
+    plain.update(tokens)
+    another.update(other)
+    edited.update(tokens, [Edit(block=0, kind="sequence", head=2, pair=70 - peek, token=33)], plain)
+    value = edited.layer_edits[0, "sequence"].rewritten[0][2]
     torch.testing.assert_close(value, another.pairs[0, "sequence"].values[0, 70 - peek, 2], atol=1e-5, rtol=1e-4)
     assert (features(edited) - features(plain)).abs().max() > 1e-4
     wanted = plain.pairs[0, "sequence"].values.clone()
@@ -177,15 +177,15 @@ def test_a_pair_written_anew_is_that_of_another_text(name, peek, request):
 
 def test_edits_are_read_from_where_they_reach(mosaic):
     tokens = list(range(250))
-    plain, edited = Reading(Engine(mosaic.model)), Reading(Engine(mosaic.model))
-    plain.read(tokens)
-    edited.read(tokens, [Edit(block=0, kind="sequence", head=0, place=200)], plain)
-    edited.read(tokens, [Edit(block=0, kind="sequence", head=0, place=210)], plain)
-    assert edited.read_again == 250 - 3 * GRID
-    edited.read(tokens, [Edit(block=0, kind="sequence", head=0)], plain)
-    assert edited.read_again == 250
+    plain, edited = CachedText(InstrumentedModel(mosaic.model)), CachedText(InstrumentedModel(mosaic.model))
+    plain.update(tokens)
+    edited.update(tokens, [Edit(block=0, kind="sequence", head=0, pair=200)], plain)
+    edited.update(tokens, [Edit(block=0, kind="sequence", head=0, pair=210)], plain)
+    assert edited.recomputed == 250 - 3 * CHUNK_TOKENS
+    edited.update(tokens, [Edit(block=0, kind="sequence", head=0)], plain)
+    assert edited.recomputed == 250
 
 
 def test_common_beginnings():
-    assert common([1, 2, 3], [1, 2, 4]) == 2
-    assert common([], [1]) == 0
+    assert common_prefix([1, 2, 3], [1, 2, 4]) == 2
+    assert common_prefix([], [1]) == 0

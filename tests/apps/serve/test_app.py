@@ -65,7 +65,7 @@ def test_without_usage_a_stream_says_nothing_of_it(ask):
         (b"[]", "the body must be a JSON object"),
         (b'"\xff"', "There was an error parsing the body"),
         (b"[" * 10_000, "There was an error parsing the body"),
-        ({"prompt": "a\ud83d"}, "half a surrogate pair, \\ud83d, at character 1: not a text"),
+        ({"prompt": "a\ud83d"}, "the text holds half a surrogate pair, \\ud83d, which is no character"),
         (b'{"prompt": "a", "temperature": NaN}', "temperature: Input should be a finite number"),
         ({"prompt": []}, "prompt: must be a string, a list of token ids, or a list of these"),
         ({"prompt": [True]}, "prompt: must be a string, a list of token ids, or a list of these"),

@@ -95,12 +95,12 @@ def show(
     if not 1 <= len(models) <= 2:
         raise UserError(f"one model can be shown, or two side by side, not {len(models)}")
     explorer = Explorer(models)
-    if memory and not any(engine.has(memory) for engine in explorer.engines):
+    if memory and not any(each.has(memory) for each in explorer.instrumented):
         raise UserError(f"there is no memory {memory}: name its block, sequence or channel, and its head")
     panes = []
-    for number, engine in enumerate(explorer.engines):
+    for number, instrumented in enumerate(explorer.instrumented):
         at = None if position is None else _find_position(explorer, number, text, position)
-        look = Look(position=at, memory=memory if memory and engine.has(memory) else None)
+        look = Look(position=at, memory=memory if memory and instrumented.has(memory) else None)
         panes.append(explorer.record(PaneRequest(model=number, text=text, page=(at or 0) // PAGE_TOKENS, look=look)))
     start = {"view": "compare" if len(models) > 1 else "explore"}
     return View(explorer.description | {"record": {"panes": panes, "start": start}})
@@ -115,10 +115,10 @@ def _find_position(explorer: Explorer, model: int, text: str, position: int) -> 
     if model == 0:
         return position
     explorer.read(ReadRequest(text=text))
-    letters = explorer.sessions["", 0].ends[position]
-    return explorer.read(ReadRequest(model=model, text=text, letters=letters, look=Look(letters=letters)))["look"][
-        "position"
-    ]
+    characters = explorer.sessions["", 0].ends[position]
+    return explorer.read(ReadRequest(model=model, text=text, characters=characters, look=Look(characters=characters)))[
+        "look"
+    ]["position"]
 
 
 def _load(model: Any, tokenizer: Tokenizer | None) -> LoadedModel:

@@ -1,8 +1,8 @@
-"""What a Reading shows, as plain numbers and texts: JSON for the page.
+"""What the page shows of a CachedText, as plain numbers and strings.
 
-page        the tokens of a text with their losses, and what was expected after each
-overview    every memory at some times: how many of its pairs count, and what it adds to a prediction
-detail      one memory at some times: the pairs with the largest weights, and what its answer says in tokens
+predictions    the losses of tokens, and the most probable next tokens after each
+overview       every memory at some times: how many of its pairs count, and what it contributes to a prediction
+detail         one memory at some times: the pairs with the largest weights, and the tokens that its answer promotes
 """
 
 from typing import Any
@@ -10,30 +10,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memory_mosaics.apps.explorer.edits import Layer
-from memory_mosaics.apps.explorer.reading import GRID, Engine, Reading
+from memory_mosaics.apps.explorer.reading import CHUNK_TOKENS, CachedText, InstrumentedModel, Layer
 from memory_mosaics.inspection import added, name_of, retrieval_weights
 from memory_mosaics.shapes import Float
 from memory_mosaics.text.tokenizer import Tokenizer
 
-PAIRS, SAYS = 24, 6  # of a memory: pairs that are drawn, and tokens that its answer makes most probable
-LEAST = 5e-4  # weight of a pair that is drawn
+MAX_PAIRS, MAX_PROMOTED = 24, 6  # shown of one memory
+MIN_WEIGHT = 5e-4  # of a pair that is shown
 
 
-def describe_layers(engine: Engine) -> list[dict[str, Any]]:
-    """The layers of a model: where they are, what they are called, and what is fixed of their memories."""
+def describe_layers(model: InstrumentedModel) -> list[dict[str, Any]]:
+    """Return the layers of a model: their position, name, and the constants of their memories."""
     layers = []
-    for layer, mixer in engine.layers.items():
+    for layer, mixer in model.layers.items():
         decay = getattr(getattr(mixer, "key", None), "decay", None)
         sharpness = getattr(mixer, "sharpness", None)
-        heads = engine.heads(layer)
+        heads = model.heads(layer)
         layers.append({
             "block": layer[0],
             "kind": layer[1],
             "name": name_of(mixer),
             "heads": heads,
-            "peek": engine.peek(layer),
-            "slots": engine.slots(layer),
+            "peek": model.peek(layer),
+            "slots": model.slots(layer),
             "lambda": _numbers(decay().expand(heads)) if decay is not None else None,
             "beta": _numbers(torch.as_tensor(sharpness()).expand(heads)) if callable(sharpness) else None,
         })  # fmt: skip
@@ -41,85 +40,84 @@ def describe_layers(engine: Engine) -> list[dict[str, Any]]:
 
 
 @torch.no_grad()
-def predictions(reading: Reading, tokenizer: Tokenizer, first: int, last: int) -> dict[str, Any]:
-    """Losses of the tokens from `first` to before `last`, and the best next tokens after each: text, share, id."""
-    stretches = range(max(first - 1, 0) // GRID, -(-last // GRID))
-    ids, shares, total = (torch.cat(parts) for parts in zip(*reading.best(stretches), strict=True))
-    start = stretches.start * GRID
-    times = torch.arange(max(first, 1), last) - 1 - start  # the first token is predicted by nothing
-    features = torch.cat([reading.stretches[number].features for number in stretches])[times]
-    tokens = torch.tensor(reading.tokens[max(first, 1) : last], dtype=torch.long, device=features.device)
-    logits = (features * reading.engine.model.output[tokens].float()).sum(dim=-1)
-    losses = [round(loss, 4) for loss in (total[times] - logits).clamp(min=0).tolist()]
+def predictions(text: CachedText, tokenizer: Tokenizer, first: int, last: int) -> dict[str, Any]:
+    """Return the losses of the tokens in [first, last), and the best next tokens after each: text, probability, id."""
+    chunks = range(max(first - 1, 0) // CHUNK_TOKENS, -(-last // CHUNK_TOKENS))
+    ids, probabilities, logsumexp = (torch.cat(parts) for parts in zip(*text.next_tokens(chunks), strict=True))
+    start = chunks.start * CHUNK_TOKENS
+    times = torch.arange(max(first, 1), last) - 1 - start  # nothing predicts the first token
+    features = torch.cat([text.chunks[number].features for number in chunks])[times]
+    tokens = torch.tensor(text.tokens[max(first, 1) : last], dtype=torch.long, device=features.device)
+    logits = (features * text.model.model.output[tokens].float()).sum(dim=-1)
+    losses = [round(loss, 4) for loss in (logsumexp[times] - logits).clamp(min=0).tolist()]
     after = slice(first - start, last - start)
     best = [
-        [[tokenizer.display(index), round(share, 4), index] for index, share in zip(*row, strict=True)]
-        for row in zip(ids[after].tolist(), shares[after].tolist(), strict=True)
+        [[tokenizer.display(index), round(probability, 4), index] for index, probability in zip(*row, strict=True)]
+        for row in zip(ids[after].tolist(), probabilities[after].tolist(), strict=True)
     ]
     return {"losses": [None] * (last - first - len(losses)) + losses, "best": best}
 
 
 @torch.no_grad()
 def retrieved(
-    reading: Reading, layer: Layer, first: int, last: int
+    text: CachedText, layer: Layer, first: int, last: int
 ) -> tuple[Float[Tensor, "T H N"], Float[Tensor, "T H W"]]:
-    """The weights of a layer at the times from `first` to before `last`, and what each memory adds to the features.
+    """Return the weights of a layer at the times in [first, last), and what each memory adds to the features.
 
-    The times lie within one stretch. A layer of several persistent memories has their slots one after the other.
+    The times are within one chunk. The slots of several persistent memories of a layer follow each other.
     """
-    stretch, engine = first // GRID, reading.engine
-    times = slice(first % GRID, (last - 1) % GRID + 1)
-    retrieval = reading.retrieval(layer, stretch, times)
+    chunk, heads = first // CHUNK_TOKENS, text.model.heads(layer)
+    times = slice(first % CHUNK_TOKENS, (last - 1) % CHUNK_TOKENS + 1)
+    retrieval = text.retrieval(layer, chunk, times)
     weights = retrieval_weights(retrieval, range(last - first))[:, 0]  # (memories * H, T, N)
     answers = torch.einsum("rtn,rnv->rtv", weights, retrieval.pairs.values[:, :, 0].to(weights.dtype))
-    weights = weights.unflatten(0, (-1, engine.heads(layer)))
-    answers = answers.unflatten(0, (-1, engine.heads(layer))).mean(dim=0).transpose(0, 1)  # (T, H, V)
-    if layer in reading.changes:
+    weights = weights.unflatten(0, (-1, heads))
+    answers = answers.unflatten(0, (-1, heads)).mean(dim=0).transpose(0, 1)  # (T, H, V)
+    if layer in text.layer_edits:
         answers = answers.contiguous()
-        answers[:, reading.changes[layer].off] = 0
+        answers[:, text.layer_edits[layer].off] = 0
     flat = weights.permute(2, 1, 0, 3).flatten(2) / len(weights)
-    return flat, added(engine.model, engine.layers[layer], answers, reading.stretches[stretch].spreads[times])
+    return flat, added(text.model.model, text.model.layers[layer], answers, text.chunks[chunk].spreads[times])
 
 
-def overview(reading: Reading, first: int, last: int, target: int | None = None) -> list[dict[str, Any]]:
-    """Of every layer and each of the times: pairs that count, and logits added to a token above the average token.
+def overview(text: CachedText, first: int, last: int, target: int | None = None) -> list[dict[str, Any]]:
+    """Return for every layer and time how many pairs count, and the logit added to a token above the average token.
 
-    The token is `target`, or the one expected most at that time.
+    The token is `target`, or the most probable one at that time.
     """
-    best = reading.best([first // GRID])[0].tokens[first % GRID : (last - 1) % GRID + 1, 0]
-    wanted = best if target is None else torch.full_like(best, target)
-    direction = reading.engine.model.output[wanted].float() - reading.engine.average  # (T, W)
-    found = []
-    for layer in reading.engine.layers:
-        weights, adds = retrieved(reading, layer, first, last)
+    times = slice(first % CHUNK_TOKENS, (last - 1) % CHUNK_TOKENS + 1)
+    best = text.next_tokens([first // CHUNK_TOKENS])[0].tokens[times, 0]
+    targets = best if target is None else torch.full_like(best, target)
+    direction = text.model.model.output[targets].float() - text.model.mean_output  # (T, W)
+    layers = []
+    for layer in text.model.layers:
+        weights, adds = retrieved(text, layer, first, last)
         squares = weights.square().sum(dim=-1)
         effective = torch.where(squares > 0, 1 / squares, 0.0)
-        found.append({
+        layers.append({
             "effective": [_numbers(row) for row in effective],
-            "adds": [_numbers(row) for row in torch.einsum("thw,tw->th", adds, direction.to(adds.dtype))],
+            "contribution": [_numbers(row) for row in torch.einsum("thw,tw->th", adds, direction.to(adds.dtype))],
         })  # fmt: skip
-    return found
+    return layers
 
 
 def detail(
-    reading: Reading, tokenizer: Tokenizer, layer: Layer, head: int, first: int, last: int
+    text: CachedText, tokenizer: Tokenizer, layer: Layer, head: int, first: int, last: int
 ) -> list[dict[str, Any]]:
-    """Of one memory at each of the times: places and weights of its pairs, largest first, and what its answer says."""
-    weights, adds = retrieved(reading, layer, first, last)
-    weights, adds = weights[:, head], adds[:, head]
-    output = reading.engine.model.output.float()
-    logits = adds @ output.T - (adds @ reading.engine.average)[:, None]
-    says = logits.topk(min(SAYS, logits.shape[-1]), dim=-1)
-    best = weights.topk(min(PAIRS, weights.shape[-1]), dim=-1)
-    found = []
+    """Return for each time the pairs of one memory with their weights, and the tokens that its answer promotes."""
+    weights, adds = (x[:, head] for x in retrieved(text, layer, first, last))
+    logits = adds @ text.model.model.output.float().T - (adds @ text.model.mean_output)[:, None]
+    promoted = logits.topk(min(MAX_PROMOTED, logits.shape[-1]), dim=-1)
+    best = weights.topk(min(MAX_PAIRS, weights.shape[-1]), dim=-1)
+    times = []
     for row in range(last - first):
         pairs = zip(best.indices[row].tolist(), best.values[row].tolist(), strict=True)
-        tokens = zip(says.indices[row].tolist(), says.values[row].tolist(), strict=True)
-        found.append({
-            "pairs": [[place, round(weight, 4)] for place, weight in pairs if weight >= LEAST],
-            "says": [[tokenizer.display(index), round(logit, 3)] for index, logit in tokens],
+        tokens = zip(promoted.indices[row].tolist(), promoted.values[row].tolist(), strict=True)
+        times.append({
+            "pairs": [[pair, round(weight, 4)] for pair, weight in pairs if weight >= MIN_WEIGHT],
+            "promoted": [[tokenizer.display(index), round(logit, 3)] for index, logit in tokens],
         })  # fmt: skip
-    return found
+    return times
 
 
 def _numbers(values: Tensor) -> list[float]:

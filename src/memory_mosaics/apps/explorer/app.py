@@ -39,7 +39,7 @@ class ExportRequest(requests.Request):
     """A view to be saved."""
 
     panes: list[PaneRequest]
-    sky: MoonsRequest | None = None
+    moons: MoonsRequest | None = None
     start: ViewRequest = field(default_factory=ViewRequest)
 
 
@@ -78,8 +78,8 @@ def build_app(explorer: Explorer) -> FastAPI:
         if len(body.panes) > 2:
             raise UserError(f"{len(body.panes)} panes are too many to save; at most 2")
         record: dict[str, Any] = {"panes": list(map(explorer.record, body.panes)), "start": asdict(body.start)}
-        if body.sky is not None:
-            record["sky"] = explorer.moons(body.sky.periods, body.sky.seed)
+        if body.moons is not None:
+            record["moons"] = explorer.moons(body.moons.periods, body.moons.seed)
         return HTMLResponse(page.build(description | {"record": record}))
 
     return app

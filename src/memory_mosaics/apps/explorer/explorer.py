@@ -12,22 +12,29 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from threading import Lock
 from typing import Any, ClassVar, Literal
 
 from memory_mosaics.apps.explorer import analysis, moons
-from memory_mosaics.apps.explorer.edits import Edit, Layer
-from memory_mosaics.apps.explorer.reading import GRID, Engine, Reading, one_thread
+from memory_mosaics.apps.explorer.reading import (
+    CHUNK_TOKENS,
+    CachedText,
+    Edit,
+    InstrumentedModel,
+    Layer,
+    Memory,
+    single_thread,
+)
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError
 from memory_mosaics.text.tokenizer import StreamDecoder
 
 MAX_CHARACTERS, MAX_TOKENS, MAX_EDITS = 20_000, 4096, 64  # of a text
 MAX_TOKEN_CHARACTERS = 100  # of a text typed for one token
-PAGE_TOKENS = 6 * GRID
+PAGE_TOKENS = 6 * CHUNK_TOKENS
 SESSIONS = 4  # kept per model
 MAX_RECORDED = 6000  # memories times positions of which a file has every memory; beyond that it has one
 EXAMPLES = {
@@ -41,9 +48,6 @@ EXAMPLES = {
     'said, "Hello, Zorbo! Will you share the soup with me?" "Yes," said',
 }
 
-Kind = Literal["sequence", "channel"]
-Memory = tuple[int, Kind, int]  # block, kind, head
-
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -53,31 +57,15 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EditRequest(Request):
-    """Switch off a memory, remove a pair or a slot (`place`), or rewrite a pair with a token or the text of one.
-
-    `mark` is the checksum of the text that a pair belongs to.
-    """
-
-    block: int
-    kind: Kind
-    head: int
-    place: int | None = None
-    mark: int | None = None
-    token: int | None = None
-    text: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Look(Request):
     """A token of the text, a memory to show in detail, and the token to which contributions are measured.
 
-    The token of the text is at `position`, or has the last of `letters` characters, or is the last one. `target` is a
-    token id, a text of which the first token is meant, or None for the most probable token.
+    The token of the text is at `position`, or ends the first `characters` characters, or is the last one. `target` is
+    a token id, a text of which the first token is meant, or None for the most probable token.
     """
 
     position: int | None = None
-    letters: int | None = None
+    characters: int | None = None
     memory: Memory | None = None
     target: int | str | None = None
 
@@ -89,15 +77,15 @@ class TextRequest(Request):
     text: str
     model: int = 0
     session: str = ""
-    edits: Sequence[EditRequest] = ()
+    edits: Sequence[Edit] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRequest(TextRequest):
-    """A page of the text by its number (-1: the last), or the one with the last of `letters` characters."""
+    """A page of the text by its number (-1: the last), or the one where the first `characters` end."""
 
     page: int = -1
-    letters: int | None = None
+    characters: int | None = None
     look: Look | None = None
 
 
@@ -113,25 +101,25 @@ class PaneRequest(LookRequest):
     """A pane to be saved as it is."""
 
     page: int = -1
-    held: bool = False
-    measure: Literal["adds", "effective", "lambda", "beta"] = "adds"
+    pinned: bool = False
+    measure: Literal["contribution", "effective", "lambda", "beta"] = "contribution"
 
 
 class Session:
     """One text in one model, without and with edits."""
 
-    def __init__(self, loaded: LoadedModel, engine: Engine):
-        self.loaded, self.engine = loaded, engine
-        self.plain, self.edited = Reading(engine), Reading(engine)
+    def __init__(self, loaded: LoadedModel, model: InstrumentedModel):
+        self.loaded, self.model = loaded, model
+        self.plain, self.edited = CachedText(model), CachedText(model)
         self.texts: list[str] = []  # that each token adds; empty within a character of several tokens
         self.ends: list[int] = []  # the number of characters up to the end of each token
-        self.marks: list[int] = []  # a checksum of all tokens up to each
+        self.checksums: list[int] = []  # a checksum of all tokens up to each
         self.edits: list[Edit] = []
-        self.undone = 0  # edits that were dropped since their text has changed
-        self.refused: list[str] = []  # why others were not made
+        self.dropped = 0  # edits whose text has changed
+        self.errors: list[str] = []  # why others were not made
 
     @property
-    def reading(self) -> Reading:
+    def current(self) -> CachedText:
         """The text with the edits, if there are any."""
         return self.edited if self.edits else self.plain
 
@@ -150,36 +138,37 @@ class Session:
             decoder = StreamDecoder(tokenizer)
             self.texts = [decoder.add(token) if token < tokenizer.vocabulary else "" for token in tokens]
             self.ends = list(accumulate(map(len, self.texts)))
-            self.marks = list(accumulate(tokens, lambda mark, token: zlib.crc32(b"%d " % token, mark), initial=0))[1:]
-        self.plain.read(tokens)
-        self.undone, self.refused = 0, []
-        self.edits = list(dict.fromkeys(edit for one in request.edits if (edit := self._edit(one))))
+            self.checksums = list(accumulate(tokens, lambda crc, token: zlib.crc32(b"%d " % token, crc), initial=0))[1:]
+        self.plain.update(tokens)
+        self.dropped, self.errors = 0, []
+        self.edits = list(dict.fromkeys(edit for one in request.edits if (edit := self._check_edit(one))))
         if self.edits or self.edited.edits:
-            self.edited.read(tokens if self.edits else [], self.edits, self.plain)
+            self.edited.update(tokens if self.edits else [], self.edits, self.plain)
 
-    def _edit(self, request: EditRequest) -> Edit | None:
-        layer, head = self.memory((request.block, request.kind, request.head))
-        edit = Edit(block=request.block, kind=request.kind, head=head, place=request.place, token=request.token)
-        peek, rewrites = self.engine.peek(layer), request.token is not None or request.text is not None
-        if rewrites and (request.place is None or peek is None):
+    def _check_edit(self, edit: Edit) -> Edit | None:
+        """Return an edit with its token and checksum, or None if its text has changed or no token was typed."""
+        layer, _ = self.memory((edit.block, edit.kind, edit.head))
+        peek, rewrites = self.model.peek(layer), edit.token is not None or edit.text is not None
+        if rewrites and (edit.pair is None or peek is None):
             raise UserError("only pairs of the text can be rewritten")
-        if request.place is None:
-            return edit
-        if peek is None:
-            slots = self.engine.slots(layer) or 0
-            if not 0 <= request.place < slots:
-                raise UserError(f"there is no slot {request.place} among {slots}")
-            return edit
-        if request.mark is None:
-            raise UserError(f"the edit of pair {request.place} has no mark of its text")
-        value = request.place + peek
-        if not 0 <= request.place <= value < len(self.marks) or self.marks[value] != request.mark:
-            self.undone += 1
+        slots = self.model.slots(layer)
+        if edit.pair is not None and slots is not None and not 0 <= edit.pair < slots:
+            raise UserError(f"there is no slot {edit.pair} among {slots}")
+        if edit.pair is None or peek is None:
+            return replace(edit, checksum=None)
+        if edit.checksum is None:
+            raise UserError(f"the edit of pair {edit.pair} has no checksum of its text")
+        value = edit.pair + peek
+        if not 0 <= edit.pair <= value < len(self.checksums) or self.checksums[value] != edit.checksum:
+            self.dropped += 1
             return None
-        token = request.token if request.text is None or request.token is not None else self._token(request.text, value)
-        if token is not None:
-            self.check_token(token)
-        return None if rewrites and token is None else replace(edit, token=token)
+        if not rewrites:
+            return edit
+        token = self._token(edit.text or "", value) if edit.token is None else edit.token
+        if token is None:
+            return None
+        self.check_token(token)
+        return replace(edit, token=token, text=self.loaded.tokenizer.display(token))
 
     def _token(self, text: str, position: int) -> int | None:
         """Return the token of a typed text, with a space before it if the token at `position` has one."""
@@ -191,32 +180,28 @@ class Session:
             return tokens[0]
         parts = ", ".join(f"“{self.loaded.tokenizer.display(token)}”" for token in tokens)
         reason = f"not the {len(tokens)} of “{text}”: {parts}" if tokens else "and none was given"
-        self.refused.append(f"The pair was not rewritten: it has one token, {reason}.")
+        self.errors.append(f"The pair was not rewritten: it has one token, {reason}.")
         return None
 
     def describe(self, edit: Edit) -> dict[str, Any]:
         """Return an edit for the page, which sends it back without `words`: the words of its pair."""
-        text = None if edit.token is None else self.loaded.tokenizer.display(edit.token)
-        fields = {"block": edit.block, "kind": edit.kind, "head": edit.head, "place": edit.place}
-        fields |= {"token": edit.token, "text": text, "mark": None, "words": None}
-        peek = self.engine.peek(edit.layer)
-        if edit.place is not None and peek is not None:
-            value = edit.place + peek
-            fields |= {"mark": self.marks[value], "words": [self.word(at) for at in sorted({edit.place, value})]}
-        return fields
+        peek, words = self.model.peek(edit.layer), None
+        if edit.pair is not None and peek is not None:
+            words = [self.word(at) for at in sorted({edit.pair, edit.pair + peek})]
+        return asdict(edit) | {"words": words}
 
     def word(self, position: int) -> str:
         """Return one token of the text as it is displayed by itself."""
         return self.texts[position] or self.loaded.tokenizer.display(self.plain.tokens[position])
 
-    def token_at(self, letters: int) -> int:
-        """Return the position of the token with the last of so many characters."""
-        return min(bisect_left(self.ends, letters), max(0, len(self.ends) - 1))
+    def token_at(self, characters: int) -> int:
+        """Return the position of the token that ends the first so many characters."""
+        return min(bisect_left(self.ends, characters), max(0, len(self.ends) - 1))
 
     def memory(self, memory: Memory) -> tuple[Layer, int]:
         """Return the layer and the head of a memory, or raise an error if there is none."""
         block, kind, head = memory
-        if self.engine.has(memory):
+        if self.model.has(memory):
             return (block, kind), head
         raise UserError(f"there is no {kind} memory {head} in block {block} of {self.loaded.name}")
 
@@ -231,7 +216,7 @@ class Explorer:
 
     def __init__(self, models: Sequence[LoadedModel]):
         self.models = list(models)
-        self.engines = [Engine(loaded.model) for loaded in models]
+        self.instrumented = [InstrumentedModel(loaded.model) for loaded in models]
         self.sessions: OrderedDict[tuple[str, int], Session] = OrderedDict()
         self.lock = Lock()
 
@@ -252,10 +237,10 @@ class Explorer:
     def description(self) -> dict[str, Any]:
         """What the page needs before anything is read. `identity` tells these models from others served later."""
         models = []
-        for loaded, engine in zip(self.models, self.engines, strict=True):
+        for loaded, model in zip(self.models, self.instrumented, strict=True):
             config = loaded.model.config
             size = {"width": config.width, "blocks": config.blocks, "context": config.context}
-            models.append({"name": loaded.name, **size, "layers": analysis.describe_layers(engine)})
+            models.append({"name": loaded.name, **size, "layers": analysis.describe_layers(model)})
         digest = hashlib.sha256(json.dumps(models).encode())
         for loaded in self.models:
             digest.update(loaded.tokenizer.fingerprint.encode())
@@ -263,21 +248,21 @@ class Explorer:
                 digest.update(weight.detach().flatten()[:64].float().cpu().numpy().tobytes())
         limits = {"characters": MAX_CHARACTERS, "tokens": MAX_TOKENS}
         identity = digest.hexdigest()[:16]
-        return {"models": models, "limits": limits, "examples": {}, "sky": moons.limits(), "identity": identity}
+        return {"models": models, "limits": limits, "examples": {}, "moons": moons.limits(), "identity": identity}
 
     def read(self, request: ReadRequest) -> dict[str, Any]:
         """Return a page of the text, without and with the edits, and what `look` asks for at a token of that page."""
         begin = time.perf_counter()
         with self.lock:
             session = self._session(request)
-            found = self._page(session, request.page, request.letters)
+            found = self._page(session, request.page, request.characters)
             look = request.look
             if found["count"] and look is not None:
-                position = look.position if look.letters is None else session.token_at(look.letters)
+                position = look.position if look.characters is None else session.token_at(look.characters)
                 position = found["last"] - 1 if position is None else position
                 position = min(max(position, found["first"]), found["last"] - 1)
                 found["look"] = self._look(session, position, look)
-            found["again"] = session.plain.read_again
+            found["recomputed"] = session.plain.recomputed
         return found | {"milliseconds": round(1000 * (time.perf_counter() - begin), 1)}
 
     def look(self, request: LookRequest) -> dict[str, Any]:
@@ -298,16 +283,16 @@ class Explorer:
             raise UserError("the text is empty: there is nothing to export")
         target = None if request.look.target is None else read["look"]["target"][1]
         pane = {"model": request.model, "text": request.text, "memory": request.look.memory, "target": target}
-        pane |= {"read": read, "held": request.held, "measure": request.measure, "overview": [], "memories": {}}
+        pane |= {"read": read, "pinned": request.pinned, "measure": request.measure, "overview": [], "memories": {}}
         with self.lock:
             session = self._session(request)
             memories = self._recorded_memories(session, read["last"] - read["first"], request.look)
-            for start in range(read["first"], read["last"], GRID):
-                end = min(start + GRID, read["last"])
-                layers = analysis.overview(session.reading, start, end)
+            for start in range(read["first"], read["last"], CHUNK_TOKENS):
+                end = min(start + CHUNK_TOKENS, read["last"])
+                layers = analysis.overview(session.current, start, end)
                 pane["overview"] += [[_at(layer, time) for layer in layers] for time in range(end - start)]
                 for layer, head in memories:
-                    details = analysis.detail(session.reading, session.loaded.tokenizer, layer, head, start, end)
+                    details = analysis.detail(session.current, session.loaded.tokenizer, layer, head, start, end)
                     of_memory = pane["memories"].setdefault(f"{layer[0]}.{layer[1]}.{head}", [])
                     of_memory += [self._with_words(session, layer, at, one) for at, one in enumerate(details, start)]
         return pane
@@ -319,8 +304,8 @@ class Explorer:
 
     def halt(self) -> None:
         """Make what is being read fail."""
-        for engine in self.engines:
-            engine.stopped = True
+        for model in self.instrumented:
+            model.stopped = True
 
     def _session(self, request: TextRequest) -> Session:
         """Return the session of a request, which has read its text."""
@@ -328,7 +313,7 @@ class Explorer:
         if not 0 <= model < len(self.models):
             raise UserError(f"there is no model {model}")
         name = request.session, model
-        session = self.sessions.pop(name, None) or Session(self.models[model], self.engines[model])
+        session = self.sessions.pop(name, None) or Session(self.models[model], self.instrumented[model])
         self.sessions[name] = session
         try:
             session.read(request)
@@ -341,11 +326,11 @@ class Explorer:
             self.sessions.popitem(last=False)
         return session
 
-    def _page(self, session: Session, page: int, letters: int | None) -> dict[str, Any]:
+    def _page(self, session: Session, page: int, characters: int | None) -> dict[str, Any]:
         tokens, tokenizer = session.plain.tokens, session.loaded.tokenizer
         count = len(tokens)
         pages = max(1, -(-count // PAGE_TOKENS))
-        page = page if letters is None else session.token_at(letters) // PAGE_TOKENS
+        page = page if characters is None else session.token_at(characters) // PAGE_TOKENS
         page = page if 0 <= page < pages else pages - 1
         first, last = page * PAGE_TOKENS, min((page + 1) * PAGE_TOKENS, count)
         found: dict[str, Any] = {"count": count, "page": page, "pages": pages, "first": first, "last": last}
@@ -354,7 +339,7 @@ class Explorer:
         found["after"] = [session.word(last), tokens[last]] if last < count else None
         found["offset"] = session.ends[first - 1] if first else 0
         found |= {"edits": [session.describe(edit) for edit in session.edits]}
-        found |= {"undone": session.undone, "refused": session.refused, "edited": None}
+        found |= {"dropped": session.dropped, "errors": session.errors, "edited": None}
         if count:
             found |= analysis.predictions(session.plain, tokenizer, first, last)
             if session.edits:
@@ -362,39 +347,39 @@ class Explorer:
         return found
 
     def _look(self, session: Session, position: int, look: Look) -> dict[str, Any]:
-        reading, tokenizer, target = session.reading, session.loaded.tokenizer, look.target
+        text, tokenizer, target = session.current, session.loaded.tokenizer, look.target
         if isinstance(target, str):
             target = next(iter(tokenizer.encode(target)), None)
         if target is not None:
             session.check_token(target)
-        with one_thread():
-            layers = analysis.overview(reading, position, position + 1, target)
+        with single_thread():
+            layers = analysis.overview(text, position, position + 1, target)
             found: dict[str, Any] = {"position": position, "overview": [_at(layer, 0) for layer in layers]}
             if target is None:
-                target = int(reading.best([position // GRID])[0].tokens[position % GRID, 0])
+                target = int(text.next_tokens([position // CHUNK_TOKENS])[0].tokens[position % CHUNK_TOKENS, 0])
             found["target"] = [tokenizer.display(target), target]
             if look.memory is not None:
                 layer, head = session.memory(look.memory)
-                (detail,) = analysis.detail(reading, tokenizer, layer, head, position, position + 1)
+                (detail,) = analysis.detail(text, tokenizer, layer, head, position, position + 1)
                 found["memory"] = self._with_words(session, layer, position, detail)
-                peek = session.engine.peek(layer)
+                peek = session.model.peek(layer)
                 if peek is not None:
-                    found["memory"]["marks"] = {place: session.marks[place + peek] for place, _ in detail["pairs"]}
+                    found["memory"]["checksums"] = {pair: session.checksums[pair + peek] for pair, _ in detail["pairs"]}
         return found
 
     def _with_words(self, session: Session, layer: Layer, position: int, detail: dict[str, Any]) -> dict[str, Any]:
         """Add the words of pairs that are on another page than the position."""
-        peek, page = session.engine.peek(layer), position // PAGE_TOKENS
+        peek, page = session.model.peek(layer), position // PAGE_TOKENS
         if peek is None:
             return detail
-        places = {at for place, _ in detail["pairs"] for at in (place, place + peek)}
-        far = {place: session.word(place) for place in sorted(places) if place // PAGE_TOKENS != page}
-        return detail | {"far": far} if far else detail
+        positions = {at for pair, _ in detail["pairs"] for at in (pair, pair + peek)}
+        words = {at: session.word(at) for at in sorted(positions) if at // PAGE_TOKENS != page}
+        return detail | {"distant_words": words} if words else detail
 
     def _recorded_memories(self, session: Session, count: int, look: Look) -> list[tuple[Layer, int]]:
         """Return the memories of which a file has everything: all, or if that is too much one."""
-        engine = session.engine
-        memories = [(layer, head) for layer in engine.layers for head in range(engine.heads(layer))]
+        model = session.model
+        memories = [(layer, head) for layer in model.layers for head in range(model.heads(layer))]
         if count * len(memories) <= MAX_RECORDED:
             return memories
         return [session.memory(look.memory)] if look.memory else memories[:1]

@@ -1,23 +1,21 @@
-"""A model reads a text that keeps changing, and what its memories hold may be changed too.
+"""A model reads a text that keeps changing, and the pairs of its memories can be edited.
 
-    Engine     a model whose memories are watched: what they are asked is kept, and their pairs can be edited
-    Reading    a text as it was read, in stretches of GRID tokens: another text is read from the first stretch that
-               differs, and edits from the first that they reach
+    InstrumentedModel    a model whose retrievals are captured, and edited on the way
+    CachedText           a text that the model has read, in chunks of CHUNK_TOKENS: a changed text is read again from
+                         the first chunk that differs, and edits from the first chunk that they affect
 
-Of each stretch the state before it is kept. What only grows in a state, the stored pairs, is kept once and cut to the
-length that it had.
+The state before each chunk is kept. The parts of a state that only grow, the stored pairs, are kept once.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from memory_mosaics.apps.explorer.edits import Changes, Edit, Edited, Layer, by_head
 from memory_mosaics.errors import UserError
 from memory_mosaics.inspection import residual_norms, spread
 from memory_mosaics.language_model import LanguageModel
@@ -26,209 +24,268 @@ from memory_mosaics.scales import fold_for_inference
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.stores import Pairs, Retrieval
 
-GRID = 64  # tokens of a stretch: a letter typed at the end reads so many again, at most
-BEST = 8  # next tokens kept of every position
+CHUNK_TOKENS = 64  # at most so many are read again when a character is typed at the end
+TOP_TOKENS = 8  # next tokens kept for each position
+
+Kind = Literal["sequence", "channel"]
+Layer = tuple[int, str]  # a block and the kind of its mixer
+Memory = tuple[int, Kind, int]  # block, kind, head
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edit:
+    """Switch off a memory (no pair), remove a pair or a slot (no token), or rewrite a pair.
+
+    A rewritten pair has the value it would have if the text had continued with `token`; `text` is what was typed for
+    the token, or how it is displayed. `checksum` is that of the text to which a pair belongs.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    block: int
+    kind: Kind
+    head: int
+    pair: int | None = None
+    token: int | None = None
+    text: str | None = None
+    checksum: int | None = None
+
+    @property
+    def layer(self) -> Layer:
+        return self.block, self.kind
 
 
 @dataclass
-class Step:
-    """What was seen while a stretch of tokens was read."""
+class LayerEdits:
+    """The edits of one layer: heads switched off, and pairs by head and index."""
 
-    features: Float[Tensor, "T W"]  # what the output matrix reads
-    spreads: Float[Tensor, "T L"]  # what the norms divided by, those that the sum of all mixers goes through
+    off: list[int] = field(default_factory=list)
+    removed: list[tuple[int, int]] = field(default_factory=list)
+    rewritten: list[tuple[int, int, Tensor]] = field(default_factory=list)  # with their values
+
+
+def one_head_per_row(retrieval: Retrieval, edits: LayerEdits | None = None) -> Retrieval:
+    """Return a retrieval with every head of every memory as a row, so that each can have other pairs."""
+    queries, (keys, values, causal_offset, _, _), sharpness, _ = retrieval
+    memories, time, heads, _ = queries.shape
+    if edits and edits.rewritten:
+        values = values.clone()
+        for head, pair, value in edits.rewritten:
+            if pair < values.shape[1]:
+                values[0, pair, head] = value.to(values.dtype)
+    mask = None
+    if edits and edits.removed:
+        mask = torch.ones(memories, heads, keys.shape[1], dtype=torch.bool, device=keys.device)
+        for head, pair in edits.removed:
+            if pair < memories * keys.shape[1]:
+                mask[pair // keys.shape[1], head, pair % keys.shape[1]] = False
+        mask = mask.flatten(0, 1)
+    beta = torch.as_tensor(sharpness, device=queries.device).expand(memories, time, heads)
+    rows = [
+        x.transpose(1, 2).flatten(0, 1)[:, :, None] for x in (queries, keys, values)
+    ]  # (memories * H, T or N, 1, D)
+    beta = beta.transpose(1, 2).flatten(0, 1)[:, :, None]
+    return Retrieval(rows[0], Pairs(rows[1], rows[2], causal_offset, mask), beta)
+
+
+class EditedRetrieval:
+    """A retrieval with edits, in the place of a Retrieval."""
+
+    def __init__(self, retrieval: Retrieval, edits: LayerEdits):
+        self.retrieval, self.edits = retrieval, edits
+
+    def answer(self, dropout: float = 0.0) -> Float[Tensor, "B T H V"]:
+        answers = one_head_per_row(self.retrieval, self.edits).answer()
+        answers = answers[:, :, 0].unflatten(0, (len(self.retrieval.queries), -1)).transpose(1, 2).contiguous()
+        answers[:, :, self.edits.off] = 0
+        return answers
+
+
+class Capture(NamedTuple):
+    """What was captured while a chunk was read."""
+
+    features: Float[Tensor, "T W"]  # the input of the output matrix
+    spreads: Float[Tensor, "T L"]  # the divisors of the norms on the residual stream
     retrievals: dict[Layer, Retrieval]
 
 
-class Engine:
-    """A model to read with, one stretch at a time. Not for two threads at once."""
+class InstrumentedModel:
+    """A model that captures its retrievals. Not for two threads at once."""
 
     def __init__(self, model: LanguageModel):
         self.model: LanguageModel = fold_for_inference(model).eval()
         self.device = model.embedding.weight.device
-        self.average = self.model.output.detach().float().mean(dim=0)  # the output vector of the average token
+        self.mean_output = self.model.output.detach().float().mean(dim=0)  # the output vector of the average token
         self.layers: dict[Layer, Any] = {}
-        self.changes: dict[Layer, Changes] = {}
-        self.stopped = False  # by another thread
-        self._asked: dict[Layer, Retrieval] = {}
+        self.edits: dict[Layer, LayerEdits] = {}
+        self.stopped = False  # set by another thread
+        self._retrievals: dict[Layer, Retrieval] = {}
         self._spreads: list[Tensor] = []
         for number, block in enumerate(self.model.blocks):
             for kind in ("sequence", "channel"):
                 mixer = getattr(block, f"{kind}_mixer")
                 if hasattr(mixer, "prepare_retrieval"):
                     self.layers[number, kind] = mixer
-                    mixer.prepare_retrieval = self._watched((number, kind), mixer.prepare_retrieval)
+                    mixer.prepare_retrieval = self._captured((number, kind), mixer.prepare_retrieval)
         for norm in residual_norms(self.model):
             norm.register_forward_pre_hook(lambda norm, x: self._spreads.append(spread(norm, x[0][0])))
 
     def peek(self, layer: Layer) -> int | None:
-        """How far ahead the values of a layer look; None for pairs that are no part of the text."""
+        """Return how far ahead the values of a layer look; None for slots, which are not pairs of the text."""
         mixer = self.layers[layer]
         return None if isinstance(mixer, PersistentMemory) else getattr(getattr(mixer, "value", None), "peek", 0)
 
     def heads(self, layer: Layer) -> int:
-        """How many memories are side by side in a layer."""
+        """Return the number of memories in a layer."""
         mixer = self.layers[layer]
         return mixer.keys.shape[2] if isinstance(mixer, PersistentMemory) else mixer.key.heads
 
     def slots(self, layer: Layer) -> int | None:
-        """How many pairs a memory has that are no part of the text."""
+        """Return the number of slots of a persistent memory."""
         keys = self.layers[layer].keys if self.peek(layer) is None else None
         return None if keys is None else keys.shape[0] * keys.shape[1]
 
     def has(self, memory: tuple[int, str, int]) -> bool:
-        """Whether there is this head in this layer of this block."""
+        """Return whether the model has this memory."""
         block, kind, head = memory
         return (block, kind) in self.layers and 0 <= head < self.heads((block, kind))
 
-    def check(self) -> None:
-        """That there is a reason to go on."""
+    def check_running(self) -> None:
+        """Raise an error if the explorer has been stopped."""
         if self.stopped:
             raise UserError("the explorer has been stopped")
 
     @torch.no_grad()
-    def read(self, tokens: Sequence[int], state: Any, changes: dict[Layer, Changes]) -> tuple[Step, Any]:
-        self.check()
-        self.changes, self._asked, self._spreads = changes, {}, []
+    def read(self, tokens: Sequence[int], state: Any, edits: dict[Layer, LayerEdits]) -> tuple[Capture, Any]:
+        """Read tokens after a state, with edits; return what was captured, and the state after them."""
+        self.check_running()
+        self.edits, self._retrievals, self._spreads = edits, {}, []
         x = self.model.embedding(torch.tensor([tokens], device=self.device))
         features, state = self.model.features(x, state)
-        return Step(features[0].float(), torch.stack(self._spreads, dim=-1), self._asked), state
+        return Capture(features[0].float(), torch.stack(self._spreads, dim=-1), self._retrievals), state
 
-    def _watched(self, layer: Layer, ask: Any) -> Any:
-        def watched(x: Tensor, state: Any = None, mask: Any = None) -> Any:
-            retrieval, state = ask(x, state, mask)
-            self._asked[layer] = retrieval
-            changes = self.changes.get(layer)
-            return (retrieval if changes is None else Edited(retrieval, changes)), state
+    def _captured(self, layer: Layer, prepare_retrieval: Any) -> Any:
+        def captured(x: Tensor, state: Any = None, mask: Any = None) -> Any:
+            retrieval, state = prepare_retrieval(x, state, mask)
+            self._retrievals[layer] = retrieval
+            edits = self.edits.get(layer)
+            return (retrieval if edits is None else EditedRetrieval(retrieval, edits)), state
 
-        return watched
+        return captured
+
+
+class NextTokens(NamedTuple):
+    """The most probable next tokens at every time, their probabilities, and the log-sum-exp of all logits."""
+
+    tokens: Int[Tensor, "T top"]
+    probabilities: Float[Tensor, "T top"]
+    logsumexp: Float[Tensor, " T"]
 
 
 @dataclass
-class Stretch:
-    """Some tokens of a text, the state before them, and what was seen. The pairs of retrievals are with the Reading."""
+class Chunk:
+    """Some tokens of a text, the state before them without what grows, and what was captured without the pairs."""
 
     tokens: Sequence[int]
-    before: Any
+    state: Any
     features: Tensor
     spreads: Tensor
-    queries: dict[Layer, Tensor]
-    causal_offset: dict[Layer, int | None]
-    sharpness: dict[Layer, Any]
-    best: "Best | None" = None  # once asked for
+    queries: dict[Layer, tuple[Tensor, int | None, Any]]  # with causal offset and sharpness
+    next_tokens: NextTokens | None = None  # computed on request
 
 
-class Best(NamedTuple):
-    """The most probable next tokens of every time, their probabilities, and the log-sum-exp of all logits."""
+class CachedText:
+    """A text that a model has read, perhaps with edits."""
 
-    tokens: Int[Tensor, "T top"]
-    shares: Float[Tensor, "T top"]
-    total: Float[Tensor, " T"]
-
-
-class Reading:
-    """A text and a model that has read it, perhaps with edits."""
-
-    def __init__(self, engine: Engine):
-        self.engine = engine
+    def __init__(self, model: InstrumentedModel):
+        self.model = model
         self.tokens: list[int] = []
         self.edits: tuple[Edit, ...] = ()
-        self.changes: dict[Layer, Changes] = {}
-        self.stretches: list[Stretch] = []
+        self.layer_edits: dict[Layer, LayerEdits] = {}
+        self.chunks: list[Chunk] = []
         self.pairs: dict[Layer, Pairs] = {}
-        self.read_again = 0  # tokens, the last time
+        self.recomputed = 0  # tokens of the last update
         self._state: Any = None
 
-    def read(self, tokens: Sequence[int], edits: Sequence[Edit] = (), plain: "Reading | None" = None) -> None:
-        """Be at this text with these edits. `plain` has read the same text without any."""
+    def update(self, tokens: Sequence[int], edits: Sequence[Edit] = (), plain: "CachedText | None" = None) -> None:
+        """Change to this text with these edits. `plain` is the same text without edits."""
         tokens, edits = list(tokens), tuple(edits)
         if (tokens, edits) == (self.tokens, self.edits):
-            self.read_again = 0
+            self.recomputed = 0
             return
-        same = common(self.tokens, tokens)
+        same = common_prefix(self.tokens, tokens)
         for edit in set(edits) ^ set(self.edits):
-            in_text = edit.place is not None and self.engine.peek(edit.layer) is not None
-            same = min(same, edit.place if in_text and edit.place is not None else 0)
-        self.changes = self._prepare(edits, plain)
+            same = 0 if edit.pair is None or self.model.peek(edit.layer) is None else min(same, edit.pair)
+        self.layer_edits = self._group_edits(edits, plain)
         self.tokens, self.edits = tokens, edits
-        first = min(same // GRID, len(self.stretches))
-        if first < len(self.stretches):
-            self._state = _whole(self.stretches[first].before, self._state)
-        del self.stretches[first:]
-        self.read_again = len(tokens) - first * GRID
-        with one_thread():
-            for start in range(first * GRID, len(tokens), GRID):
-                self._read_on(tokens[start : start + GRID])
+        first = min(same // CHUNK_TOKENS, len(self.chunks))
+        if first < len(self.chunks):
+            self._state = _restore(self.chunks[first].state, self._state)
+        del self.chunks[first:]
+        self.recomputed = len(tokens) - first * CHUNK_TOKENS
+        with single_thread():
+            for start in range(first * CHUNK_TOKENS, len(tokens), CHUNK_TOKENS):
+                self._read_chunk(tokens[start : start + CHUNK_TOKENS])
 
-    def _read_on(self, tokens: Sequence[int]) -> None:
+    def _read_chunk(self, tokens: Sequence[int]) -> None:
         before = self._state
-        step, self._state = self.engine.read(tokens, before, self.changes)
-        asked = step.retrievals
-        self.stretches.append(
-            Stretch(
-                tokens,
-                before and _thin(before, self._state),
-                step.features,
-                step.spreads,
-                {layer: retrieval.queries for layer, retrieval in asked.items()},
-                {layer: retrieval.pairs.causal_offset for layer, retrieval in asked.items()},
-                {layer: retrieval.sharpness for layer, retrieval in asked.items()},
-            )
-        )
-        self.pairs = {layer: retrieval.pairs for layer, retrieval in asked.items()}
+        (features, spreads, retrievals), self._state = self.model.read(tokens, before, self.layer_edits)
+        queries = {layer: (r.queries, r.pairs.causal_offset, r.sharpness) for layer, r in retrievals.items()}
+        self.chunks.append(Chunk(tokens, before and _without_growth(before, self._state), features, spreads, queries))
+        self.pairs = {layer: retrieval.pairs for layer, retrieval in retrievals.items()}
 
-    def retrieval(self, layer: Layer, stretch: int, times: slice) -> Retrieval:
-        """What a layer was asked at some times of a stretch, each head a row, with the edits made."""
-        self.engine.check()
-        seen = self.stretches[stretch]
-        causal_offset = seen.causal_offset[layer]
-        pairs = self.pairs[layer]._replace(
-            causal_offset=None if causal_offset is None else causal_offset + (times.start or 0)
-        )
-        retrieval = Retrieval(seen.queries[layer][:, times], pairs, seen.sharpness[layer])
-        return by_head(retrieval, self.changes.get(layer))
+    def retrieval(self, layer: Layer, chunk: int, times: slice) -> Retrieval:
+        """Return the retrieval of a layer at some times of a chunk, one head per row, with the edits."""
+        self.model.check_running()
+        queries, offset, sharpness = self.chunks[chunk].queries[layer]
+        offset = None if offset is None else offset + (times.start or 0)
+        if isinstance(sharpness, Tensor) and sharpness.ndim > 1:
+            sharpness = sharpness[..., times, :]
+        retrieval = Retrieval(queries[:, times], self.pairs[layer]._replace(causal_offset=offset), sharpness)
+        return one_head_per_row(retrieval, self.layer_edits.get(layer))
 
     @torch.no_grad()
-    def best(self, stretches: Sequence[int]) -> list[Best]:
-        """What comes next after every time of some stretches. Those not asked for before go through one product."""
-        chosen = [self.stretches[number] for number in stretches]
-        new = [stretch for stretch in chosen if stretch.best is None]
-        if new:
-            features = torch.cat([stretch.features for stretch in new])
-            logits = self.engine.model.logits(features.to(self.engine.model.output.dtype)).float()
+    def next_tokens(self, chunks: Sequence[int]) -> list[NextTokens]:
+        """Return the most probable tokens after every time of some chunks, computed in one product where missing."""
+        chosen = [self.chunks[number] for number in chunks]
+        missing = [chunk for chunk in chosen if chunk.next_tokens is None]
+        if missing:
+            features = torch.cat([chunk.features for chunk in missing])
+            logits = self.model.model.logits(features.to(self.model.model.output.dtype)).float()
             total = logits.logsumexp(dim=-1)
-            top = logits.topk(min(BEST, logits.shape[-1]), dim=-1)
+            top = logits.topk(min(TOP_TOKENS, logits.shape[-1]), dim=-1)
             parts = (top.indices, (top.values - total[:, None]).exp(), total)
-            sizes = [len(stretch.tokens) for stretch in new]
-            for stretch, best in zip(new, zip(*(part.split(sizes) for part in parts), strict=True), strict=True):
-                stretch.best = Best(*best)
-        return [stretch.best for stretch in chosen if stretch.best is not None]
+            sizes = [len(chunk.tokens) for chunk in missing]
+            for chunk, part in zip(missing, zip(*(part.split(sizes) for part in parts), strict=True), strict=True):
+                chunk.next_tokens = NextTokens(*part)
+        return [chunk.next_tokens for chunk in chosen if chunk.next_tokens is not None]
 
-    def value_as_if(self, layer: Layer, place: int, token: int) -> Float[Tensor, "H V"]:
-        """The values of a pair if the text had gone on with `token`."""
-        at = place + (self.engine.peek(layer) or 0)
-        first = at // GRID
-        state = _whole(self.stretches[first].before, self._state)
-        step, _ = self.engine.read([*self.tokens[first * GRID : at], token], state, {})
-        return step.retrievals[layer].pairs.values[0, place]
+    def value_with_token(self, layer: Layer, pair: int, token: int) -> Float[Tensor, "H V"]:
+        """Return the values that a pair would have if the text had continued with `token`."""
+        at = pair + (self.model.peek(layer) or 0)
+        first = at // CHUNK_TOKENS
+        state = _restore(self.chunks[first].state, self._state)
+        capture, _ = self.model.read([*self.tokens[first * CHUNK_TOKENS : at], token], state, {})
+        return capture.retrievals[layer].pairs.values[0, pair]
 
-    def _prepare(self, edits: Sequence[Edit], plain: "Reading | None") -> dict[Layer, Changes]:
-        changes: dict[Layer, Changes] = {}
+    def _group_edits(self, edits: Sequence[Edit], plain: "CachedText | None") -> dict[Layer, LayerEdits]:
+        layers: dict[Layer, LayerEdits] = {}
         for edit in edits:
-            of = changes.setdefault(edit.layer, Changes())
-            if edit.place is None:
-                of.off.append(edit.head)
+            of_layer = layers.setdefault(edit.layer, LayerEdits())
+            if edit.pair is None:
+                of_layer.off.append(edit.head)
             elif edit.token is None:
-                of.removed.append((edit.head, edit.place))
+                of_layer.removed.append((edit.head, edit.pair))
             elif plain is not None:
-                value = plain.value_as_if(edit.layer, edit.place, edit.token)[edit.head]
-                of.written.append((edit.head, edit.place, value))
-        return changes
+                value = plain.value_with_token(edit.layer, edit.pair, edit.token)[edit.head]
+                of_layer.rewritten.append((edit.head, edit.pair, value))
+        return layers
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """For many small products: threads that wait for each other at every one of them take longer than one alone, and on
-    a busy machine ten times as long.
+def single_thread() -> Iterator[None]:
+    """Run many small products in one thread: synchronizing threads after each takes longer, on a busy machine ten
+    times as long.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -238,22 +295,22 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two texts begin with alike."""
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the number of tokens that two texts have in common at their beginning."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
-def _thin(old: Any, new: Any) -> Any:
-    """A state with what has grown since replaced by the length that it had."""
+def _without_growth(old: Any, new: Any) -> Any:
+    """Replace the tensors of a state that have grown since by the length they had."""
     if isinstance(old, Tensor):
         return old if old.shape == new.shape else old.shape[1]
-    return tuple(_thin(*pair) for pair in zip(old, new, strict=True))
+    return tuple(_without_growth(*pair) for pair in zip(old, new, strict=True))
 
 
-def _whole(thin: Any, newest: Any) -> Any:
-    """Back from `_thin`, with the newest state there is."""
-    if thin is None or isinstance(thin, Tensor):
-        return thin
-    if isinstance(thin, int):
-        return newest[:, :thin]
-    return tuple(_whole(*pair) for pair in zip(thin, newest, strict=True))
+def _restore(state: Any, newest: Any) -> Any:
+    """Undo `_without_growth`, with the newest state."""
+    if state is None or isinstance(state, Tensor):
+        return state
+    if isinstance(state, int):
+        return newest[:, :state]
+    return tuple(_restore(*pair) for pair in zip(state, newest, strict=True))

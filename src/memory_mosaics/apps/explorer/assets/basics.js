@@ -43,7 +43,7 @@ const quoted = (token) => visible(token).replace(/^ /, "␣");
 const word = (token) => h("span", { class: "word" }, quoted(token));
 const capital = (text) => text.replace(/^./, (letter) => letter.toUpperCase());
 const several = (count, name) => `${count.toLocaleString("en")} ${name}${count === 1 ? "" : "s"}`;
-const letters = (text) => [...text].length;
+const countCharacters = (text) => [...text].length;
 const joined = (memory) => memory.join(".");
 
 function number(value, digits = 3) {
@@ -64,7 +64,7 @@ function signed(value) {
 
 const percent = (share) => (share >= 0.0995 ? (100 * share).toFixed(0) : (100 * share).toFixed(1)) + " %";
 
-// Where so many letters of a text end once it has been changed; null if the change is there.
+// Where so many characters of a text end once it has been changed; null if the change is there.
 function shifted(before, after, count) {
   const [old, now] = [[...before], [...after]];
   let same = 0;
@@ -77,9 +77,9 @@ function shifted(before, after, count) {
 
 const message = {
   say(text, action = null) {
-    const place = at("message");
-    place.replaceChildren(text, ...(action ? [" ", action] : []));
-    place.hidden = false;
+    const element = at("message");
+    element.replaceChildren(text, ...(action ? [" ", action] : []));
+    element.hidden = false;
   },
   clear() { at("message").hidden = true; },
 };

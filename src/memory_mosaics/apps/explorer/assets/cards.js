@@ -12,7 +12,7 @@ class Heading {
     const choice = h("select", {
       "aria-label": "Model",
       onchange: (event) => {
-        if (!pane.follow) pane.wish = { token: pane.letters() }; // the same place, whatever the tokens
+        if (!pane.follow) pane.wish = { token: pane.characters() }; // the same characters, whatever the tokens
         pane.use(Number(event.target.value));
         pane.read();
       },
@@ -40,7 +40,7 @@ class PredictionCard {
   }
 
   fill() {
-    const { data, position, held } = this.pane;
+    const { data, position, pinned } = this.pane;
     const i = position - data.first;
     const before = data.best?.[i], after = data.edited?.best[i];
     this.element.hidden = !before;
@@ -53,7 +53,7 @@ class PredictionCard {
     const told = next && loss !== null ? h("p", { class: "hint" }, "Then comes ", word(next[0]),
       `, loss ${loss.toFixed(2)}` + (changed === null ? "" : ` → ${changed.toFixed(2)}`) + ".") : null;
     refill(this.element,
-      h("h2", {}, "After ", word(this.pane.word(position)), " it expects", held ? h("small", {}, "held") : null),
+      h("h2", {}, "After ", word(this.pane.word(position)), " it expects", pinned ? h("small", {}, "pinned") : null),
       h("ol", { class: "guesses" }, ...rows.map((row) => this.#row(row, before, Boolean(after), next?.[1]))),
       told);
   }
@@ -92,11 +92,11 @@ class DetailCard {
   }
 
   #invitation() {
-    const held = RECORD && Object.keys(RECORD.panes[this.pane.index]?.memories ?? {});
-    const [block, kind, head] = held?.length === 1 ? held[0].split(".") : [];
+    const saved = RECORD && Object.keys(RECORD.panes[this.pane.index]?.memories ?? {});
+    const [block, kind, head] = saved?.length === 1 ? saved[0].split(".") : [];
     const one = `${kind === "channel" ? "persistent memory" : "memory"} ${head} of block ${block}`;
     const choose = head === undefined ? "Choose a memory to see what it retrieves."
-      : `Of this long text the file holds the pairs of one memory: ${one}.`;
+      : `Of this long text the file has the pairs of one memory: ${one}.`;
     return `Hover a token to see what was expected there. ${choose}`;
   }
 
@@ -119,52 +119,52 @@ class DetailCard {
 
   #body(seen) {
     const { peek } = this.pane, off = this.pane.off() >= 0;
-    const largest = Math.max(0.2, ...seen.says.map((one) => Math.abs(one[1])));
-    const says = seen.says.map(([token, logit]) => h("li", {}, word(token),
-      h("span", { class: "bars" }, bar(" says" + (logit < 0 ? " negative" : ""), Math.abs(logit) / largest)),
+    const largest = Math.max(0.2, ...seen.promoted.map((one) => Math.abs(one[1])));
+    const promoted = seen.promoted.map(([token, logit]) => h("li", {}, word(token),
+      h("span", { class: "bars" }, bar(" promoted" + (logit < 0 ? " negative" : ""), Math.abs(logit) / largest)),
       h("span", { class: "share" }, signed(logit))));
-    const pairs = seen.pairs.slice(0, 8).map(([place, weight]) => this.#pair(place, weight));
+    const pairs = seen.pairs.slice(0, 8).map(([pair, weight]) => this.#pair(pair, weight));
     const title = (peek === null ? "Slots" : "Pairs") + " retrieved" + (peek ? ": key → what came next" : "");
     return h("div", { class: "beside" },
       h("div", {}, h("h3", {}, title), pairs.length ? h("ul", { class: "pairs" }, ...pairs)
         : h("p", { class: "hint" }, "Nothing is stored yet: the answer is zero.")),
-      h("div", {}, h("h3", {}, off ? "Switched off, it says nothing" : "Its answer says"),
-        h("ul", { class: "says" }, ...(off ? [] : says))));
+      h("div", {}, h("h3", {}, off ? "Switched off: it adds nothing" : "Tokens it makes more probable"),
+        h("ul", { class: "promoted" }, ...(off ? [] : promoted))));
   }
 
-  #pair(place, weight) {
+  #pair(pair, weight) {
     const { pane } = this, named = pane.peek === null;
-    const words = named ? [`slot ${place}`] : pane.words(place);
+    const words = named ? [`slot ${pair}`] : pane.words(pair);
     const chosen = joined(pane.memory);
     const rewritten = pane.edits.find((edit) => (
-      edit.place === place && edit.text && joined([edit.block, edit.kind, edit.head]) === chosen));
+      edit.pair === pair && edit.text && joined([edit.block, edit.kind, edit.head]) === chosen));
     const name = named ? words[0] : words.map(quoted).join(" → ");
     const shown = words.map((text) => (named ? h("span", {}, text) : word(text)));
     if (rewritten) shown[shown.length - 1] = h("ins", {}, word(rewritten.text));
     const what = shown.flatMap((one, i) => (i ? [" → ", one] : [one]));
     const row = h("li", {
-      "data-place": place,
-      onpointerenter: () => pane.text.point(place, true), onpointerleave: () => pane.text.point(place, false),
+      "data-pair": pair,
+      onpointerenter: () => pane.text.point(pair, true), onpointerleave: () => pane.text.point(pair, false),
     }, h("span", { class: "share" }, percent(weight)), h("span", { class: "bars" }, bar(" weight", weight)),
-      h("span", { class: "what" }, ...(pane.writing?.place === place ? [this.#form(words.at(-1))] : what)));
+      h("span", { class: "what" }, ...(pane.writing?.pair === pair ? [this.#form(words.at(-1))] : what)));
     if (RECORD) return row;
     const write = h("button", {
-      class: "small", "aria-label": `Write ${name} anew`, title: "Write it anew, as if another token had come",
-      "data-key": `write-${place}`, onclick: () => this.#write(place),
+      class: "small", "aria-label": `Rewrite ${name}`, title: "Rewrite it, as if another token had followed",
+      "data-key": `write-${pair}`, onclick: () => this.#write(pair),
     }, "✎");
     const remove = h("button", {
-      class: "small", "aria-label": `Remove ${name}`, title: "Remove it", "data-key": `remove-${place}`,
-      onclick: () => pane.edit(pane.change(place)),
+      class: "small", "aria-label": `Remove ${name}`, title: "Remove it", "data-key": `remove-${pair}`,
+      onclick: () => pane.edit(pane.change(pair)),
     }, "✕");
     row.append(h("span", { class: "does" }, named ? null : write, remove));
     return row;
   }
 
-  // Open the form in the row of a pair. The token is held meanwhile: a mouse that crosses the text moves nothing.
-  #write(place) {
+  // Open the form in the row of a pair. The token is pinned meanwhile: a mouse that crosses the text moves nothing.
+  #write(pair) {
     const { pane } = this;
-    pane.writing = { place, text: "", held: pane.writing?.held ?? pane.held };
-    pane.grip(true);
+    pane.writing = { pair, text: "", pinned: pane.writing?.pinned ?? pane.pinned };
+    pane.setPinned(true);
     pane.show();
     this.element.querySelector(".rewrite input").focus();
   }
@@ -187,17 +187,17 @@ class DetailCard {
       onsubmit: (event) => {
         event.preventDefault();
         if (!input.value) return;
-        const change = this.pane.change(writing.place, input.value);
+        const change = this.pane.change(writing.pair, input.value);
         this.#close(writing);
         this.pane.edit(change);
       },
     }, input, h("button", {}, "write"));
   }
 
-  #close({ place }) {
-    this.pane.layDown();
+  #close({ pair }) {
+    this.pane.stopWriting();
     this.pane.show();
-    this.element.querySelector(`[data-key="write-${place}"]`)?.focus();
+    this.element.querySelector(`[data-key="write-${pair}"]`)?.focus();
   }
 }
 
@@ -219,14 +219,14 @@ class EditsCard {
   }
 
   #chip(edit, index) {
-    const { block, kind, head, place, words, text } = edit;
+    const { block, kind, head, pair, words, text } = edit;
     const name = `block ${block}${kind === "channel" ? " persistent" : ""} head ${head}`;
-    const pair = words?.map(quoted).join(" → ") ?? `slot ${place}`;
-    const what = place === null ? "off" : text ? `${pair} says ${quoted(text)}` : `${pair} removed`;
+    const label = words?.map(quoted).join(" → ") ?? `slot ${pair}`;
+    const what = pair === null ? "off" : text ? `${label} rewritten as ${quoted(text)}` : `${label} removed`;
     const undo = RECORD ? null : h("button", {
       class: "small", "aria-label": `Undo ${name}: ${what}`, "data-key": `undo-${index}`,
       onclick: () => this.pane.undo(index),
     }, "✕");
-    return h("li", {}, h("span", {}, `${name}: `, place === null ? what : h("span", { class: "word" }, what)), undo);
+    return h("li", {}, h("span", {}, `${name}: `, pair === null ? what : h("span", { class: "word" }, what)), undo);
   }
 }

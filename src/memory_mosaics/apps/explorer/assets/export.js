@@ -11,13 +11,13 @@ function download(blob, name) {
 async function saveHtml(app) {
   const moons = app.view === "moons";
   const panes = moons ? [] : app.shownPanes().map((pane) => ({
-    ...pane.about(pane.taken), page: pane.data.page, held: pane.held, measure: pane.mosaic.measure,
+    ...pane.request(pane.taken), page: pane.data.page, pinned: pane.pinned, measure: pane.mosaic.measure,
     look: { position: pane.position, memory: pane.memory, target: pane.target },
   }));
-  const sky = moons ? { periods: app.moons.periods, seed: app.moons.seed } : null;
+  const periods = moons ? { periods: app.moons.periods, seed: app.moons.seed } : null;
   const { view, theme, guessing } = app;
   const start = { view, theme, guessing, time: Math.floor(app.moons.time) };
-  const answer = await ask("/api/export", { panes, sky, start });
+  const answer = await ask("/api/export", { panes, moons: periods, start });
   download(await answer.blob(), `memory-mosaic-${view}.html`);
 }
 
@@ -39,14 +39,14 @@ function copied(shown) {
   return copy;
 }
 
-// Characters that XML cannot hold, among them halves of letters, as they are shown in the text.
+// Characters that XML cannot contain, among them lone surrogates, as they are shown in the text.
 const written = (xml) => xml.replace(/[^\t\n\r -\ud7ff\ue000-\ufffd\u{10000}-\u{10ffff}]/gu, (letter) => {
   const code = letter.codePointAt(0);
   return code < 32 ? visible(letter) : "\ufffd";
 });
 
 async function savePng(app) {
-  const shown = app.view === "moons" ? at("sky") : at("reading");
+  const shown = app.view === "moons" ? at("moons") : at("reading");
   const { width, height } = shown.getBoundingClientRect();
   const margin = 24, [wide, high] = [Math.ceil(width) + 2 * margin, Math.ceil(height) + 2 * margin];
   const page = h("div", { class: "picture", "data-view": app.view, xmlns: "http://www.w3.org/1999/xhtml" },

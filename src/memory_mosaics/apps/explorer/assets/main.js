@@ -18,7 +18,7 @@ class App {
         pane.element.addEventListener(touch, () => { this.current = pane; });
       }
     }
-    this.moons = new Moons(this, at("sky"));
+    this.moons = new Moons(this, at("moons"));
     this.#tabs();
     this.#theme();
     this.#keys();
@@ -36,7 +36,7 @@ class App {
     this.view = view;
     document.body.dataset.view = view;
     at("reading").hidden = view === "moons";
-    at("sky").hidden = view !== "moons";
+    at("moons").hidden = view !== "moons";
     for (const tab of document.querySelectorAll("[role=tab]")) {
       tab.setAttribute("aria-selected", String(tab.dataset.view === view));
       tab.tabIndex = tab.dataset.view === view ? 0 : -1;
@@ -49,9 +49,9 @@ class App {
   // The second pane begins where the first one is.
   #join() {
     const [first, second] = this.panes;
-    second.grip(first.held);
+    second.setPinned(first.pinned);
     second.follow = first.follow;
-    if (first.data.count) second.wish = { token: first.letters() };
+    if (first.data.count) second.wish = { token: first.characters() };
     second.read();
   }
 
@@ -66,7 +66,7 @@ class App {
   }
 
   typed() {
-    const { characters } = DATA.limits, text = this.box.value, count = letters(text);
+    const { characters } = DATA.limits, text = this.box.value, count = countCharacters(text);
     if (count > characters) {
       for (const pane of this.shownPanes()) pane.element.classList.add("stale");
       message.say(`The text has ${several(count, "character")}; at most ${characters.toLocaleString("en")} are read. `
@@ -75,7 +75,7 @@ class App {
     }
     message.clear();
     this.text = text;
-    const caret = letters(text.slice(0, this.box.selectionStart));
+    const caret = countCharacters(text.slice(0, this.box.selectionStart));
     for (const pane of this.shownPanes()) pane.typed(caret);
   }
 
@@ -100,16 +100,16 @@ class App {
   }
 
   // What became of the edits.
-  tell({ undone, refused }) {
-    const [were, they] = undone > 1 ? ["were", "they were"] : ["was", "it was"];
-    const told = `${several(undone, "edit")} ${were} undone: the text that ${they} about has changed.`;
-    if (undone || refused.length) message.say([...refused, undone ? told : ""].join(" ").trim());
+  report({ dropped, errors }) {
+    const were = dropped > 1 ? "were" : "was";
+    const told = `${several(dropped, "edit")} ${were} dropped: the text of the pair has changed.`;
+    if (dropped || errors.length) message.say([...errors, dropped ? told : ""].join(" ").trim());
   }
 
   took(pane, milliseconds) {
     if (RECORD) return;
-    const { again, count } = pane.data;
-    const read = again ? ` · ${again} of ${several(count, "token")} read again` : "";
+    const { recomputed, count } = pane.data;
+    const read = recomputed ? ` · ${recomputed} of ${several(count, "token")} read again` : "";
     at("status").textContent = count ? `${milliseconds.toFixed(0)} ms${read}` : "";
     at("status").dataset.milliseconds = milliseconds.toFixed(1);
   }
@@ -118,8 +118,8 @@ class App {
 
   moved(pane) {
     for (const other of this.#beside(pane)) {
-      other.grip(pane.held);
-      other.goToLetters(pane.letters());
+      other.setPinned(pane.pinned);
+      other.goToCharacter(pane.characters());
     }
   }
 
@@ -231,9 +231,9 @@ class App {
     panes.forEach((saved, i) => {
       const pane = this.panes[i];
       Object.assign(pane, { memory: saved.memory, target: saved.target, taken: this.text });
-      pane.mosaic.measure = saved.measure ?? "adds";
+      pane.mosaic.measure = saved.measure ?? "contribution";
       pane.mosaic.build();
-      pane.grip(Boolean(saved.held));
+      pane.setPinned(Boolean(saved.pinned));
     });
     this.show(start.view);
     this.guess(Boolean(start.guessing));

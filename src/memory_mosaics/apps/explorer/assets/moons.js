@@ -7,9 +7,9 @@ const STORY = "Two astronomers watch three moons whose periods they do not know.
   + "moon, and is right once the slowest has returned.";
 
 class Moons {
-  constructor(app, place) {
+  constructor(app, element) {
     this.app = app;
-    this.periods = [...(RECORD?.sky ?? DATA.sky).periods];
+    this.periods = [...(RECORD?.moons ?? DATA.moons).periods];
     this.seed = 0;
     this.time = 0;
     this.playing = false;
@@ -20,7 +20,7 @@ class Moons {
     const sky = { viewBox: "-120 -120 240 240", class: "orbits", role: "img" };
     this.skies = each((name) => s("svg", { ...sky, "aria-label": name }));
     this.errors = each(() => h("span", { class: "error" }));
-    place.append(
+    element.append(
       h("div", { class: "intro" }, h("h2", {}, "Three moons"), h("p", {}, STORY)),
       this.#controls(),
       h("div", { class: "skies" }, ...Object.entries(ASTRONOMERS).map(([heads, name]) => (
@@ -32,7 +32,7 @@ class Moons {
   #controls() {
     this.play = h("button", { class: "primary", onclick: () => this.#play(!this.playing) }, "Play");
     this.scrub = h("input", {
-      type: "range", min: 0, max: DATA.sky.watched - 1, value: 0, "aria-label": "Observations",
+      type: "range", min: 0, max: DATA.moons.watched - 1, value: 0, "aria-label": "Observations",
       oninput: (event) => {
         this.#play(false);
         this.time = Number(event.target.value);
@@ -53,7 +53,7 @@ class Moons {
   #slider(period, i) {
     const shown = h("output", {}, String(period));
     const slider = h("input", {
-      type: "range", min: DATA.sky.shortest, max: DATA.sky.longest, value: period,
+      type: "range", min: DATA.moons.shortest, max: DATA.moons.longest, value: period,
       "aria-label": `Period of moon ${i + 1}`, disabled: Boolean(RECORD),
       oninput: (event) => {
         this.periods[i] = Number(event.target.value);
@@ -69,7 +69,7 @@ class Moons {
 
   async #load() {
     try {
-      this.data = RECORD ? RECORD.sky : await asked("/api/moons", { periods: this.periods, seed: this.seed });
+      this.data = RECORD ? RECORD.moons : await asked("/api/moons", { periods: this.periods, seed: this.seed });
       this.app.fine(this);
     } catch (error) {
       this.app.failed(error, this);
@@ -111,7 +111,7 @@ class Moons {
   draw() {
     if (!this.data) return;
     const time = Math.floor(this.time), { truth, astronomers } = this.data;
-    const later = truth[time + DATA.sky.ahead];
+    const later = truth[time + DATA.moons.ahead];
     for (const [heads, sky] of Object.entries(this.skies)) {
       const found = astronomers[heads];
       const moons = RADII.flatMap((radius, i) => this.#moon(radius, i, truth[time], later, found.expected[time]));
@@ -145,7 +145,7 @@ class ErrorChart {
     const legend = h("span", { class: "legend" },
       h("span", { class: "key one" }, "one memory"), h("span", { class: "key three" }, "three memories"));
     this.figure = h("figure", { class: "card" },
-      h("figcaption", {}, h("strong", {}, `Error of the next ${DATA.sky.ahead} expectations`), legend),
+      h("figcaption", {}, h("strong", {}, `Error of the next ${DATA.moons.ahead} expectations`), legend),
       this.element, this.facts);
     new ResizeObserver(() => {
       if (!moons.data || !this.element.clientWidth) return;
@@ -155,11 +155,11 @@ class ErrorChart {
   }
 
   get #width() { return (this.element.clientWidth || 900) - 24; }
-  #x(time) { return 36 + (time / (DATA.sky.watched - 1)) * (this.#width - 36); }
+  #x(time) { return 36 + (time / (DATA.moons.watched - 1)) * (this.#width - 36); }
   #y(error) { return 214 - Math.min(1.4, error) / 1.4 * 190; }
 
   frame() {
-    const { watched, ahead } = DATA.sky, { slowest, together } = this.moons.data;
+    const { watched, ahead } = DATA.moons, { slowest, together } = this.moons.data;
     const parts = [0, 0.5, 1].flatMap((error) => [
       s("line", { x1: 36, x2: this.#width, y1: this.#y(error), y2: this.#y(error), class: "rule" }),
       s("text", { x: 28, y: this.#y(error) + 4, class: "end" }, String(error)),
@@ -179,7 +179,7 @@ class ErrorChart {
 
   // A line with its name beside it: to the left where there is no room to the right.
   #mark(time, text, y) {
-    if (time >= DATA.sky.watched) return;
+    if (time >= DATA.moons.watched) return;
     const x = this.#x(time), left = x + 110 > this.#width;
     this.element.append(
       s("line", { x1: x, x2: x, y1: y + 4, y2: 214, class: "mark" }),

@@ -1,22 +1,22 @@
 // All memories of a model: a tile each, blocks from top to bottom, heads from left to right.
 
 const MEASURES = {
-  adds: ["Contribution", "what it adds to the logit of the expected token"],
+  contribution: ["Contribution", "what it adds to the logit of the expected token"],
   effective: ["Pairs", "how many stored pairs count in its answer here"],
   lambda: ["λ", "how slowly its key forgets what came before"],
   beta: ["β", "how sharply it tells keys apart"],
 };
-const HERE = ["adds", "effective"]; // those that change from token to token
+const HERE = ["contribution", "effective"]; // those that change from token to token
 
 class MosaicView {
   constructor(pane) {
     this.pane = pane;
-    this.measure = "adds";
+    this.measure = "contribution";
     this.title = h("h2");
     this.chooser = h("div", { class: "segments", role: "radiogroup", "aria-label": "Measure" });
-    this.says = h("p", { class: "hint" });
+    this.caption = h("p", { class: "hint" });
     this.grids = h("div", { class: "mosaic" });
-    this.element = h("section", { class: "card mosaics" }, this.title, this.chooser, this.grids, this.says);
+    this.element = h("section", { class: "card mosaics" }, this.title, this.chooser, this.grids, this.caption);
     this.grids.addEventListener("click", (event) => {
       const tile = event.target.closest(".tile");
       if (tile) this.pane.choose(JSON.parse(tile.dataset.memory));
@@ -39,7 +39,7 @@ class MosaicView {
   #choices(layers) {
     const measures = Object.keys(MEASURES);
     const there = measures.filter((name) => HERE.includes(name) || layers.some((layer) => layer[name]));
-    if (!there.includes(this.measure)) this.measure = "adds";
+    if (!there.includes(this.measure)) this.measure = "contribution";
     this.chooser.replaceChildren(...there.map((name) => h("button", {
       role: "radio", "aria-checked": String(name === this.measure), tabindex: name === this.measure ? 0 : -1,
       title: MEASURES[name][1], "data-measure": name,
@@ -61,7 +61,7 @@ class MosaicView {
         const memory = [layer.block, layer.kind, head];
         return h("button", {
           class: "tile", role: "gridcell", tabindex: "-1", "data-memory": JSON.stringify(memory),
-          disabled: !this.pane.source.holds(memory),
+          disabled: !this.pane.source.has(memory),
         }, h("span"));
       })));
     const label = `${layers[0].name}, blocks by heads`;
@@ -72,8 +72,8 @@ class MosaicView {
     const { memory } = this.pane;
     const values = this.#values();
     const sizes = [...values.values()].filter((value) => value !== null).map((value) => this.#size(value));
-    const least = this.measure === "adds" ? 0 : Math.min(...sizes);
-    const most = Math.max(...sizes, this.measure === "adds" ? 0.3 : -Infinity);
+    const least = this.measure === "contribution" ? 0 : Math.min(...sizes);
+    const most = Math.max(...sizes, this.measure === "contribution" ? 0.3 : -Infinity);
     const chosen = memory && joined(memory);
     const tiles = [...this.grids.querySelectorAll(".tile")];
     for (const tile of tiles) {
@@ -90,7 +90,7 @@ class MosaicView {
     }
     const target = this.pane.found?.target;
     const [, what] = MEASURES[this.measure];
-    this.says.replaceChildren(...(this.measure === "adds" && target
+    this.caption.replaceChildren(...(this.measure === "contribution" && target
       ? ["What each memory adds to the logit of ", word(target[0]), ", above the average token."]
       : [capital(what) + "."]));
   }
@@ -111,32 +111,32 @@ class MosaicView {
 
   #tile(tile, value, strength) {
     const [block, kind, head] = JSON.parse(tile.dataset.memory);
-    const adds = this.measure === "adds";
+    const contribution = this.measure === "contribution";
     const edits = this.pane.edits.filter((edit) => edit.block === block && edit.kind === kind && edit.head === head);
-    const off = edits.some((edit) => edit.place === null);
+    const off = edits.some((edit) => edit.pair === null);
     tile.style.setProperty("--strength", (0.05 + 0.85 * Math.max(0, Math.min(1, strength))).toFixed(3));
-    tile.classList.toggle("negative", adds && value < 0);
+    tile.classList.toggle("negative", contribution && value < 0);
     tile.classList.toggle("off", off);
-    tile.classList.toggle("edited", edits.some((edit) => edit.place !== null));
+    tile.classList.toggle("edited", edits.some((edit) => edit.pair !== null));
     tile.classList.toggle("strong", strength > 0.62);
     const name = kind === "channel" ? "persistent memory" : "memory";
     const label = `block ${block}, ${name} ${head}${off ? ", off" : ""}: ${MEASURES[this.measure][0]} ${number(value)}`;
     tile.setAttribute("aria-label", label);
     tile.title = tile.disabled ? `${label}; its pairs are not in this file` : label;
-    tile.firstChild.textContent = value === null ? "" : adds ? signed(value) : number(value, 2);
+    tile.firstChild.textContent = value === null ? "" : contribution ? signed(value) : number(value, 2);
     tile.firstChild.dataset.short = value === null ? "" : this.#short(value);
   }
 
   // Where there is little room. The colour is the sign.
   #short(value) {
     const size = Math.abs(value);
-    if (this.measure === "adds" && size < 0.05) return "0";
+    if (this.measure === "contribution" && size < 0.05) return "0";
     return number(size, size < 1 ? 1 : 2).replace(/^0\./, ".");
   }
 
   // Where a value lies on the scale of colours.
   #size(value) {
-    if (this.measure === "adds") return Math.abs(value);
+    if (this.measure === "contribution") return Math.abs(value);
     return this.measure === "lambda" ? value : Math.log(Math.max(value, 1e-6));
   }
 

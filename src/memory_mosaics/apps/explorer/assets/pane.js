@@ -12,9 +12,9 @@ class Pane {
     this.data = NOTHING;
     this.taken = ""; // the text that `data` is about
     this.refused = null; // a text that the model does not read
-    this.wish = { page: -1 }; // the page to be read: by number, by `letters`, or also the token by `token` letters
+    this.wish = { page: -1 }; // the page to be read: by number, by `characters`, or also the token by `token` characters
     this.position = 0;
-    this.held = false;
+    this.pinned = false;
     this.writing = null; // the pair that is being written anew, and what was typed for it
     this.follow = true; // the last token, whatever is typed
     this.version = 0;
@@ -44,7 +44,7 @@ class Pane {
 
   use(model) {
     this.number = model;
-    this.layDown();
+    this.stopWriting();
     this.memory = this.target = this.found = this.refused = null;
     this.edits = [];
     this.seen.clear();
@@ -55,12 +55,12 @@ class Pane {
 
   // Reading.
 
-  // What is held stays with its letters; else the end of that page is shown on which one types.
+  // What is pinned stays with its characters; else the end of that page is shown on which one types.
   typed(caret) {
-    this.layDown();
+    this.stopWriting();
     this.refused = null;
-    this.wish = { letters: caret };
-    this.follow = !this.held;
+    this.wish = { characters: caret };
+    this.follow = !this.pinned;
     return this.read();
   }
 
@@ -73,12 +73,12 @@ class Pane {
     const slow = setTimeout(() => this.#busy(), SLOW);
     const { edits, memory, position, wish } = this;
     const sent = { text, edits, memory, position, wish, target: text === this.taken ? this.target : null };
-    const place = this.#place(text);
+    const wanted = this.#wanted(text);
     try {
       const data = await this.source.read({
-        ...this.about(text), page: place.page ?? -1, letters: place.token ?? place.letters ?? null,
+        ...this.request(text), page: wanted.page ?? -1, characters: wanted.token ?? wanted.characters ?? null,
         look: {
-          position: this.follow && !this.held ? null : position, letters: place.token ?? null,
+          position: this.follow && !this.pinned ? null : position, characters: wanted.token ?? null,
           memory, target: sent.target,
         },
       });
@@ -103,17 +103,17 @@ class Pane {
   }
 
   // What every request is about.
-  about(text) {
+  request(text) {
     const edits = this.edits.map(({ words, ...edit }) => edit);
     return { session: this.session, model: this.number, text, edits };
   }
 
-  // The page to read, and the token that is held, which goes where its letters have gone.
-  #place(text) {
-    if (this.wish.token !== undefined || !this.held || text === this.taken || RECORD) return this.wish;
-    const token = shifted(this.taken, text, this.letters());
+  // The page to read, and the pinned token, which moves with its characters.
+  #wanted(text) {
+    if (this.wish.token !== undefined || !this.pinned || text === this.taken || RECORD) return this.wish;
+    const token = shifted(this.taken, text, this.characters());
     if (token !== null) return { token };
-    this.grip(false);
+    this.setPinned(false);
     this.follow = true;
     return this.wish;
   }
@@ -122,7 +122,7 @@ class Pane {
     this.version++;
     this.data = data;
     this.seen.clear();
-    this.app.tell(data);
+    this.app.report(data);
     const moved = this.position !== sent.position; // while it was read
     this.position = moved ? Math.max(data.first, Math.min(this.position, data.last - 1)) : data.look?.position ?? 0;
     if (sent.text !== this.taken) this.target = null;
@@ -148,7 +148,7 @@ class Pane {
     const name = [position, memory, target].join("|");
     try {
       const look = { position, memory, target };
-      const found = this.seen.get(name) ?? await this.source.look({ ...this.about(this.taken), look });
+      const found = this.seen.get(name) ?? await this.source.look({ ...this.request(this.taken), look });
       if (version !== this.version) return;
       this.seen.set(name, found);
       this.found = found;
@@ -179,33 +179,33 @@ class Pane {
     if (!quiet) this.app.moved(this);
   }
 
-  grip(on) {
-    this.held = on;
-    this.element.classList.toggle("held", on);
+  setPinned(on) {
+    this.pinned = on;
+    this.element.classList.toggle("pinned", on);
   }
 
-  hold(position) {
-    this.layDown();
-    this.grip(!(this.held && position === this.position));
+  pin(position) {
+    this.stopWriting();
+    this.setPinned(!(this.pinned && position === this.position));
     this.go(position, { quiet: true });
     this.app.moved(this);
     this.show();
   }
 
   // The pen with which a pair is being written.
-  layDown() {
-    if (this.writing) this.grip(this.writing.held);
+  stopWriting() {
+    if (this.writing) this.setPinned(this.writing.pinned);
     this.writing = null;
   }
 
   release() {
-    this.grip(false);
+    this.setPinned(false);
     if (this.memory) this.choose(this.memory);
     else this.show();
   }
 
   choose(memory) {
-    this.layDown();
+    this.stopWriting();
     this.memory = this.memory && joined(this.memory) === joined(memory) ? null : memory;
     if (this.found) this.found = { ...this.found, memory: null };
     this.show();
@@ -224,26 +224,26 @@ class Pane {
   }
 
   turn(page) {
-    this.layDown();
+    this.stopWriting();
     this.wish = { page };
-    this.grip(false);
+    this.setPinned(false);
     this.follow = false;
     this.position = 0;
     this.read().then(() => this.app.moved(this));
   }
 
-  // How many letters there are up to the end of the chosen token: what the pane beside finds it by.
-  letters() {
+  // The number of characters up to the end of the chosen token: what the pane beside finds it by.
+  characters() {
     const { offset, tokens, first } = this.data;
-    return offset + letters(tokens.slice(0, this.position - first + 1).join(""));
+    return offset + countCharacters(tokens.slice(0, this.position - first + 1).join(""));
   }
 
-  goToLetters(count) {
+  goToCharacter(count) {
     let end = this.data.offset;
-    const i = this.data.tokens.findIndex((token) => (end += letters(token)) >= count);
+    const i = this.data.tokens.findIndex((token) => (end += countCharacters(token)) >= count);
     const here = i >= 0 && (count > this.data.offset || this.data.page === 0);
     if (here) return this.go(this.data.first + i, { quiet: true });
-    if (this.data.pages === 1 && (this.data.count || RECORD)) return null; // what is still being read may hold it
+    if (this.data.pages === 1 && (this.data.count || RECORD)) return null; // what is still being read may have it
     if (!RECORD) {
       this.wish = { token: count };
       this.follow = false;
@@ -257,7 +257,7 @@ class Pane {
   // Edits.
 
   edit(change) {
-    const of = ({ block, kind, head, place }) => [block, kind, head, place].join();
+    const of = ({ block, kind, head, pair }) => [block, kind, head, pair].join();
     this.#edited([...this.edits.filter((one) => of(one) !== of(change)), change]);
   }
 
@@ -269,11 +269,11 @@ class Pane {
     this.read();
   }
 
-  change(place, text = null) {
+  change(pair, text = null) {
     const [block, kind, head] = this.memory;
-    const words = place === null || this.peek === null ? null : this.words(place);
-    const mark = this.found?.memory?.marks?.[place] ?? null;
-    return { block, kind, head, place, text, token: null, mark, words };
+    const words = pair === null || this.peek === null ? null : this.words(pair);
+    const checksum = this.found?.memory?.checksums?.[pair] ?? null;
+    return { block, kind, head, pair, text, token: null, checksum, words };
   }
 
   toggle() {
@@ -285,15 +285,15 @@ class Pane {
   // The edit that silences the chosen memory.
   off() {
     const same = (edit) => joined([edit.block, edit.kind, edit.head]) === joined(this.memory);
-    return this.memory ? this.edits.findIndex((edit) => edit.place === null && same(edit)) : -1;
+    return this.memory ? this.edits.findIndex((edit) => edit.pair === null && same(edit)) : -1;
   }
 
   // A token of the text by itself, and those of a pair: key and value, which are the same where nothing is ahead.
   word(position) {
     const i = position - this.data.first;
     const { names, tokens } = this.data;
-    return names[i] ?? tokens[i] ?? this.found?.memory?.far?.[position] ?? `token ${position + 1}`;
+    return names[i] ?? tokens[i] ?? this.found?.memory?.distant_words?.[position] ?? `token ${position + 1}`;
   }
 
-  words(place) { return this.peek ? [this.word(place), this.word(place + this.peek)] : [this.word(place)]; }
+  words(pair) { return this.peek ? [this.word(pair), this.word(pair + this.peek)] : [this.word(pair)]; }
 }

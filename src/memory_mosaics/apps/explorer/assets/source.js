@@ -1,9 +1,9 @@
-// Where a pane has its numbers from: a server, or a file that holds them.
+// Where a pane has its numbers from: a server, or a file.
 
 const SERVED = {
   read: (body) => asked("/api/read", body),
   look: (body) => asked("/api/look", body),
-  holds: () => true,
+  has: () => true,
 };
 
 class Saved {
@@ -20,6 +20,6 @@ class Saved {
     return { position, overview: overview[here], target: [text, id], memory: seen };
   }
 
-  // Of a long text a file holds one memory.
-  holds(memory) { return joined(memory) in this.record.memories; }
+  // Of a long text a file has one memory.
+  has(memory) { return joined(memory) in this.record.memories; }
 }

@@ -100,9 +100,9 @@ class TextView {
       return [box.left + box.width / 2 - sheet.left, box.top - sheet.top + 2];
     };
     const [x, y] = middle(here);
-    for (const [place, weight] of found.memory.pairs.slice(0, 5)) {
-      const there = this.token(place);
-      if (!there || weight < 0.02 || place === position) continue;
+    for (const [pair, weight] of found.memory.pairs.slice(0, 5)) {
+      const there = this.token(pair);
+      if (!there || weight < 0.02 || pair === position) continue;
       const [u, v] = middle(there);
       const lift = 14 + Math.min(30, Math.abs(u - x) / 14);
       const path = s("path", { d: `M${x} ${y} C${x} ${y - lift} ${u} ${v - lift} ${u} ${v}` });
@@ -112,9 +112,9 @@ class TextView {
   }
 
   // A pair that is pointed at in the list.
-  point(place, on) {
-    this.token(place)?.classList.toggle("hot", on);
-    if (this.pane.peek > 0) this.token(place + this.pane.peek)?.classList.toggle("hot", on);
+  point(pair, on) {
+    this.token(pair)?.classList.toggle("hot", on);
+    if (this.pane.peek > 0) this.token(pair + this.pane.peek)?.classList.toggle("hot", on);
   }
 
   #page() {
@@ -130,14 +130,14 @@ class TextView {
   // Only where the pointer moves: a text that moves under a resting one would take the prediction from whoever types.
   #over(event) {
     const token = event.target.closest(".token"), where = `${event.screenX} ${event.screenY}`;
-    if (!token || event.pointerType === "touch" || this.pane.held || where === this.pointer) return;
+    if (!token || event.pointerType === "touch" || this.pane.pinned || where === this.pointer) return;
     this.pointer = where;
     this.pane.go(Number(token.dataset.at));
   }
 
   #click(event) {
     const token = event.target.closest(".token");
-    if (token) this.pane.hold(Number(token.dataset.at));
+    if (token) this.pane.pin(Number(token.dataset.at));
   }
 
   #focus(event) {
@@ -151,7 +151,7 @@ class TextView {
     if (key === "Home") return 0;
     if (key === "End") return items.length - 1;
     if (key === "Enter" || key === " ") {
-      this.pane.hold(Number(items[here].dataset.at));
+      this.pane.pin(Number(items[here].dataset.at));
       return here;
     }
     if (key !== "ArrowUp" && key !== "ArrowDown") return null;
