@@ -34,7 +34,7 @@ def test_edits_change_the_prediction_and_go_with_their_text(served):
     assert (len(found["edits"]), found["dropped"], found["errors"]) == (3, 0, [])
     assert found["edited"]["losses"] != found["losses"]
     found = read(served, TEXT[:20] + "xx" + TEXT[22:], wanted)
-    assert places(found) == [None, 2], "that whose text has changed is undone"
+    assert places(found) == [None, 2], "that whose text has changed is dropped"
     assert found["dropped"] == 1
     assert places(read(served, "On", wanted)) == [None]
 

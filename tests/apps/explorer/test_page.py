@@ -66,10 +66,10 @@ def test_removing_a_pair_changes_the_prediction(tab):
     tab.until(f"[{SHARES}]", [before])
 
 
-def test_a_pair_can_be_written_anew(tab):
+def test_a_pair_can_be_rewritten(tab):
     tab.page.click(memory(0, "sequence", 2))
     tab.page.wait_for_selector(".pairs li")
-    tab.page.click(".pairs li >> nth=0 >> [aria-label^=Write]")
+    tab.page.click(".pairs li >> nth=0 >> [aria-label^=Rewrite]")
     tab.page.keyboard.type("dog")
     tab.page.keyboard.press("Enter")
     tab.page.wait_for_selector(".chips li")
@@ -110,7 +110,7 @@ def test_a_mouse_that_rests_takes_nothing_from_who_types(tab):
 def open_form(tab, text: str) -> None:
     tab.page.click(memory(0, "sequence", 2))
     tab.page.wait_for_selector(".pairs li")
-    tab.page.click(".pairs li >> nth=0 >> [aria-label^=Write]")
+    tab.page.click(".pairs li >> nth=0 >> [aria-label^=Rewrite]")
     tab.page.keyboard.type(text)
 
 
@@ -120,7 +120,7 @@ def test_several_tokens_are_refused_by_name(tab):
     tab.page.wait_for_selector("#message:has-text('The pair was not rewritten: it has one token, not the ')")
     assert "dog”, “s”" in tab.page.inner_text("#message")
     assert tab.page.locator(".chips li").count() == 0
-    tab.page.click(".pairs li >> nth=0 >> [aria-label^=Write]")
+    tab.page.click(".pairs li >> nth=0 >> [aria-label^=Rewrite]")
     tab.page.keyboard.type("dog")
     tab.page.keyboard.press("Enter")
     tab.page.wait_for_selector(".pairs ins")

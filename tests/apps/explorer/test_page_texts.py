@@ -122,7 +122,7 @@ def test_pairs_of_another_page_have_names(tab):
     for head in range(4):
         tab.page.click(memory(1, "sequence", head))
         tab.page.wait_for_selector(f".detail:has-text('head {head}') .pairs li")
-        far = tab.page.evaluate("explorer.panes[0].found.memory.far")
+        far = tab.page.evaluate("explorer.panes[0].found.memory.distant_words")
         assert far
         assert "token" not in tab.page.inner_text(".pairs")
         assert {*far.values()} <= {*tab.page.evaluate("explorer.panes[0].data.tokens")}
