@@ -103,9 +103,9 @@ def _record(trained: LoadedModel, text: Windows, batch: int) -> dict[str, Any]:
     record["seconds"] = round(time.monotonic() - start, 2)
     record |= {name: files.rounded(np.mean([head[name] for head in heads]), 5) for name in ("pairs", "distance")}
     record["weights"] = files.rounded(np.mean([head["weights"] for head in heads], axis=0), 5)
-    record["places"] = bin_starts(len(record["weights"]))
+    record["bin_starts"] = bin_starts(len(record["weights"]))
     for head in heads:
-        head["weights"] = files.rounded(bin_means(head["weights"], record["places"]), 4)
+        head["weights"] = files.rounded(bin_means(head["weights"], record["bin_starts"]), 4)
     return record | {"blocks": blocks}
 
 

@@ -273,7 +273,7 @@ def heads(results: dict[str, Any]) -> "Figure":
         floor = max(min(weight for weight in weights if weight > 0), 1e-3 / model["length"])
         top = math.ceil(math.log10(max(weights)))
         decades = 10 ** min(math.floor(math.log10(floor)), top - 1), 10**top
-        centres = [(start + end - 1) / 2 for start, end in pairwise([*model["places"], len(model["weights"])])]
+        centres = [(start + end - 1) / 2 for start, end in pairwise([*model["bin_starts"], len(model["weights"])])]
         for axes, block in zip(row, model["blocks"], strict=False):
             every = [head["weights"] for head in block["heads"]]
             for values in every:
