@@ -197,7 +197,7 @@ class LanguageModel(nn.Module):
         return (self._gradient_checkpointing_func if recompute else nn.Module.__call__)(block, x, state, mask)
 
     def to_fixed_capacity(self, state: tuple, capacity: int) -> tuple:
-        """The same state with room for `capacity` tokens in all, to be read on one token at a time, in place."""
+        """The same state with a fixed capacity of tokens, to continue one token at a time in place."""
         states = []
         for block, (sequence_state, channel_state) in zip(self.blocks, state[1:], strict=True):
             make_room = getattr(block.sequence_mixer, "to_fixed_capacity", lambda state, _: state)  # some need none

@@ -144,7 +144,7 @@ class Attention(nn.Module):
         return Retrieval(queries, pairs, sharpness), (key_state, *stored)
 
     def to_fixed_capacity(self, state: State, capacity: int) -> State:
-        """The same state with room for `capacity` pairs, to be read on one token at a time."""
+        """The same state with a fixed capacity of pairs, to continue one token at a time."""
         return state[0], *to_fixed_capacity(state[1:], capacity)
 
 

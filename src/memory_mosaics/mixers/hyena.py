@@ -127,7 +127,7 @@ class Hyena(nn.Module):
         return (weights * inputs).sum(1, keepdim=True), (inputs, count + 1)
 
     def to_fixed_capacity(self, state: State, capacity: int) -> State:
-        """The same state with room for `capacity` inputs, to be read on one token at a time."""
+        """The same state with a fixed capacity of inputs, to continue one token at a time."""
         short, inputs = state[:2]
         if inputs.shape[1] > capacity:
             raise ValueError(f"{inputs.shape[1]} inputs do not fit into room for {capacity}")

@@ -98,17 +98,17 @@ def _attention_with_dropout(
 ) -> Float[Tensor, "B T H V"]:
     """Linear attention without decay and state, with dropout of scores: those of one block exist at a time."""
 
-    def answer(start: int, seed: Tensor, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def attend(start: int, seed: Tensor, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         scores = torch.einsum("bthd,bshd->bhts", queries, keys).tril(start)
         scores = scores * (uniform(seed, scores.shape) >= dropout) / (1 - dropout)
         return torch.einsum("bhts,bshv->bthv", scores, values)
 
-    answers, starts = [values[:, :0]], range(0, queries.shape[1], BLOCK)
+    outputs, starts = [values[:, :0]], range(0, queries.shape[1], BLOCK)
     for start, seed in zip(starts, torch.randint(2**62, (len(starts),), device=queries.device), strict=True):
         end = start + BLOCK
         block = seed, queries[:, start:end], keys[:, :end], values[:, :end]
-        answers.append(checkpoint(answer, start, *block, use_reentrant=False, preserve_rng_state=False))
-    return torch.cat(answers, dim=1)
+        outputs.append(checkpoint(attend, start, *block, use_reentrant=False, preserve_rng_state=False))
+    return torch.cat(outputs, dim=1)
 
 
 def uniform(seed: Int[Tensor, ""], shape: torch.Size) -> Float[Tensor, "..."]:
@@ -145,15 +145,15 @@ class LinearTransformer(nn.Module):
         q, v = (split_heads(map(x), self.heads, None).to(exact) for map in (self.query, self.value))
         k = split_heads(self.key(x), self.heads, mask).to(exact) * q.shape[-1] ** -0.5
         if self.training and self.dropout:
-            answers = _attention_with_dropout(q, k, v, self.dropout)
+            outputs = _attention_with_dropout(q, k, v, self.dropout)
             with full_precision(x.device):
                 memory = torch.einsum("bthd,bthv->bhdv", k, v)
             if state:
-                answers, memory = answers + torch.einsum("bthd,bhdv->bthv", q, state[0]), memory + state[0]
+                outputs, memory = outputs + torch.einsum("bthd,bhdv->bthv", q, state[0]), memory + state[0]
         else:
             no_decay = q.new_zeros(1, x.shape[1], self.heads, 1)
-            answers, memory = linear_attention(q, k, v, no_decay, *(state or ()), chunk=CHUNK)
-        return self.combine(answers.flatten(2).to(x.dtype)), (memory,)
+            outputs, memory = linear_attention(q, k, v, no_decay, *(state or ()), chunk=CHUNK)
+        return self.combine(outputs.flatten(2).to(x.dtype)), (memory,)
 
 
 class RetNet(nn.Module):
@@ -197,8 +197,8 @@ class RetNet(nn.Module):
         found, memory = found[..., :width], memory[..., :width].clone()
         total = -torch.expm1((position[..., None] + 1) * log_decay) / leak  # sum_s gamma^(t-s), (B, T, H)
         found = found / total.sqrt()[..., None]
-        answers = found[..., :-1] / found[..., -1:].detach().abs().clamp(min=1.0)
-        return self.combine(gate_heads(self.gate(x), answers)), (memory, seen + real.sum(dim=1))
+        outputs = found[..., :-1] / found[..., -1:].detach().abs().clamp(min=1.0)
+        return self.combine(gate_heads(self.gate(x), outputs)), (memory, seen + real.sum(dim=1))
 
 
 class GLA(nn.Module):
@@ -226,8 +226,8 @@ class GLA(nn.Module):
         q, v, decay = (split_heads(map(x), self.heads, None).to(exact) for map in (self.query, self.value, self.decay))
         k = split_heads(self.key(x), self.heads, mask).to(exact) * v.shape[-1] ** -0.5
         log_decay = (F.logsigmoid(decay) / GATE_TEMPERATURE).clamp(min=FASTEST_GATE)
-        answers, memory = linear_attention(q, k, v, log_decay, *(state or ()))
-        return self.combine(gate_heads(self.gate(x), answers)), (memory,)
+        outputs, memory = linear_attention(q, k, v, log_decay, *(state or ()))
+        return self.combine(gate_heads(self.gate(x), outputs)), (memory,)
 
 
 def rotate(x: Float[Tensor, "B T H D"], position: Int[Tensor, "B T"]) -> Float[Tensor, "B T H D"]:
@@ -239,9 +239,9 @@ def rotate(x: Float[Tensor, "B T H D"], position: Int[Tensor, "B T"]) -> Float[T
     return torch.stack(rotated, dim=-1).flatten(-2)
 
 
-def gate_heads(gate: Float[Tensor, "B T W"], answers: Float[Tensor, "B T H V"]) -> Float[Tensor, "B T W"]:
-    """SiLU of the gate times the answers, each head normalised."""
-    return F.silu(gate) * F.layer_norm(answers, answers.shape[-1:]).flatten(2).to(gate.dtype)
+def gate_heads(gate: Float[Tensor, "B T W"], outputs: Float[Tensor, "B T H V"]) -> Float[Tensor, "B T W"]:
+    """SiLU of the gate times the outputs, each head normalised."""
+    return F.silu(gate) * F.layer_norm(outputs, outputs.shape[-1:]).flatten(2).to(gate.dtype)
 
 
 @part("linear_transformer")

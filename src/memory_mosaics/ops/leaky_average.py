@@ -179,8 +179,8 @@ def _by_steps(
 def segments(x: Tensor, chunk: int, resident: int) -> tuple[int, int]:
     """Steps per segment, a multiple of `chunk`, and segments: enough for `resident` programs per multiprocessor."""
     B, T, H, _ = x.shape
-    wanted = max(1, min(resident * multiprocessors(x.device) // (B * H), T // MIN_SEGMENT))
-    rows = -(-T // (wanted * chunk)) * chunk
+    count = max(1, min(resident * multiprocessors(x.device) // (B * H), T // MIN_SEGMENT))
+    rows = -(-T // (count * chunk)) * chunk
     return rows, -(-T // rows)
 
 

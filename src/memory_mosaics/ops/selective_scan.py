@@ -25,11 +25,11 @@ def reference(
     u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h: Tensor
 ) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B E N"]]:
     """The definition, step by step."""
-    answers = [u[:, :0]]
+    outputs = [u[:, :0]]
     for t in range(u.shape[1]):
         h = torch.exp(dt[:, t, :, None] * A) * h + (dt[:, t] * u[:, t])[..., None] * B[:, t, None]
-        answers.append((h * C[:, t, None]).sum(-1)[:, None])
-    return torch.cat(answers, dim=1), h
+        outputs.append((h * C[:, t, None]).sum(-1)[:, None])
+    return torch.cat(outputs, dim=1), h
 
 
 def selective_scan(
@@ -147,18 +147,18 @@ def scan_forward(
 ):  # fmt: skip
     b, e, n = tl.program_id(0).to(tl.int64), tl.program_id(1) * W + tl.arange(0, W), tl.arange(0, WN)
     some, states = e < E, n < N
-    inside, place = some[:, None] & states[None, :], e[:, None] * N + n[None, :]
-    rate = tl.load(A + place, mask=inside, other=0.0) * LOG2E
-    h = tl.load(start + b * E * N + place, mask=inside, other=0.0)
-    stretches = tl.cdiv(T, EVERY)
-    for stretch in range(stretches):
-        tl.store(kept + (b * stretches + stretch) * E * N + place, h, mask=inside)
-        for t in tl.range(stretch * EVERY, tl.minimum((stretch + 1) * EVERY, T), num_stages=STAGES):
+    inside, offset = some[:, None] & states[None, :], e[:, None] * N + n[None, :]
+    rate = tl.load(A + offset, mask=inside, other=0.0) * LOG2E
+    h = tl.load(start + b * E * N + offset, mask=inside, other=0.0)
+    intervals = tl.cdiv(T, EVERY)
+    for interval in range(intervals):
+        tl.store(kept + (b * intervals + interval) * E * N + offset, h, mask=inside)
+        for t in tl.range(interval * EVERY, tl.minimum((interval + 1) * EVERY, T), num_stages=STAGES):
             at = b * T + t
             h, _, _, _, _ = scan_step(u, dt, B, h, rate, e, n, at, E, N, some, states)
             out = tl.load(C + at * N + n, mask=states, other=0.0)
             tl.store(y + at * E + e, tl.sum(h * out[None, :], axis=1), mask=some)
-    tl.store(last + b * E * N + place, h, mask=inside)
+    tl.store(last + b * E * N + offset, h, mask=inside)
 
 
 @triton.jit
@@ -170,20 +170,20 @@ def scan_backward(
     b, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     e, n = block * W + tl.arange(0, W), tl.arange(0, WN)
     some, states = e < E, n < N
-    inside, place = some[:, None] & states[None, :], e[:, None] * N + n[None, :]
-    A_here = tl.load(A + place, mask=inside, other=0.0)
+    inside, offset = some[:, None] & states[None, :], e[:, None] * N + n[None, :]
+    A_here = tl.load(A + offset, mask=inside, other=0.0)
     rate = A_here * LOG2E
     trail += (b * BLOCKS + block) * EVERY * W * WN + tl.arange(0, W)[:, None] * WN + n[None, :]
     d_B += (b * BLOCKS + block) * T * N + n
     d_C += (b * BLOCKS + block) * T * N + n
     gradient, to_A = tl.zeros([W, WN], tl.float32), tl.zeros([W, WN], tl.float32)
     if HAS_LAST:
-        gradient += tl.load(d_last + b * E * N + place, mask=inside, other=0.0)
-    stretches = tl.cdiv(T, EVERY)
-    for back in range(stretches):
-        stretch = stretches - 1 - back
-        first, stop = stretch * EVERY, tl.minimum((stretch + 1) * EVERY, T)
-        h = tl.load(kept + (b * stretches + stretch) * E * N + place, mask=inside, other=0.0)
+        gradient += tl.load(d_last + b * E * N + offset, mask=inside, other=0.0)
+    intervals = tl.cdiv(T, EVERY)
+    for back in range(intervals):
+        interval = intervals - 1 - back
+        first, stop = interval * EVERY, tl.minimum((interval + 1) * EVERY, T)
+        h = tl.load(kept + (b * intervals + interval) * E * N + offset, mask=inside, other=0.0)
         for t in tl.range(first, stop, num_stages=STAGES):
             tl.store(trail + (t - first) * W * WN, h)
             h, _, _, _, _ = scan_step(u, dt, B, h, rate, e, n, b * T + t, E, N, some, states)
@@ -205,5 +205,5 @@ def scan_backward(
             tl.store(d_dt + at * E + e, d_input * x + tl.sum(decayed * A_here, axis=1), mask=some)
             to_A += decayed * step[:, None]
         tl.debug_barrier()  # before it is overwritten
-    tl.store(d_A + b * E * N + place, to_A, mask=inside)
-    tl.store(d_start + b * E * N + place, gradient, mask=inside)
+    tl.store(d_A + b * E * N + offset, to_A, mask=inside)
+    tl.store(d_start + b * E * N + offset, gradient, mask=inside)
