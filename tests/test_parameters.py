@@ -29,7 +29,7 @@ def model(mixer):
 
 
 def test_modules_declare_rules_of_their_own_parameters():
-    found = {name: rule for name, _, rule in named_param_specs(nn.Sequential(Special(), nn.Linear(2, 2)))}
+    found = {name: spec for name, _, spec in named_param_specs(nn.Sequential(Special(), nn.Linear(2, 2)))}
     assert found["0.slow"] == SLOW
     assert found["0.several.0"] == found["0.several.1"] == ParamSpec(decay=False)
     assert found["0.ordinary.weight"] == found["1.weight"] == ParamSpec()
@@ -60,7 +60,7 @@ def test_a_language_models_matrices_decay_and_nothing_else():
     decayed = {names[w] for group in optimizer.param_groups if group["weight_decay"] for w in group["params"]}
     assert decayed == {"weight", "C"}
     mosaic = LanguageModel(memory_mosaic(width=8, blocks=1, heads=2, vocabulary=9))
-    decays = {name.rpartition(".")[2]: rule.decay for name, _, rule in named_param_specs(mosaic)}
+    decays = {name.rpartition(".")[2]: spec.decay for name, _, spec in named_param_specs(mosaic)}
     assert {name for name, decay in decays.items() if not decay} == {"theta", "rate", "taps"}
 
 

@@ -152,5 +152,5 @@ def test_weight_decay_spares_what_the_mixers_say(name, free):
 
 @pytest.mark.parametrize("name", ["s4d", "h3"])
 def test_what_a_recurrence_decays_by_learns_slowly(name):
-    slow = {path.split(".")[-1] for path, _, rule in named_param_specs(build(name)) if rule.max_lr == 1e-3}
+    slow = {path.split(".")[-1] for path, _, spec in named_param_specs(build(name)) if spec.max_lr == 1e-3}
     assert slow == {"A_log_real", "A_imag", "log_dt"}

@@ -84,8 +84,8 @@ def test_published_numbers_of_channels_are_random_and_decay():
     mixer, correct = RWKVConfig(as_published=True).build(512), RWKVConfig().build(512)
     for name in ("time_decay", "time_first", "mix_key"):
         assert_close(getattr(mixer, name).std(), torch.tensor(1.0), rtol=0, atol=0.15)
-    assert {rule.decay for _, weight, rule in named_param_specs(mixer) if weight.dim() == 1} == {True}
-    assert {rule.decay for _, weight, rule in named_param_specs(correct) if weight.dim() == 1} == {False}
+    assert {spec.decay for _, weight, spec in named_param_specs(mixer) if weight.dim() == 1} == {True}
+    assert {spec.decay for _, weight, spec in named_param_specs(correct) if weight.dim() == 1} == {False}
 
 
 def test_old_tokens_fade_or_rule():

@@ -104,8 +104,8 @@ def to_decode(name: str, task: Task, device: torch.device) -> LanguageModel:
     torch.manual_seed(0)
     model = LanguageModel(task.size.build(name)).to(device).eval()
     if device.type == "cuda":
-        for _, parameter, rule in named_param_specs(model):
-            if not rule.keep_fp32:
+        for _, parameter, spec in named_param_specs(model):
+            if not spec.keep_fp32:
                 parameter.data = parameter.data.to(torch.bfloat16)
     return model
 
