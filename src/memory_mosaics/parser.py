@@ -140,7 +140,7 @@ class Parser(ArgumentParser):
         return values
 
     def _check_value_key(self, action: Action, value: Any, key: str, cfg: Any, append: bool = False) -> Any:
-        if takes_config(action) and not isinstance(value, str | Mapping | Namespace):
+        if hasattr(action, "basetype") and not isinstance(value, str | Mapping | Namespace):  # --config has its paths
             raise InvalidValue(action, value)
         if hasattr(action, "_typehint"):
             check_type(action, value)
