@@ -29,7 +29,7 @@ from memory_mosaics.cli import main
 from memory_mosaics.config import to_plain
 from memory_mosaics.experiments.regbench_models import ARCHITECTURES
 from memory_mosaics.language_model import LanguageModelConfig, parameter_count, weight_count
-from memory_mosaics.models import CODES, PRESETS, memory_mosaic, preset, transformer
+from memory_mosaics.models import POSITIONS, PRESETS, memory_mosaic, preset, transformer
 from mixers_under_contract import MIXERS, WIDTH
 
 FOLDER = Path(__file__).parent / "golden"
@@ -237,7 +237,7 @@ def drawn(folder: Path) -> Any:
 CASES: dict[str, Callable[[Path], Any]] = {
     **{f"train/{name}": partial(architecture, name) for name in MIXERS},
     **{f"preset/{name}": partial(of_preset, name) for name in PRESETS},
-    **{f"positions/{name}": partial(of_position, name) for name in CODES},
+    **{f"positions/{name}": partial(of_position, name) for name in POSITIONS},
     **{f"convert/{layout}": partial(converted, layout) for layout in ("nano", "library", "library, convolution")},
     **{f"regbench/{name}": partial(regbench, name) for name in ARCHITECTURES},
     "moons": moons,

@@ -15,7 +15,7 @@ from typing import Any
 from jsonargparse import auto_cli
 
 from memory_mosaics.apps import demo
-from memory_mosaics.apps.babistories.commands import COMMANDS as BABISTORIES
+from memory_mosaics.apps.babistories import cleaning, collect
 from memory_mosaics.apps.explorer import explore
 from memory_mosaics.apps.serve import serve
 from memory_mosaics.apps.story_world import generator
@@ -49,7 +49,7 @@ MACHINE = RuntimeConfig()
 
 
 def info(model: str, *, json: bool = False) -> None:
-    """Say what a model is made of, and how many parameters each part has.
+    """Print the configuration of a model and the number of parameters of each part.
 
     Args:
         model: a checkpoint folder, or the name of a preset such as memory-mosaic-12 or mamba-tiny
@@ -60,7 +60,7 @@ def info(model: str, *, json: bool = False) -> None:
     from memory_mosaics.checkpoint import load
     from memory_mosaics.config import to_plain
     from memory_mosaics.language_model import LanguageModel, parameter_count
-    from memory_mosaics.models import PRESETS, no_preset, preset
+    from memory_mosaics.models import PRESETS, preset, preset_hint
 
     if Path(model).exists():
         built = load(model)
@@ -68,7 +68,7 @@ def info(model: str, *, json: bool = False) -> None:
         with torch.device("meta"):
             built = LanguageModel(preset(model))
     else:
-        raise UserError(f"{model} is neither a folder nor a preset; {no_preset(model)}")
+        raise UserError(f"{model} is neither a folder nor a preset; {preset_hint(model)}")
     config, parameters = to_plain(built.config), parameter_count(built)
     if json:
         print(dumps({"config": config, "parameters": parameters}, indent=2))
@@ -93,10 +93,10 @@ def convert(source: Path, out: Path, *, tokenizer: str | None = None) -> None:
 
 
 def draw(folder: Path) -> None:
-    """Draw the figures of a study again from its results.json, as after running it where matplotlib was not installed.
+    """Draw the figures of an experiment from its results.json.
 
     Args:
-        folder: where results.json lies, or the file itself; the figures go beside it
+        folder: the folder of results.json, or the file itself; the figures are written beside it
     """
     from memory_mosaics.experiments import figures
 
@@ -123,19 +123,19 @@ def train(
     training: Training = TRAINING,
     machine: RuntimeConfig = MACHINE,
 ) -> dict[str, Any]:
-    """Train a language model on a prepared corpus, or go on with a run that was stopped, on one process or by torchrun.
+    """Train a language model on a prepared corpus, or resume a run, on one process or by torchrun.
 
     Args:
         data: a folder that `mosaics prepare` wrote
-        out: the folder of the run; the same command goes on from the newest checkpoint in it, also to more
+        out: the folder of the run; the same command resumes from the newest checkpoint in it, also to more
             --training.steps than before: the learning rate is then that of the new length from there on. null is
             runs/model, and with --from runs/SOURCE-finetuned: runs/a-finetuned, or runs/a-step-00000800-finetuned
         init_from: fine-tuning: a checkpoint, or a run, whose weights, model and tokenizer to begin with; optimiser and
             schedule are new, and of the model only --model.dropout and --model.context may be others
         preset: where the values below come from that are not given: memory-mosaic-{1,4,8,12,18} are the paper's, -small
             and -tiny, the default, for small corpora; transformer- has the same
-        model: which model
-        training: how it learns
+        model: the architecture and its sizes
+        training: the optimiser, the schedule and the batches
         machine: how it is computed, saved and watched
     """
     as_flag_only(preset)
@@ -146,7 +146,7 @@ def train(
 
 
 def _source_name(source: Path) -> str:
-    """The name of a checkpoint folder; a checkpoint of a run has the run's before it."""
+    """The name of a checkpoint folder, after that of its run if it is one of a run."""
     source = source.resolve()
     return f"{source.parent.name}-{source.name}" if STEP.fullmatch(source.name) else source.name
 
@@ -154,7 +154,14 @@ def _source_name(source: Path) -> str:
 COMMANDS: dict[str, Any] = {
     "demo": demo.run,
     "stories": generator.run,
-    "babistories": BABISTORIES,
+    "babistories": {
+        "_help": "Make a corpus of tiny stories with a language model, as the paper did.",
+        "names": collect.names,
+        "openings": collect.openings,
+        "stories": collect.stories,
+        "clean": cleaning.clean,
+        "stats": cleaning.stats,
+    },
     "prepare": corpus.prepare,
     "train": train,
     "info": info,
@@ -180,7 +187,7 @@ COMMANDS: dict[str, Any] = {
 
 
 def _interrupt_again(ignored: Any) -> None:
-    """Ctrl-C that came while Python cleaned up, where it cannot be raised, comes again; else it would be lost."""
+    """Raise Ctrl-C again that came where Python cannot raise it, such as in a weakref callback."""
     if issubclass(ignored.exc_type, KeyboardInterrupt):
         later = threading.Timer(0.05, _thread.interrupt_main)  # raised here, it would be lost again
         later.daemon = True

@@ -24,14 +24,14 @@ T = TypeVar("T")
 
 
 class ExtractorConfig(ABC):
-    """Names what turns inputs into keys or values, and builds it."""
+    """Configuration of an extractor, which turns inputs into keys or values."""
 
     @abstractmethod
     def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Any: ...
 
 
 class MixerConfig(ABC):
-    """Names a mixer, and builds it."""
+    """Configuration of a mixer."""
 
     @abstractmethod
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> nn.Module: ...
@@ -51,21 +51,21 @@ def part(name: str) -> Callable[[type[T]], type[T]]:
 
 
 def at_least(config: Any, **smallest: int) -> None:
-    """Refuse numbers below the smallest that makes sense, naming the field and both."""
+    """Raise `UserError` for fields below their minimum."""
     for name, bound in smallest.items():
         if getattr(config, name) < bound:
             raise UserError(f"{name} must be at least {bound}, not {getattr(config, name)}")
 
 
 def at_most(config: Any, **largest: int) -> None:
-    """Refuse numbers above the largest that this library handles, naming the field and both."""
+    """Raise `UserError` for fields above their maximum."""
     for name, bound in largest.items():
         if getattr(config, name) > bound:
             raise UserError(f"{name} must be at most {bound:,}, not {getattr(config, name)}")
 
 
 def check_sizes(config: Any) -> None:
-    """Refuse whole numbers that no tensor has as a size, in a configuration and its parts."""
+    """Raise `UserError` for integers that exceed the size of a tensor, in a configuration and its parts."""
     for field in fields(config):
         value = getattr(config, field.name)
         if is_dataclass(value):
@@ -106,7 +106,7 @@ def from_plain(cls: type[T], plain: Any) -> T:
 
 
 def _value(where: str, hint: Any, value: Any) -> Any:
-    """The value that the plain form `value` stands for, if the annotation `hint` allows it."""
+    """Convert a plain value to a type annotation; ValueError if it does not allow it."""
     allowed = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     if isinstance(value, Mapping):
         value = _part(where, value)
@@ -130,7 +130,7 @@ def _part(where: str, plain: Mapping[str, Any]) -> Any:
 
 
 def _name(kind: Any, value: Any = None) -> str:
-    """What a person calls a type, or a value of it."""
+    """The name of a type, or of a value of it, in messages."""
     if is_dataclass(kind):
         return f"the part {next((name for name, cls in PARTS.items() if cls is kind), kind)!r}"
     if kind in (ExtractorConfig, MixerConfig):

@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# What PyTorch says of sizes that a machine, or an integer of 64 bits, has no room for.
+# Messages of PyTorch for sizes that exceed the memory or a 64-bit integer.
 NO_MEMORY = re.compile(r"out of memory|(allocate|enough) memory|calculation overflowed|multiplication overflow")
 
 
 class UserError(ValueError):
-    """What was asked for cannot be done, and the message says why. Never a defect of the program."""
+    """A mistake in the input: the message names it and the remedy. Never a defect of the program."""
 
 
 class CheckpointError(UserError):
@@ -17,7 +17,7 @@ class CheckpointError(UserError):
 
 
 def check_range(least: int, most: int, **values: int | float | None) -> None:
-    """Refuse numbers outside a range, naming the option, the bound and the value; None is an option not given."""
+    """Raise `UserError` for numbers outside a range. None is an option that is not given."""
     for name, value in values.items():
         if value is not None and not least <= value <= most:
             bound = f"most {most:,}" if value > most else f"least {least}"
@@ -25,13 +25,13 @@ def check_range(least: int, most: int, **values: int | float | None) -> None:
 
 
 def one_line(error: BaseException, limit: int = 500) -> str:
-    """The message of any error, on one line, without characters that a terminal obeys."""
+    """The message of an error on one line, without terminal control characters."""
     message = printable(" ".join(str(error).split())) or type(error).__name__
     return message if len(message) <= limit else message[: limit - 3] + "..."
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""A text of others as it may be shown on a terminal: control characters as \x1b, except those in `keep`."""
+    r"""Escape control characters of a text that is shown on a terminal as \x1b, except those in `keep`."""
     return "".join(
         letter if letter.isprintable() or letter in keep else letter.encode("unicode_escape").decode()
         for letter in text
@@ -40,7 +40,7 @@ def printable(text: str, keep: str = "") -> str:
 
 @contextmanager
 def within_memory(advice: str) -> Iterator[None]:
-    """Where the device or the machine has no more memory, say so, and what to do. PyTorch has no one class for both."""
+    """Turn out-of-memory errors, for which PyTorch has several classes, into a `UserError` with advice."""
     try:
         yield
     except (RuntimeError, MemoryError, OverflowError) as error:

@@ -21,7 +21,7 @@ from memory_mosaics.mixers.rwkv import RWKVConfig
 from memory_mosaics.mixers.state_space import H3Config, MambaConfig, S4DConfig
 
 GPT2_VOCABULARY = 50257
-CODES: dict[str, Rotary | Alibi | None] = {"learned": None, "rotary": Rotary(), "alibi": Alibi(), "none": None}
+POSITIONS: dict[str, Rotary | Alibi | None] = {"learned": None, "rotary": Rotary(), "alibi": Alibi(), "none": None}
 DEPTHS = (1, 4, 8, 12, 18)  # of the paper's figure 7 and its appendix
 
 
@@ -35,7 +35,7 @@ def memory_mosaic(
     context: int = 512,
     dropout: float = 0.0,
 ) -> LanguageModelConfig:
-    """The right of figure 6. By default it has the `matching_slots` of the `transformer` of the same sizes."""
+    """The Memory Mosaic of figure 6, right; by default with as many parameters as the `transformer` of its sizes."""
     sizes = {"vocabulary": vocabulary, "width": width, "blocks": blocks, "context": context, "dropout": dropout}
     if slots is None:
         slots = matching_slots(transformer(heads=heads, **sizes))
@@ -56,26 +56,26 @@ def transformer(
     context: int = 512,
     dropout: float = 0.0,
 ) -> LanguageModelConfig:
-    """The left of figure 6: GPT-2 without bias. `position` is learned, rotary, alibi or none.
+    """The transformer of figure 6, left: GPT-2 without bias. `position` is learned, rotary, alibi or none.
 
     Only learned positions have weights, and the default `memory_mosaic` has as many parameters as the transformer with
     them. `matching_slots(transformer(position="rotary", ...))` gives the slots that match one of the others.
     """
-    if position not in CODES:
-        raise ValueError(f"no position code {position!r}; there are {', '.join(CODES)}")
+    if position not in POSITIONS:
+        raise ValueError(f"no position code {position!r}; there are {', '.join(POSITIONS)}")
     sizes = {"vocabulary": vocabulary, "width": width, "blocks": blocks, "context": context, "dropout": dropout}
     table: MixerConfig | None = LearnedPositionsConfig(context=context) if position == "learned" else None
     return replace(
         baseline(AttentionConfig, heads=heads, **sizes),
         positions=table,
-        sequence_mixer=AttentionConfig(heads=heads, position=CODES[position]),
+        sequence_mixer=AttentionConfig(heads=heads, position=POSITIONS[position]),
     )
 
 
 def position_name(config: LanguageModelConfig) -> str:
     """How a model encodes positions: the `position` that `transformer` takes, or `learned+rotary` where it has two."""
     code = getattr(config.sequence_mixer, "position", None)
-    names = [name for name, one in CODES.items() if one is not None and isinstance(code, type(one))]
+    names = [name for name, one in POSITIONS.items() if one is not None and isinstance(code, type(one))]
     return "+".join(([] if config.positions is None else ["learned"]) + names) or "none"
 
 
@@ -119,13 +119,13 @@ def baseline(
 
 
 def mixer_config(mixer: Callable[..., MixerConfig], heads: int) -> MixerConfig:
-    """Of so many heads, if it has any."""
+    """The configuration of a mixer, with this number of heads if it has heads."""
     return mixer(heads=heads) if mixer in WITH_HEADS else mixer()
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A kind of model: what people call it, and its configuration at any size."""
+    """A kind of model: its label in tables and figures, and its configuration at any size."""
 
     label: str
     config: Callable[..., LanguageModelConfig]  # of width, blocks, heads, vocabulary, context, dropout
@@ -142,7 +142,7 @@ def _baseline(label: str, mixer: Callable[..., MixerConfig], *, compiles: bool =
 
 
 WITH_HEADS = (ContextualMemoryConfig, AttentionConfig, LinearTransformerConfig, RetNetConfig, GLAConfig)
-_LABELS = {"learned": "learned positions", "rotary": "RoPE", "alibi": "ALiBi", "none": "no positions"}
+_POSITION_LABELS = {"learned": "learned positions", "rotary": "RoPE", "alibi": "ALiBi", "none": "no positions"}
 
 ARCHITECTURES: dict[str, Architecture] = {
     "memory-mosaic": Architecture("Memory Mosaic", memory_mosaic, ContextualMemoryConfig),
@@ -150,14 +150,14 @@ ARCHITECTURES: dict[str, Architecture] = {
         "transformer" if code == "learned" else f"transformer-{code}": Architecture(
             f"transformer, {label}", partial(transformer, position=code), AttentionConfig
         )
-        for code, label in _LABELS.items()
+        for code, label in _POSITION_LABELS.items()
     },
     "linear-transformer": _baseline("linear transformer", LinearTransformerConfig),
     "retnet": _baseline("RetNet", RetNetConfig),
     "gla": _baseline("GLA", GLAConfig),
     "rwkv": _baseline("RWKV", RWKVConfig),
     "mamba": _baseline("Mamba", MambaConfig),
-    # Complex numbers and Fourier transforms are nothing for the compiler.
+    # torch.compile does not generate code for complex numbers and Fourier transforms.
     "s4d": _baseline("S4D", S4DConfig, compiles=False),
     "h3": _baseline("H3", H3Config, compiles=False),
     "hyena": _baseline("Hyena", HyenaConfig, compiles=False),
@@ -167,7 +167,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def architecture_name(config: LanguageModelConfig) -> str:
-    """What the table calls a model: memory-mosaic, transformer (with learned positions), transformer-rotary, ..."""
+    """The name of a model in `ARCHITECTURES`: memory-mosaic, transformer (with learned positions), ..."""
     mixer = config.sequence_mixer
     if isinstance(mixer, AttentionConfig):
         position = position_name(config)
@@ -188,9 +188,15 @@ class Preset:
 TINY = {"width": 128, "blocks": 4, "heads": 4, "vocabulary": 2048, "context": 256}
 SMALL = {"width": 384, "blocks": 6, "heads": 6}
 # The paper's best row has 80 thousand steps of 512 windows. A corpus of a few million tokens wants fewer.
-_SMALL = {"steps": 800, "batch": 64, "warm_up": 100, "evaluate_every": 100}
-_SMALL |= {"learning_rate": 1e-3, "final_learning_rate": 1e-4}
-_TINY = _SMALL | {"steps": 600, "batch": 16, "warm_up": 50, "learning_rate": 3e-3, "final_learning_rate": 3e-4}
+_SMALL_TRAINING = {"steps": 800, "batch": 64, "warm_up": 100, "evaluate_every": 100}
+_SMALL_TRAINING |= {"learning_rate": 1e-3, "final_learning_rate": 1e-4}
+_TINY_TRAINING = _SMALL_TRAINING | {
+    "steps": 600,
+    "batch": 16,
+    "warm_up": 50,
+    "learning_rate": 3e-3,
+    "final_learning_rate": 3e-4,
+}
 
 PRESETS: dict[str, Preset] = {
     **{
@@ -199,29 +205,35 @@ PRESETS: dict[str, Preset] = {
         for depth in DEPTHS
     },
     **{f"{name}-12": Preset(kind.config, 0.05, {}) for name, kind in ARCHITECTURES.items()},
-    **{f"{name}-small": Preset(partial(kind.config, **SMALL), 0.1, _SMALL) for name, kind in ARCHITECTURES.items()},
-    **{f"{name}-tiny": Preset(partial(kind.config, **TINY), None, _TINY) for name, kind in ARCHITECTURES.items()},
+    **{
+        f"{name}-small": Preset(partial(kind.config, **SMALL), 0.1, _SMALL_TRAINING)
+        for name, kind in ARCHITECTURES.items()
+    },
+    **{
+        f"{name}-tiny": Preset(partial(kind.config, **TINY), None, _TINY_TRAINING)
+        for name, kind in ARCHITECTURES.items()
+    },
 }
 
 
 def preset(name: str, **changes: object) -> LanguageModelConfig:
     """The named configuration, with some of its arguments changed: `preset("memory-mosaic-12", vocabulary=50304)`."""
     if name not in PRESETS:
-        raise ValueError(f"no preset {name!r}; {no_preset(name)}")
+        raise ValueError(f"no preset {name!r}; {preset_hint(name)}")
     try:
         return PRESETS[name].config(**changes)
     except TypeError as error:
         raise ValueError(f"preset {name!r}: {error}") from None
 
 
-def no_preset(name: str) -> str:
-    """What to say of a name that is none of a preset."""
+def preset_hint(name: str) -> str:
+    """The remedy for the name of an unknown preset."""
     names = f"a preset is an architecture and a size, such as mamba-tiny, -small or -12: {', '.join(ARCHITECTURES)}"
     return did_you_mean(name, PRESETS, otherwise=names)
 
 
 def did_you_mean(name: str, known: Iterable[str], *, otherwise: str | None = None) -> str:
-    """The nearest of the known names; where none is near, all of them, or what to say instead."""
+    """Suggest the nearest of the known names; where none is near, all of them, or the text `otherwise`."""
     known = list(known)
     near = get_close_matches(name, known, n=1)
     return f"did you mean {near[0]}?" if near else otherwise or f"there are {', '.join(known)}"

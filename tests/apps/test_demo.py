@@ -57,5 +57,5 @@ def test_ctrl_c_during_the_moons_stops_the_demo(tmp_path, monkeypatch):
 @pytest.mark.parametrize("damage", [b"{", b"[]", b"\xff", b"{}"])
 def test_a_damaged_study_runs_again(tmp_path, damage, capsys):
     (tmp_path / "results.json").write_bytes(damage)
-    assert demo._finished(tmp_path) is None
+    assert demo._load_finished(tmp_path) is None
     assert "results.json is" in capsys.readouterr().err

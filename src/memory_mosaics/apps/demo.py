@@ -42,20 +42,20 @@ TRAINING = Training(
     evaluate_every=150,
     evaluate_windows=48,
 )
-UNSEEN = 1_000_003  # seed of the stories that probes and continuations are from
-PROBED, TOLD = 150, 3  # stories whose words are asked for, and that are continued
-OPENING, LENGTH = 24, 120  # words that a continuation is given, and tokens that it may have
+UNSEEN_SEED = 1_000_003  # of the stories for probes and continuations
+PROBED, CONTINUED = 150, 3  # number of stories
+OPENING, LENGTH = 24, 120  # words of a prompt, and tokens of a continuation
 
 
 def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_count: int = STORIES) -> dict[str, Any]:
     """Run three moons, train a Memory Mosaic and a RoPE transformer on the embedded stories, and write a report.
 
-    Some minutes on two cores. Ctrl-C keeps what is finished; the same command goes on.
+    Some minutes on two cores. Ctrl-C keeps what is finished; the same command resumes.
 
     Args:
-        out: folder for everything; the page to open is report.html
+        out: folder of all results; report.html is the page to open
         steps: training steps of each model
-        story_count: stories of the corpus
+        story_count: number of stories in the corpus
     """
     training = replace(TRAINING, steps=steps, warm_up=min(TRAINING.warm_up, steps // 5))
     find_sources([f"stories:{story_count}"])
@@ -63,8 +63,8 @@ def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_cou
     files.prepare(out)
     start = time.perf_counter()
     print("1. Three moons: one memory of everything against one memory per moon")
-    sky = _finished(out / "moons") or moons.run(out / "moons")
-    if sky["interrupted"]:
+    moons_results = _load_finished(out / "moons") or moons.run(out / "moons")
+    if moons_results["interrupted"]:
         return {"interrupted": True}
     print(f"\n2. A corpus: {story_count:,} stories of the embedded world")
     corpus = corpora.prepare([f"stories:{story_count}"], out=out / "corpus", tokenizer="bpe", vocabulary=VOCABULARY)
@@ -75,14 +75,14 @@ def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_cou
         out / "corpus", out / "language", architectures=TWINS, blocks=[BLOCKS], rates=[training.learning_rate],
         model=MODEL, training=training, machine=RuntimeConfig(samples=0),
     )  # fmt: skip
-    results = {"study": "demo", "interrupted": trained["interrupted"], "moons": sky}
+    results = {"study": "demo", "interrupted": trained["interrupted"], "moons": moons_results}
     if results["interrupted"]:
         return results
     tokenizer = corpus.tokenizer()
     models = {record["architecture"]: checkpoint.load(out / "language" / record["run"]) for record in trained["runs"]}
     print("\n4. What they recall from earlier in a story, and the stories they generate")
-    results["memory"] = {name: remembered(model, tokenizer) for name, model in models.items()}
-    results["stories"] = tell(models, tokenizer)
+    results["memory"] = {name: recall_accuracy(model, tokenizer) for name, model in models.items()}
+    results["stories"] = continue_stories(models, tokenizer)
     results["language"], results["corpus"] = trained, corpus.manifest
     results["seconds"] = round(time.perf_counter() - start, 1)
     print(memory_table(results), "", stories_text(results), sep="\n")
@@ -95,8 +95,8 @@ def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_cou
     return results
 
 
-def _finished(folder: Path) -> dict[str, Any] | None:
-    """What a study that came to its end has left."""
+def _load_finished(folder: Path) -> dict[str, Any] | None:
+    """The results of an experiment that is complete, if there are any."""
     file = folder / "results.json"
     try:
         results = read_json(file)
@@ -104,15 +104,15 @@ def _finished(folder: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (UserError, LookupError, TypeError) as error:
-        print(f"{file} is damaged: {one_line(error)}; the study runs again", file=sys.stderr)
+        print(f"{file} is damaged: {one_line(error)}; it runs again", file=sys.stderr)
         return None
 
 
 @torch.no_grad()
-def remembered(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, float | int]:
-    """How often the model's best guess is the word that a story told at least 40 words before makes certain."""
+def recall_accuracy(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, float | int]:
+    """How often the model's most likely word is the one determined by what a story said 40 or more words before."""
     right = asked = 0
-    for story in stories(PROBED, seed=UNSEEN):
+    for story in stories(PROBED, seed=UNSEEN_SEED):
         for prefix, answer in story.probes:
             before, word = tokenizer.encode(prefix), tokenizer.encode(" " + answer)
             if word and len(before) + len(word) <= model.config.context:
@@ -122,10 +122,10 @@ def remembered(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, float | 
     return {"asked": asked, "right": right, "share": right / max(1, asked)}
 
 
-def tell(models: dict[str, LanguageModel], tokenizer: Tokenizer) -> list[dict[str, str]]:
-    """How unseen stories begin, and how each model goes on."""
-    told = []
-    for number, story in enumerate(stories(TOLD, seed=UNSEEN + 1)):
+def continue_stories(models: dict[str, LanguageModel], tokenizer: Tokenizer) -> list[dict[str, str]]:
+    """The openings of unseen stories, and each model's continuation."""
+    continued = []
+    for number, story in enumerate(stories(CONTINUED, seed=UNSEEN_SEED + 1)):
         opening = " ".join(story.text.split()[:OPENING])
         prompt = torch.tensor(tokenizer.encode(opening))
         texts = {"opening": opening}
@@ -133,12 +133,12 @@ def tell(models: dict[str, LanguageModel], tokenizer: Tokenizer) -> list[dict[st
             sampling = {"sampler": Sampler(temperature=0.7), "generator": torch.Generator().manual_seed(number)}
             (tokens,) = generate(model, [prompt], LENGTH, eos=tokenizer.end_of_text, **sampling)
             texts[name] = tokenizer.decode(tokens.tolist()).strip()
-        told.append(texts)
-    return told
+        continued.append(texts)
+    return continued
 
 
 def memory_table(results: dict[str, Any]) -> str:
-    """The losses are in the table of the curves; this is what they do not show."""
+    """The recall accuracies, for the terminal."""
     lines = ["words determined by an earlier sentence, predicted correctly:"]
     for name, found in results["memory"].items():
         lines.append(f"  {curves.LABELS[name]:18} {found['right']:4} of {found['asked']} ({found['share']:.0%})")
@@ -155,7 +155,7 @@ def stories_text(results: dict[str, Any]) -> str:
 
 
 def report(results: dict[str, Any], out: Path) -> Path:
-    """The page with everything."""
+    """Write the HTML report."""
     page = Page("Memory Mosaics: what a few minutes of CPU show")
     minutes = results["seconds"] / 60
     page.text(
@@ -181,7 +181,7 @@ def report(results: dict[str, Any], out: Path) -> Path:
     return page.write(out / "report.html")
 
 
-def _moons_section(page: Page, sky: dict[str, Any], out: Path) -> None:
+def _moons_section(page: Page, moons_results: dict[str, Any], out: Path) -> None:
     page.heading("Three moons")
     page.text(
         "Three moons circle with periods that differ between sequences; the network must infer the periods from the "

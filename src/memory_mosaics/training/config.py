@@ -16,7 +16,7 @@ from memory_mosaics.config import MAX_SEED, MAX_SIZE, at_least, at_most, to_plai
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import first_difference, read_json
 from memory_mosaics.language_model import LanguageModelConfig, config_from_plain, weight_shapes
-from memory_mosaics.models import PRESETS, no_preset, position_name, preset
+from memory_mosaics.models import PRESETS, position_name, preset, preset_hint
 from memory_mosaics.runtime import RuntimeConfig
 
 DEFAULT_MODEL = "memory-mosaic-tiny"
@@ -101,7 +101,7 @@ def _read_model_file(file: Path) -> LanguageModelConfig:
     try:
         plain = read_json(file)
     except FileNotFoundError:
-        raise UserError(f"neither a preset nor a file; {no_preset(file.name)}") from None
+        raise UserError(f"neither a preset nor a file; {preset_hint(file.name)}") from None
     if not isinstance(plain, dict):
         raise UserError(f"{file} holds no description of a model")
     return config_from_plain(plain.get("language_model", plain))
@@ -231,7 +231,7 @@ AnyRun = Run | TaskRun
 def recipe(name: str) -> tuple[ModelArgs, Training]:
     """Return the model and the training of a preset."""
     if name not in PRESETS:
-        raise UserError(f"no preset {name!r}; {no_preset(name)}")
+        raise UserError(f"no preset {name!r}; {preset_hint(name)}")
     found = PRESETS[name]
     return ModelArgs(name=name, dropout=found.dropout), Training(**found.training)
 

@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from memory_mosaics.apps.babistories.collect import Journal, read_journal
-from memory_mosaics.apps.babistories.commands import MAX_FRUITLESS, read_names, read_openings
+from memory_mosaics.apps.babistories.collect import MAX_FRUITLESS, Journal, read_journal, read_names, read_openings
 from memory_mosaics.apps.babistories.prompts import (
     default_lists,
     names_request,

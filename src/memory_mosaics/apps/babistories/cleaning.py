@@ -185,14 +185,14 @@ def clean(
     valid_share: float = 0.01,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Leave out what is no good story, say why, and write the rest as OUT/train.jsonl and OUT/valid.jsonl.
+    """Drop unusable stories, log why, and write the others to OUT/train.jsonl and OUT/valid.jsonl.
 
     Args:
         out: the folder of the corpus
-        journals: the journals to take stories from, those of several machines say; OUT/stories.journal by default
+        journals: the journals to take stories from, such as those of several machines; OUT/stories.journal by default
         language: the language of the stories, by a code of two letters; null for any
-        shortest: a story has at least so many words
-        similarity: a story with so large a share of another's runs of four words is a near-duplicate
+        shortest: minimum number of words of a story
+        similarity: share of common runs of four words from which two stories are near-duplicates
         allow: reasons that do not count, such as 'missing words'
         valid_share: the share of stories held out for validation, chosen by a hash of the seed and their number
         seed: chooses the stories held out
@@ -216,7 +216,7 @@ def clean(
     if not found["kept"]:
         raise UserError(f"no story is left of {answers:,} answers; the reasons are in {out / 'dropped.log'}")
     kept = ", ".join(f"{count:,} in {out / name}.jsonl" for name, count in counts.items())
-    print(f"written: {kept}; what was left out, with reasons: {out / 'dropped.log'}")
+    print(f"written: {kept}; dropped stories, with reasons: {out / 'dropped.log'}")
     return found
 
 
@@ -273,8 +273,8 @@ def stats(out: Path = Path("runs/babistories")) -> dict[str, Any]:
         if not file.is_file():
             raise UserError(f"there is no {file}; mosaics babistories clean writes it")
         table[split] = _count(file, tokenizer)
-    note = "" if tokenizer else "; GPT-2's tokenizer is not at hand: pip install 'memory-mosaics[gpt2]'"
-    print(f"{'partition':12}{'stories':>12}{'tokens (GPT-2)':>18}{'characters a story':>22}")
+    note = "" if tokenizer else "; GPT-2's tokenizer is not installed: pip install 'memory-mosaics[gpt2]'"
+    print(f"{'partition':12}{'stories':>12}{'tokens (GPT-2)':>18}{'characters per story':>22}")
     for split, found in table.items():
         tokens = "-" if found["tokens"] is None else f"{found['tokens']:,}"
         print(f"{split:12}{found['stories']:>12,}{tokens:>18}{found['characters_per_story']:>22,.0f}")
@@ -284,7 +284,7 @@ def stats(out: Path = Path("runs/babistories")) -> dict[str, Any]:
         results.write(out / "statistics.json", table)
         print(f"written: {out / 'statistics.json'}{note}")
     except UserError:
-        print(f"{out} is not to be written in: the table is only here{note}")
+        print(f"{out} is not writable: the table is not saved{note}")
     return table
 
 

@@ -1,15 +1,22 @@
-"""Collecting answers: every one is on the disk before the next request is sent, and none is asked for twice.
+"""`mosaics babistories names | openings | stories`: ask a language model, and keep every answer in a journal.
 
-A journal holds the answers of one step as JSON lines. Its first line identifies the run, so that only the same run is
-resumed; a line with "given" is the digest of the list that was written from the answers so far. A last line that a kill
-or a power cut left incomplete is dropped; its answer had not been acknowledged. After the first Ctrl-C, or an error, no
-request is sent, and the answers in flight, which may be paid for, are still received; the second Ctrl-C drops them.
+A journal holds the answers of one step as JSON lines. Every answer is on the disk before the next request is sent, and
+none is asked for twice. Its first line identifies the run, so that only the same run is resumed; a line with "given" is
+the digest of the list that was written from the answers so far. A last line that a kill or a power cut left incomplete
+is dropped; its answer had not been acknowledged. After the first Ctrl-C, or an error, no request is sent, and the
+answers in flight, which may be paid for, are still received; the second Ctrl-C drops them.
+
+Everything is in one folder:
+- names.journal, openings.journal, stories.journal: every answer as received, JSON lines
+- names.txt, openings.txt: what the stories draw from, where they exist
+- train.jsonl, valid.jsonl, dropped.log, clean.json, statistics.json: what cleaning.py makes of the stories
 """
 
 import asyncio
 import hashlib
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -18,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +33,14 @@ from filelock import FileLock, Timeout  # torch brings it
 from tqdm import tqdm
 
 from memory_mosaics.apps.babistories import writers
-from memory_mosaics.apps.babistories.prompts import Request
+from memory_mosaics.apps.babistories.prompts import (
+    Request,
+    names_request,
+    openings_request,
+    read_lists,
+    read_template,
+    story_request,
+)
 from memory_mosaics.apps.babistories.writers import (
     Answer,
     RequestRejected,
@@ -34,9 +49,13 @@ from memory_mosaics.apps.babistories.writers import (
     Server,
     Writer,
 )
-from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import check_regular, flush, parse_json
+from memory_mosaics.config import MAX_SEED, MAX_STORIES
+from memory_mosaics.errors import UserError, check_range, one_line
+from memory_mosaics.files import check_regular, flush, parse_json, read_text, write_text
 
+OUT = Path("runs/babistories")
+MAX_FRUITLESS = 24  # answers in a row that bring nothing new: the model knows no more
+MARK = re.compile(r"^\s*(?:[-*•\u2013]|\(?\d+[.):]?)?\s*[\"“'*_]*|[\s\"”'*_.,;:…]+$")
 MAX_LINE = 64 << 20  # bytes
 REMEDY = "name another --out"
 MAX_REJECTED = 10  # in a row: then the server is at fault, not the requests
@@ -124,7 +143,11 @@ def _resume(file: Path, identity: Entry) -> tuple[set[int], list[int], str]:
         return done, tokens, ""
     try:
         with file.open("rb+") as stream:
-            stream.truncate(_complete_size(stream))
+            end = 0
+            for line in iter(lambda: stream.readline(MAX_LINE), b""):
+                end = stream.tell() if line.endswith(b"\n") else end
+            if stream.tell() - end < MAX_LINE:  # a longer line is refused below
+                stream.truncate(end)
         lines = read_journal(file)
         first, second = next(lines, None), next(lines, None)
         if first is None or second is None:
@@ -163,19 +186,6 @@ def _difference(name: str, theirs: Any, mine: Any) -> str:
     if of == mine["of"]:
         return f"{now}: put the file back as it was"
     return f"{now}: go on without that file" if of == "ours" else f"{now}: give --{name} {of}"
-
-
-def _complete_size(stream: Any) -> int:
-    """Where the last complete line ends, searched from the end."""
-    end = at = stream.seek(0, os.SEEK_END)
-    while max(0, end - MAX_LINE) < at:
-        start = max(0, at - (1 << 16))
-        stream.seek(start)
-        newline = stream.read(at - start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        at = start
-    return end if at else 0  # a line too long for a journal is refused by `read_journal`
 
 
 def read_journal(file: Path, progress: Callable[[int], Any] = lambda _: None) -> Iterator[Entry]:
@@ -242,17 +252,19 @@ class Outcome:
             self.stop(error)
 
 
-def find_model(writer: Writer) -> Writer:
-    """The writer with the name of its model. Reports early that there is no server."""
+def resolve_model(out: Path, writer: Writer) -> Writer:
+    """The writer with the name of its model. Reports early that there is no server, or no folder to write to."""
 
-    async def found() -> str:
+    async def find_model() -> str:
         server = Server(writer, asyncio.Event())
         try:
             return await server.find_model()
         finally:
             await server.close()
 
-    return writer if writer.server is None else replace(writer, model=asyncio.run(found()))
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} exists and is not a folder; name another --out")
+    return writer if writer.server is None else replace(writer, model=asyncio.run(find_model()))
 
 
 def collect(
@@ -280,7 +292,7 @@ def collect(
         else:
             outcome = _ask_local(writer, next_request, journal, show)
     new, seconds = len(journal.done) - before, time.monotonic() - start
-    summary = f"{new:,} new answers in {seconds:,.1f} s ({new / max(seconds, 1e-3) * 60:,.0f} a minute)"
+    summary = f"{new:,} new answers in {seconds:,.1f} s ({new / max(seconds, 1e-3) * 60:,.0f} per minute)"
     return outcome, f"{summary}, {outcome.retried} retries" if outcome.retried else summary
 
 
@@ -361,7 +373,7 @@ def _entry(request: Request, answer: Answer, writer: Writer) -> Entry:
     """What the journal keeps. A completion continues the opening words, which belong to the text."""
     text = answer.text if writer.ask == "chat" else request.begin + answer.text
     entry = {"index": request.index, **request.asked, "text": text, "finish": answer.finish}
-    return entry | {"tokens": list(answer.tokens)}
+    return entry | {"tokens": list(answer.usage or (0, 0))}
 
 
 @contextmanager
@@ -386,3 +398,197 @@ def _interrupts(
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def names(out: Path = OUT, *, count: int = 500, seed: int = 0, **writer: Any) -> dict[str, Any]:
+    """Ask a language model for first names, and write the different ones to OUT/names.txt.
+
+    Args:
+        out: the folder of the corpus; the same command resumes
+        count: number of different names
+        seed: random seed of the requests
+        **writer: the language model
+    """
+    return _gather("names", out, count, seed, Writer(**writer), names_request, read_names)
+
+
+def openings(out: Path = OUT, *, count: int = 500, seed: int = 0, **writer: Any) -> dict[str, Any]:
+    """Ask a language model for the first words of stories, and write the different ones to OUT/openings.txt.
+
+    Args:
+        out: the folder of the corpus; the same command resumes
+        count: number of different openings
+        seed: random seed of the requests
+        **writer: the language model
+    """
+    return _gather("openings", out, count, seed, Writer(**writer), openings_request, read_openings)
+
+
+def stories(
+    out: Path = OUT,
+    *,
+    count: int = 1000,
+    first: int = 0,
+    seed: int = 0,
+    words: Path | None = None,
+    names: Path | None = None,
+    openings: Path | None = None,
+    template: Path | None = None,
+    **writer: Any,
+) -> dict[str, Any]:
+    """Ask a language model for stories, each with words, features, a name and opening words of its own.
+
+    The prompt of a story follows from the seed and its number alone. What is in OUT/stories.journal is not asked again.
+
+    Args:
+        out: the folder of the corpus; the same command resumes
+        count: number of stories
+        first: the number of the first one; other machines can make other numbers
+        seed: random seed of the prompts
+        words: a JSON file with "nouns", "verbs" and "adjectives" in place of the default lists
+        names: a file with one first name per line; by default OUT/names.txt, where it exists
+        openings: a file with one opening per line; by default OUT/openings.txt, where it exists
+        template: a file with the text of the prompt and slots such as {noun}, in place of the default
+        **writer: the language model
+    """
+    asked = Writer(**writer)
+    check_range(1, MAX_STORIES, count=count)
+    check_range(0, MAX_SEED, first=first)
+    names, openings = _existing(out, "names", names), _existing(out, "openings", openings)
+    lists, text = read_lists(words, names, openings), read_template(template)
+    asked = resolve_model(out, asked)
+    kinds = [lists.nouns, lists.verbs, lists.adjectives, lists.features]
+    identity = _identity("stories", seed, asked) | {
+        "words": source(sum(map(len, kinds[:3])), words, kinds),
+        "names": source(len(lists.names), names, lists.names),
+        "openings": source(len(lists.openings), openings, lists.openings),
+        "template": source(1, template, text),
+    }
+    sources = f"{len(lists.names)} names ({names or 'ours'}), {len(lists.openings)} openings ({openings or 'ours'})"
+    print(f"prompts of seed {seed} from {sources}")
+    with Journal.open(out / "stories.journal", identity) as journal:
+        wanted = range(first, first + count)
+        # Indices below the last answered one were rejected, or lost by a kill: others do not wait for them.
+        last = max(journal.done, default=-1)
+        missing = (index for index in wanted if index not in journal.done)
+        ahead = iter(sorted(missing, key=lambda index: (index < last, index)))
+
+        def complete() -> int:
+            return sum(index in wanted for index in journal.done)
+
+        def next_request(_: int) -> Request | None:
+            index = next(ahead, None)
+            how: dict[str, Any] = {"seed": seed, "lists": lists, "template": text}
+            return None if index is None else story_request(index, **how, opening_only=asked.ask == "opening")
+
+        bar = {"total": count, "initial": complete(), "unit": "story", "desc": "stories"}
+        outcome, summary = collect(asked, next_request, journal, len, **bar)
+        have = f"{complete():,} of {count:,} stories"
+        return _end(outcome, summary, journal, have, whole=complete() == count)
+
+
+def _end(outcome: Outcome, summary: str, journal: Journal, have: str, *, whole: bool) -> dict[str, Any]:
+    """Say where everything is; a server that gave up or left requests unanswered makes one line and exit code 2."""
+    again = "the same command goes on"
+    if outcome.problem and not outcome.interrupted:
+        kept = f"{have} are in {journal.file}: {again}" if journal.done else "nothing was answered"
+        raise UserError(f"the server gave up: {outcome.problem}; {kept}")
+    print(f"{'stopped: ' if outcome.interrupted else ''}{have} are in {journal.file}; {journal.token_counts()}")
+    print(f"this run: {summary}")
+    if outcome.rejected and not whole and not outcome.interrupted:
+        rejected = f"{outcome.rejected} {'request was' if outcome.rejected == 1 else 'requests were'} not answered"
+        where = f"are in {journal.file}" if journal.done else "were answered"
+        raise UserError(f"{have} {where}: {rejected}, the last with {outcome.rejection}; the same command asks again")
+    if outcome.interrupted:
+        print(again)
+    return {"interrupted": outcome.interrupted, "answers": len(journal.done), "tokens": list(journal.tokens)}
+
+
+def _gather(
+    step: str,
+    out: Path,
+    count: int,
+    seed: int,
+    writer: Writer,
+    request: Callable[..., Request],
+    read: Callable[[str], list[str]],
+) -> dict[str, Any]:
+    """Ask until there are `count` different ones, or nothing new comes; the list is in the order of the requests."""
+    check_range(1, MAX_STORIES, count=count)
+    if writer.ask == "opening":
+        raise UserError(f"{step} are asked for in words: give --ask chat or completion")
+    writer = resolve_model(out, writer)
+    with Journal.open(out / f"{step}.journal", _identity(step, seed, writer)) as journal:
+        answers: dict[int, list[str]] = {}
+        known: set[str] = set()
+        fruitless = 0  # answers in a row that brought nothing new, those of earlier runs included
+        unasked = iter(index for index in range(1 << 40) if index not in journal.done)
+
+        def received(entries: list[Entry]) -> int:
+            nonlocal fruitless
+            before = len(known)
+            for entry in entries:
+                answers[entry["index"]] = read(entry["text"])
+                new = {one.casefold() for one in answers[entry["index"]]} - known
+                fruitless = 0 if new else fruitless + 1
+                known.update(new)
+            return len(known) - before
+
+        def next_request(in_flight: int) -> Request | None:
+            wanted = ceil((count - len(known)) / max(1.0, len(known) / max(1, len(answers))))
+            return None if in_flight >= min(wanted, MAX_FRUITLESS - fruitless) else request(next(unasked), seed=seed)
+
+        received([entry for entry in journal.read() if "index" in entry])
+        bar = {"total": count, "initial": min(count, len(known)), "unit": step[:-1], "desc": step}
+        outcome, summary = collect(writer, next_request, journal, received, **bar)
+        different: dict[str, str] = {}
+        for one in (one for index in sorted(answers) for one in answers[index]):
+            different.setdefault(one.casefold(), one)
+        found = list(different.values())[:count]
+        if found:
+            _write_list(out / f"{step}.txt", "".join(f"{one}\n" for one in found), journal)
+        if fruitless >= MAX_FRUITLESS:
+            nothing = f"the model had nothing new {fruitless} times in a row (asked {len(answers):,} times)"
+            print(f"{nothing}: {len(found):,} {step} are all it knows")
+        have = f"answers with {len(found):,} of {count:,} different {step}"
+        return _end(outcome, summary, journal, have, whole=len(found) == count) | {step: found}
+
+
+def _write_list(file: Path, text: str, journal: Journal) -> None:
+    """Write the list, unless the file there is the user's own."""
+    try:
+        there = read_text(file) if file.exists() else None
+    except (OSError, UserError):
+        there = ""
+    if there is not None and there != text and digest(there) != journal.given:
+        print(f"{file} is left as it is: it is not what this journal gave last; move it away to have it written anew")
+        return
+    if there != text:
+        write_text(file, text)
+    if journal.given != digest(text):
+        journal.append([{"given": digest(text)}])
+    print(f"written: {file}")
+
+
+def read_names(text: str) -> list[str]:
+    """The first names in an answer: one word each, with a capital letter."""
+    parts = [MARK.sub("", part) for line in text.splitlines() for part in line.split(",")]
+    return [part for part in parts if re.fullmatch(r"[^\W\d_][\w'\u2019-]{1,14}", part) and part[0].isupper()]
+
+
+def read_openings(text: str) -> list[str]:
+    """The openings in an answer: two to eight words each, with a capital letter and without brackets."""
+    lines = [MARK.sub("", line) for line in text.splitlines()]
+    few = [line for line in lines if 2 <= len(line.split()) <= 8 and line[0].isupper()]
+    return [line for line in few if not re.search(r"[\[\]{}:<>]", line)]
+
+
+def _identity(step: str, seed: int, writer: Writer) -> dict[str, Any]:
+    """What a resumed run must have in common: everything that changes the answers."""
+    same = {name: getattr(writer, name) for name in ("model", "ask", "length", "temperature", "top_p")}
+    return {"step": step, "format": 2, "seed": seed} | same
+
+
+def _existing(out: Path, step: str, given: Path | None) -> Path | None:
+    file = out / f"{step}.txt"
+    return given or (file if file.is_file() else None)

@@ -64,7 +64,7 @@ def read_template(file: Path | None) -> str:
     """The text of the story prompt: the default one, or a file with any of the slots, each in braces."""
     if file is None:
         return _data()["story"]
-    template = _text(file).strip()
+    template = read_text(file).strip()
     slots = SLOT.findall(template)
     if unknown := [slot for slot in slots if slot not in SLOTS]:
         raise UserError(f"{file} has a slot {{{unknown[0]}}}; there are {', '.join(sorted(SLOTS))}")
@@ -73,24 +73,17 @@ def read_template(file: Path | None) -> str:
     return template
 
 
-def _text(file: Path) -> str:
-    try:
-        return read_text(file)
-    except OSError as error:
-        raise UserError(f"cannot read {file}: {one_line(error)}") from error
-
-
 def _read_lines(file: Path) -> tuple[str, ...]:
-    lines = tuple(dict.fromkeys(line.strip() for line in _text(file).splitlines() if line.strip()))
+    lines = tuple(dict.fromkeys(line.strip() for line in read_text(file).splitlines() if line.strip()))
     if not lines:
-        raise UserError(f"{file} is empty: it should hold one entry a line")
+        raise UserError(f"{file} is empty: it should have one entry per line")
     return lines
 
 
 def _read_words(file: Path) -> dict[str, Any]:
     """{"nouns": [...], "verbs": [...], "adjectives": [...]} and optionally {"features": {name: meaning}}."""
     layout = 'an object of "nouns", "verbs", "adjectives" (lists of words) and, if you like, "features" (an object)'
-    text = _text(file)
+    text = read_text(file)
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -4,7 +4,7 @@ The official openai client connects, authenticates, and reads and writes the wir
 client's have fixed delays, count every 429 as a failed try, do not end with the run, and miss answers that cannot be
 used. Lost connections, timeouts, 408, 409, 425, 429, 5xx, and answers that are unreadable, cut off or too long are
 retried. Delays double, are random, and are at least what the server asks for. A request that the server rejects, or
-whose retries are exhausted, is set aside; any other failure ends the run.
+whose retries are exhausted, is skipped; any other failure ends the run.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -47,25 +47,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Writer:
-    """The language model that is asked.
+    """The language model to ask, and how.
 
     Args:
         server: the address of an OpenAI-compatible server, such as http://localhost:8000
         model: without --server the folder of a model on this machine; with it a model's name there
         ask: chat for models that follow instructions, completion for servers without chat, opening to give nothing but
-            the opening words, for models that only know how to go on
-        length: at most so many tokens for an answer
-        temperature: how freely tokens are drawn
-        top_p: draw among the fewest most probable tokens that have this probability together
-        concurrency: answers that are waited for at the same time
-        retries: how often what failed is asked again
-        backoff: seconds before the first retry; they double
-        timeout: seconds to wait for an answer, or with --stream for its next piece
-        requests_per_minute: at most so many requests a minute
-        tokens_per_minute: at most so many tokens a minute, read and written
-        stream: take answers piece by piece
+            the opening words, for models that only continue text
+        length: maximum number of tokens per answer
+        temperature: sampling temperature
+        top_p: sample among the most probable tokens that together have this probability
+        concurrency: maximum number of requests in flight
+        retries: retries of a request that failed
+        backoff: seconds before the first retry; doubled for each further one
+        timeout: seconds to wait for an answer, or with --stream for its next chunk
+        requests_per_minute: maximum number of requests per minute
+        tokens_per_minute: maximum number of prompt and completion tokens per minute
+        stream: receive answers in chunks
         key_variable: the environment variable that holds the API key
-        device: where a model on this machine runs: cuda, mps or cpu; auto takes the first that is there
+        device: where a model on this machine runs: cuda, mps or cpu; auto takes the first available
     """
 
     server: str | None = None
@@ -108,19 +108,11 @@ class Writer:
 
 @dataclass(frozen=True)
 class Answer:
-    """A text, why it ended ("stop" by itself, "length" cut off), and the prompt and completion tokens, where known."""
+    """A text, why it ended ("stop" by itself, "length" cut off), and its prompt and completion tokens, where known."""
 
     text: str
     finish: str | None
     usage: tuple[int, int] | None = None
-
-    @property
-    def tokens(self) -> tuple[int, int]:
-        return self.usage or (0, 0)
-
-    def counted(self, prompt: str) -> "Answer":
-        """The same with an estimate of the tokens, four characters each, where the server does not count them."""
-        return self if self.usage else Answer(self.text, self.finish, (len(prompt) // 4 + 1, len(self.text) // 4 + 1))
 
 
 class RunStopped(Exception):
@@ -254,12 +246,12 @@ class Server:
 
     async def ask(self, request: Request) -> Answer:
         """One answer; `RequestRejected` where this request gets none, `RunStopped` where no other will either."""
-        path, body = body_of(request, self.writer, self.model)
+        body = request_body(request, self.writer, self.model)
         answered = 0  # tries that the server answered; a lost one keeps its key, and is not charged for twice
 
         async def attempt() -> Answer:
             nonlocal answered
-            key = hashlib.sha256(json.dumps([request.index, path, body, answered], sort_keys=True).encode()).hexdigest()
+            key = hashlib.sha256(json.dumps([request.index, body, answered], sort_keys=True).encode()).hexdigest()
             try:
                 return await self._try(request, body, f"babistories-{key[:32]}")
             except TransientError as error:
@@ -319,12 +311,13 @@ class Server:
                     problem.busy = self.concurrency.in_flight > 1 or self.answered > answered
                     self.concurrency.halve(sent)
                 raise problem from None
-        answer = answer.counted(request.prompt)
-        self.tokens.correct(sum(answer.tokens) - estimate)
+        # About four characters per token, where the server does not count them.
+        usage = answer.usage or (len(request.prompt) // 4 + 1, len(answer.text) // 4 + 1)
+        self.tokens.correct(sum(usage) - estimate)
         self.answered += 1
         self.concurrency.grow()
-        self.typical += (sum(answer.tokens) - self.typical) / min(self.answered, 100)
-        return answer
+        self.typical += (sum(usage) - self.typical) / min(self.answered, 100)
+        return replace(answer, usage=usage)
 
     async def _send(self, body: dict[str, Any], headers: dict[str, Any]) -> Answer:
         """The answer of the server, whole or, with --stream, joined of its chunks: then the timeout is for silence."""
@@ -387,13 +380,13 @@ class Server:
         return TransientError(f"an answer of {size} {asked} ({allowed} are read)")
 
 
-def body_of(request: Request, writer: Writer, model: str) -> tuple[str, dict[str, Any]]:
-    """Where a request is sent, and what."""
+def request_body(request: Request, writer: Writer, model: str) -> dict[str, Any]:
+    """The body of a chat completion, or of a completion."""
     body: dict[str, Any] = {"model": model, "max_tokens": writer.length, "temperature": writer.temperature}
     body |= {"top_p": writer.top_p, "seed": request.seed}
     if writer.ask == "chat":
-        return "chat/completions", body | {"messages": [{"role": "user", "content": request.text}]}
-    return "completions", body | {"prompt": request.prompt}
+        return body | {"messages": [{"role": "user", "content": request.text}]}
+    return body | {"prompt": request.prompt}
 
 
 def read_answer(found: Any, *, partial: bool = False) -> Answer:
@@ -425,7 +418,7 @@ def _usage(found: Any) -> tuple[int, int] | None:
 
 
 def status_error(error: Any) -> Exception:
-    """What a status code means: a retry, this request set aside, or the end of the run."""
+    """What a status code means: a retry, this request skipped, or the end of the run."""
     body = error.body
     message = body.get("message", body.get("detail", body)) if isinstance(body, dict) else body
     message = f"status {error.status_code}: {_excerpt(str(message or error.response.text))}"
