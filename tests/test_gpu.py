@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from memory_mosaics.benchmarks.train import RandomTokens, Size
+from memory_mosaics.benchmarks.throughput import RandomTokens, Size
 from memory_mosaics.decoding import GREEDY, DecodeGraphCache, beam_search, generate
 from memory_mosaics.language_model import LanguageModel, next_token_loss, without_state
 from memory_mosaics.models import memory_mosaic, transformer

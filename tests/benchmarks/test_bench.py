@@ -42,7 +42,7 @@ def test_a_benchmark_replaces_its_own_section(tiny, tmp_path, monkeypatch):
     bench.run(["kernels", "decode"], tmp_path, cpu=True)
     before = results_in(tmp_path)
     assert list(before) == ["study", "decode", "kernels"]
-    monkeypatch.setattr(bench, "ceilings", lambda clock: CEILINGS | {"copy_gbs": 7.0})
+    monkeypatch.setattr(bench, "measure_ceilings", lambda timer: CEILINGS | {"copy_gbs": 7.0})
     bench.run(["decode"], tmp_path, cpu=True)
     after = results_in(tmp_path)
     assert after["kernels"] == before["kernels"]
@@ -54,34 +54,34 @@ def test_ctrl_c_keeps_what_is_finished(tiny, tmp_path, monkeypatch, capsys):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench.kernels, "measure", interrupt)
+    monkeypatch.setitem(bench.BENCHMARKS, "kernels", bench.Benchmark(interrupt))
     assert main(["bench", "decode", "kernels", "memory", "--cpu", "--out", str(tmp_path)]) == 130
     assert list(results_in(tmp_path)) == ["study", "decode"]
     assert "Stopped; what was finished is kept." in capsys.readouterr().out
-    monkeypatch.setattr(bench, "ceilings", interrupt)
+    monkeypatch.setattr(bench, "measure_ceilings", interrupt)
     assert main(["bench", "--cpu", "--out", str(tmp_path / "new")]) == 130
     assert "No results." in capsys.readouterr().out
 
 
 def test_ctrl_c_keeps_the_rows_of_an_unfinished_benchmark(tiny, tmp_path, monkeypatch, capsys):
-    whole = bench.decode.measure
+    whole = bench.BENCHMARKS["decode"]
 
     def measure(*given):
-        yield next(whole(*given))
+        yield next(whole.measure(*given))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench.decode, "measure", measure)
+    monkeypatch.setitem(bench.BENCHMARKS, "decode", bench.Benchmark(measure))
     command = ["bench", "decode", "--cpu", "--out", str(tmp_path)]
     assert main(command) == 130
     part = results_in(tmp_path)["decode"]
     assert part["interrupted"]
     assert len(part["rows"]) == 1
-    monkeypatch.setattr(bench.decode, "measure", whole)
+    monkeypatch.setitem(bench.BENCHMARKS, "decode", whole)
     assert main(command) == 0
     complete = results_in(tmp_path)["decode"]
     assert "interrupted" not in complete
     assert len(complete["rows"]) > 1
-    monkeypatch.setattr(bench.decode, "measure", measure)
+    monkeypatch.setitem(bench.BENCHMARKS, "decode", bench.Benchmark(measure))
     assert main(command) == 130
     assert results_in(tmp_path)["decode"] == complete
 

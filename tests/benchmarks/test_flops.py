@@ -5,7 +5,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from memory_mosaics.benchmarks.flops import matrices, pairs_seen, training_flops
+from memory_mosaics.benchmarks.throughput import matrix_entries, training_flops, visible_pairs
 from memory_mosaics.language_model import LanguageModel, next_token_loss
 from memory_mosaics.models import memory_mosaic, transformer
 
@@ -48,11 +48,11 @@ def test_an_embedding_counts_where_it_is_the_output_matrix():
 
     config = transformer(**SIZES)
     tied, untied = LanguageModel(config), LanguageModel(replace(config, tied=False))
-    assert matrices(tied) == matrices(untied)
-    assert matrices(tied) == 50 * WIDTH + BLOCKS * 12 * WIDTH**2
+    assert matrix_entries(tied) == matrix_entries(untied)
+    assert matrix_entries(tied) == 50 * WIDTH + BLOCKS * 12 * WIDTH**2
 
 
 @pytest.mark.parametrize(("time", "memory", "attention"), [(1, 0, 1), (2, 0.5, 1.5), (5, 2, 3)])
 def test_pairs_seen_by_hand(time, memory, attention):
-    assert pairs_seen(LanguageModel(memory_mosaic(**SIZES)), time) == BLOCKS * memory
-    assert pairs_seen(LanguageModel(transformer(**SIZES)), time) == BLOCKS * attention
+    assert visible_pairs(LanguageModel(memory_mosaic(**SIZES)), time) == BLOCKS * memory
+    assert visible_pairs(LanguageModel(transformer(**SIZES)), time) == BLOCKS * attention

@@ -8,16 +8,15 @@ import pytest
 import torch
 from torch.autograd import DeviceType
 
-from benchmarks.conftest import CEILINGS, SIZE, TASK
-from memory_mosaics.benchmarks import bench, kinds, profile, train
-from memory_mosaics.benchmarks.clock import Clock
-from memory_mosaics.benchmarks.kinds import COPIES, KEYS, LOSS, OPTIMISER, POINTWISE, PRODUCTS, REST, VALUES
-from memory_mosaics.benchmarks.profile import Slice
+from benchmarks.conftest import CEILINGS, DECODE_SIZE, SIZE
+from memory_mosaics.benchmarks import bench, profile, throughput
+from memory_mosaics.benchmarks.profile import COPIES, KEYS, LOSS, OPTIMISER, POINTWISE, PRODUCTS, REST, VALUES, Slice
+from memory_mosaics.benchmarks.timing import Timer
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments.figures import LABELS, speed
 from memory_mosaics.ops import common
 
-C, P = kinds.CONTEXT, kinds.PERSISTENT
+C, P = profile.CONTEXT, profile.PERSISTENT
 FORWARD = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0"
 BACKWARD = "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_31_64x64x64_4x1x1_kernel0_0"
 DOT = "void cudnn::fusion::compute_dot_do_o_specialized<true, __nv_bfloat16, 128, 256, 64>(...)"
@@ -28,7 +27,7 @@ SOFTMAX, NORM = (
     "triton_per_fused__softmax__to_copy_all_masked_fill_3",
     "triton_per_fused__to_copy_add_native_layer_norm_0",
 )
-LOSSES, CPU = "loss_and_gradient", Clock(torch.device("cpu"))
+LOSSES, CPU = "loss_and_gradient", Timer(torch.device("cpu"))
 
 NAMES = {
     "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off": PRODUCTS,
@@ -75,8 +74,8 @@ NAMES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_of_kernels(name):
-    assert kinds.of_kernel(name) == NAMES[name]
-    assert not kinds.NOT_KERNELS.search(name)
+    assert profile.kernel_kind(name) == NAMES[name]
+    assert not profile.NOT_KERNELS.search(name)
 
 
 def test_all_kernels_of_ours_are_known():
@@ -84,12 +83,12 @@ def test_all_kernels_of_ours_are_known():
     kernels = [(name, text) for text in files for name in re.findall(r"^@triton\.jit\ndef (\w+)\(", text, re.M)]
     launched = {name for name, text in kernels if f"    {name}[" in text}
     assert {"key_forward", "value_backward", LOSSES} <= launched
-    assert not [name for name in launched if kinds.of_kernel(name) == REST]
+    assert not [name for name in launched if profile.kernel_kind(name) == REST]
 
 
 def test_recall_with_a_name_of_its_own_leaves_the_rest_to_persistent_memory():
     names = [NORM, "contextual_forward", GEMM, FORWARD, DOT, BACKWARD, CONVERT, "contextual_backward_queries"]
-    found = kinds.of_kernels([*names, "contextual_backward_pairs"], persistent=1)
+    found = profile.kernel_kinds([*names, "contextual_backward_pairs"], persistent=1)
     assert found[1] == found[7] == found[8] == C
     assert found[3:7] == [P] * 4
 
@@ -98,21 +97,21 @@ def test_the_second_recall_of_a_block_is_persistent_and_the_first_going_back():
     block, back = [NORM, FORWARD, GEMM, FORWARD], [DOT, BACKWARD, CONVERT]
     names = [*block, *block, LOSSES, *back, GEMM, *back, *back, *back]
     forward = [POINTWISE, C, PRODUCTS, P]
-    assert kinds.of_kernels(names, persistent=2) == [
+    assert profile.kernel_kinds(names, persistent=2) == [
         *forward, *forward, LOSS, P, P, P, PRODUCTS, C, C, C, P, P, P, C, C, C,
     ]  # fmt: skip
-    assert P not in kinds.of_kernels(names)
+    assert P not in profile.kernel_kinds(names)
 
 
 def test_persistent_recall_by_a_kernel_of_its_own():
     names = [FORWARD, "persistent_recall", FORWARD, "persistent_recall", BACKWARD, BACKWARD]
-    assert kinds.of_kernels(names, persistent=2) == [C, P, C, P, C, C]
+    assert profile.kernel_kinds(names, persistent=2) == [C, P, C, P, C, C]
 
 
 def test_recall_in_two_launches():
     answer, merge, ready = "recall_answer", "recall_merge", "triton_per_fused__to_copy_add_mm_mul_recall_few_view_2"
     names = [ready, answer, merge, GEMV, answer, NORM, ready, answer, merge, answer]
-    assert kinds.of_kernels(names, persistent=2) == [C, C, C, PRODUCTS, P, POINTWISE, C, C, C, P]
+    assert profile.kernel_kinds(names, persistent=2) == [C, C, C, PRODUCTS, P, POINTWISE, C, C, C, P]
 
 
 def test_products_of_one_row_are_products_whatever_is_fused_with_them():
@@ -121,35 +120,35 @@ def test_products_of_one_row_are_products_whatever_is_fused_with_them():
         "red_fused__unsafe_view_add_gelu_mm_t_view_7",
         "per_fused_mm_t_view_7",
     ]
-    assert {kinds.of_kernel(f"triton_{name}") for name in products} == {PRODUCTS}
+    assert {profile.kernel_kind(f"triton_{name}") for name in products} == {PRODUCTS}
     others = [
         "per_fused__unsafe_view_add_mm_native_layer_norm_view_8",
         "poi_fused_add_2",
         "per_fused_native_layer_norm_0",
     ]
-    assert {kinds.of_kernel(f"triton_{name}") for name in others} == {POINTWISE}
+    assert {profile.kernel_kind(f"triton_{name}") for name in others} == {POINTWISE}
 
 
 def test_states_that_are_copied_are_no_optimiser():
     start = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
     assert (
-        kinds.of_kernel(f"{start}TensorListMetadata<2>, at::native::(anonymous namespace)::CopyFunctor<")
-        == kinds.COPIES
+        profile.kernel_kind(f"{start}TensorListMetadata<2>, at::native::(anonymous namespace)::CopyFunctor<")
+        == profile.COPIES
     )
-    assert kinds.of_kernel(f"{start}FusedOptimizerTensorListMetadata<4>, at::native::") == kinds.OPTIMISER
+    assert profile.kernel_kind(f"{start}FusedOptimizerTensorListMetadata<4>, at::native::") == profile.OPTIMISER
 
 
 def test_one_token_at_a_time_recall_is_what_stands_around_a_softmax():
     block = [GEMV, GEMV, NORM, GEMV, NORM, SOFTMAX, SOFTMAX, GEMV, GEMV, NORM, GEMV, GEMV, SPLIT, SOFTMAX, GEMV, SPLIT]
     expected = [PRODUCTS, PRODUCTS, POINTWISE, C, POINTWISE, C, C, C, PRODUCTS, POINTWISE, PRODUCTS, P, P, P, P, P]
-    assert kinds.of_kernels([*block, GEMV], persistent=1) == [*expected, PRODUCTS]
-    assert kinds.of_kernels([*block, *block], persistent=2) == expected * 2
+    assert profile.kernel_kinds([*block, GEMV], persistent=1) == [*expected, PRODUCTS]
+    assert profile.kernel_kinds([*block, *block], persistent=2) == expected * 2
 
 
 def test_a_loss_in_chunks_keeps_its_products():
     add = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, ...>(...)"
     names = [GEMM, LOSSES, GEMM, GEMM, add, GEMM, LOSSES, GEMM, GEMM, add]
-    found = kinds.of_kernels(names)
+    found = profile.kernel_kinds(names)
     assert [name for name, kind in zip(names, found, strict=True) if kind == LOSS] == [LOSSES, add, LOSSES]
     assert found[-1] == POINTWISE
 
@@ -168,34 +167,37 @@ def test_kernels_are_what_ran_on_the_device():
         event("Context Sync", 0, 99),
         event(GEMM, 20, 5),
     ]
-    assert profile.kernels(events, persistent=0) == [Slice(GEMM, PRODUCTS, 20.0, 5.0), Slice(FORWARD, C, 50.0, 7.0)]
+    assert profile.kernel_slices(events, persistent=0) == [
+        Slice(GEMM, PRODUCTS, 20.0, 5.0),
+        Slice(FORWARD, C, 50.0, 7.0),
+    ]
     with pytest.raises(UserError, match="sees no kernels"):
-        profile.kernels(events[1:3], persistent=0)
+        profile.kernel_slices(events[1:3], persistent=0)
 
 
 def test_idle_is_what_no_kernel_fills():
     spans = ((PRODUCTS, 0.0, 400.0), (C, 300.0, 200.0), (C, 320.0, 100.0), (REST, 900.0, 50.0))
     slices = [Slice("a", *span) for span in spans]
-    assert profile.busy(slices) == 550
-    rows = {row["kind"]: row for row in profile.shares(slices, 1e-3)}
-    assert rows[kinds.IDLE]["ms"] == 0.45
+    assert profile.busy_time(slices) == 550
+    rows = {row["kind"]: row for row in profile.time_by_kind(slices, 1e-3)}
+    assert rows[profile.IDLE]["ms"] == 0.45
     assert (rows[C]["ms"], rows[C]["launches"]) == (0.3, 2)
     assert sum(row["share"] for row in rows.values()) == pytest.approx(1, abs=1e-3)
-    assert profile.shares(slices, 1e-6)[-1] == {"kind": kinds.IDLE, "ms": 0.0, "share": 0.0, "launches": 0}
-    assert kinds.IDLE not in {row["kind"] for row in profile.shares(slices, None)}
+    assert profile.time_by_kind(slices, 1e-6)[-1] == {"kind": profile.IDLE, "ms": 0.0, "share": 0.0, "launches": 0}
+    assert profile.IDLE not in {row["kind"] for row in profile.time_by_kind(slices, None)}
 
 
 def test_the_longest_kernels():
     slices = [Slice(f"k{i}" + "x" * 500, REST, 0.0, float(i)) for i in range(20)] + [Slice("many", KEYS, 0.0, 15.0)] * 2
-    found = profile.longest_of(slices)
+    found = profile.longest_kernels(slices)
     assert len(found) == 15
     assert found[0] == {"kernel": "many", "kind": KEYS, "ms": 0.03, "launches": 2}
     assert all(len(row["kernel"]) <= 160 for row in found)
 
 
 def test_on_the_cpu_operators_are_of_their_layer_forward_and_backward(monkeypatch):
-    monkeypatch.setattr(profile, "LONGEST", 1000)
-    found = profile.measure(CPU, CEILINGS, size=SIZE, task=TASK, repeats=1)
+    monkeypatch.setattr(profile, "MAX_KERNELS", 1000)
+    found = profile.measure(CPU, CEILINGS, size=SIZE, decode_size=DECODE_SIZE, repeats=1)
     rows = {(row["step"], row["model"], row["kind"]): row for row in found["rows"]}
     blocks, mosaic, twin = SIZE.blocks, "memory-mosaic", "transformer"
     recall = {(row["kind"], "backward" in row["kernel"]): row for row in found["kernels"] if _recalls(row, mosaic)}
@@ -206,11 +208,11 @@ def test_on_the_cpu_operators_are_of_their_layer_forward_and_backward(monkeypatc
     for kind in (KEYS, VALUES, P):
         assert ("training", mosaic, kind) in rows
         assert ("training", twin, kind) not in rows
-    for name in train.PAIR:
+    for name in throughput.PAIR:
         assert {LOSS, OPTIMISER, PRODUCTS} <= {
             kind for step, model, kind in rows if (step, model) == ("training", name)
         }
-        assert ("training", name, kinds.IDLE) not in rows
+        assert ("training", name, profile.IDLE) not in rows
         assert ("decoding", name, LOSS) not in rows
         for step in ("training", "decoding"):
             of_step = [row for row in found["rows"] if (row["step"], row["model"]) == (step, name)]
@@ -226,8 +228,8 @@ def section():
     rows = [
         about | {"step": step, "model": name, "label": LABELS[name], "kind": kind, "ms": scale * (place + 1)}
         for step, scale in (("training", 2.0), ("decoding", 0.01))
-        for name in train.PAIR
-        for place, kind in enumerate(kinds.KINDS)
+        for name in throughput.PAIR
+        for place, kind in enumerate(profile.KINDS)
         if name == "memory-mosaic" or kind not in (P, KEYS, VALUES)
     ]
     return {"hardware": "a machine", "ceilings": CEILINGS, "rows": rows}
@@ -236,9 +238,9 @@ def section():
 def test_the_table_is_kinds_by_models():
     _, head, *lines = bench.table("profile", section()).splitlines()
     assert head.split() == ["step", "milliseconds", "Memory", "Mosaic", "transformer,", "learned", "positions"]
-    assert len(lines) == 2 * (len(kinds.KINDS) + 1)
+    assert len(lines) == 2 * (len(profile.KINDS) + 1)
     assert lines[2].split() == ["training", "persistent", "recall", "6", "-"]
-    assert lines[11].split() == ["training", "in", "all", "132", "108"]
+    assert lines[11].split() == ["training", "total", "132", "108"]
 
 
 def drawn():
@@ -248,7 +250,7 @@ def drawn():
 
 
 def test_the_figure_has_a_bar_for_each_step_and_model():
-    assert list(speed.KINDS) == list(kinds.KINDS)
+    assert list(speed.KINDS) == list(profile.KINDS)
     assert set(speed.PALE) <= set(speed.KINDS)
     figure = drawn()
     for axes, total in zip(figure.axes, ("132", "0.660"), strict=False):
@@ -258,8 +260,8 @@ def test_the_figure_has_a_bar_for_each_step_and_model():
         ]
         words = [text.get_text() for text in axes.texts]
         assert total in words
-        assert len(axes.patches) == len(kinds.KINDS) + len(kinds.KINDS) - 3
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(kinds.KINDS)
+        assert len(axes.patches) == len(profile.KINDS) + len(profile.KINDS) - 3
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(profile.KINDS)
     assert speed.profile({"profile": {"rows": []}}) is None
 
 

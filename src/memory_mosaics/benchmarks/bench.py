@@ -1,77 +1,122 @@
 """The command `mosaics bench`: tables, results.json and figures of speed and memory.
 
-results.json has one section a benchmark, each with the machine, versions, commit and ceilings of its own run: a
-benchmark that runs again replaces its section and leaves the others. Of one that is interrupted the rows that it came
-to are kept, unless there is a whole section already.
+results.json has one section per benchmark, each with the machine, versions, commit and ceilings of its own run: a
+benchmark that runs again replaces its own section only. The rows of an interrupted benchmark are kept, unless there is
+a complete section already.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from memory_mosaics import results as files
 from memory_mosaics import runtime
-from memory_mosaics.benchmarks import decode, kernels, memory, profile, train
-from memory_mosaics.benchmarks.clock import Clock, ceilings
+from memory_mosaics.benchmarks import kernels, profile, throughput
+from memory_mosaics.benchmarks.timing import Timer, measure_ceilings
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.experiments import figures
 from memory_mosaics.files import read_json
+from memory_mosaics.models import ARCHITECTURES
 from memory_mosaics.runtime import RuntimeConfig
 
-BENCHMARKS: dict[str, Any] = {
-    "train": train,
-    "decode": decode,
-    "kernels": kernels,
-    "memory": memory,
-    "profile": profile,
+# The columns of all tables: header and format of each key of a row.
+COLUMNS = {
+    "op": ("operation", "{}"),
+    "size": ("size", "{}"),
+    "batch": ("batch", "{}"),
+    "time": ("T", "{}"),
+    "form": ("form", "{}"),
+    "label": ("model", "{}"),
+    "parameters": ("parameters", "{:,}"),
+    "steps_per_second": ("steps/s", "{:.4g}"),
+    "tokens_per_second": ("tokens/s", "{:,.0f}"),
+    "of_twin": ("x twin", "{:.2f}"),
+    "tflops": ("TFLOP/s", "{:.4g}"),
+    "mfu": ("MFU", "{:.1%}"),
+    "prefill_ms": ("prefill ms", "{:.4g}"),
+    "token_ms": ("ms/token", "{:.4g}"),
+    "peak_gib": ("peak GiB", "{:.2f}"),
+    "microseconds": ("µs/token", "{:.4g}"),
+    "recall_microseconds": ("recall", "{:.4g}"),
+    "rest_microseconds": ("rest", "{:.4g}"),
+    "forward_ms": ("forward ms", "{:.4g}"),
+    "backward_ms": ("backward ms", "{:.4g}"),
+    "forward_rate": ("forward", "{:.4g}"),
+    "backward_rate": ("backward", "{:.4g}"),
+    "unit": ("unit", "{}"),
+    "forward_share": ("forward of limit", "{:.0%}"),
+    "backward_share": ("backward of limit", "{:.0%}"),
+    "step": ("step", "{}"),
+    "kind": ("milliseconds", "{}"),
+    **{name: (ARCHITECTURES[name].label, "{:.4g}") for name in throughput.PAIR},
+    "failed": ("", "{}"),
+}
+
+
+class Benchmark(NamedTuple):
+    """How to measure, the keys of its rows that its table leaves out, and how rows become lines of the table."""
+
+    measure: Callable[..., dict[str, Any] | Iterator[dict[str, Any]]]
+    hidden: tuple[str, ...] = ()
+    table_rows: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] = lambda rows: rows
+
+
+BENCHMARKS = {
+    "train": Benchmark(throughput.measure_training),
+    "decode": Benchmark(throughput.measure_decoding),
+    "kernels": Benchmark(kernels.measure),
+    "memory": Benchmark(throughput.measure_lengths, hidden=("size", "parameters", "steps_per_second", "tflops", "mfu")),
+    "profile": Benchmark(profile.measure, table_rows=profile.table_rows),
 }
 
 
 def run(benchmarks: list[str] | None = None, out: Path = Path("runs/bench"), *, cpu: bool = False) -> dict[str, Any]:
     """Measure speed and memory against what the machine allows: `mosaics bench train decode kernels memory profile`.
 
-    GPT-2 small on CUDA; sizes for a laptop, a few minutes on two cores, elsewhere. Ctrl-C keeps what is finished.
+    On CUDA at the size of GPT-2 small, else at sizes for a laptop: a few minutes on two cores. Ctrl-C keeps what is
+    finished.
 
     Args:
-        benchmarks: any of train, decode, kernels, memory, profile, also as the first words; all if none are named
-        out: folder for results.json, where each benchmark has a section of its own, and the figures
-        cpu: on the CPU, at the sizes for a laptop, even where there is CUDA
+        benchmarks: any of train, decode, kernels, memory, profile, also as positional arguments; all by default
+        out: folder for results.json, with one section per benchmark, and the figures
+        cpu: use the CPU, at the sizes for a laptop, even if CUDA is available
     """
     names = benchmarks or list(BENCHMARKS)
     for name in names:
         if name not in BENCHMARKS:
             raise UserError(f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
-    results, interrupted = earlier(out), False
+    results, interrupted = read_results(out), False
     device = "cuda" if runtime.find_device("auto") == "cuda" and not cpu else "cpu"
     with runtime.start(RuntimeConfig(device=device)) as world:
         if world.distributed:
             raise UserError("the benchmarks measure one process; start them without torchrun")
         files.prepare(out)
-        clock = Clock(world.device)
+        timer = Timer(world.device)
         about = files.environment_info(world.device) | {"device": device}
         try:
-            about["ceilings"] = ceilings(clock)
+            about["ceilings"] = measure_ceilings(timer)
             for name in names:
-                began, command = time.perf_counter(), f"mosaics bench {name}{' --cpu' if cpu else ''}"
-                found, interrupted = _collected(BENCHMARKS[name].measure(clock, about["ceilings"]))
-                whole = name in results and not results[name].get("interrupted")
-                if interrupted and (whole or not found):
-                    break  # part of it does not replace all of it
-                section = {"command": command, **about, "seconds": round(time.perf_counter() - began, 1)}
+                start, command = time.perf_counter(), f"mosaics bench {name}{' --cpu' if cpu else ''}"
+                found, interrupted = _collect(BENCHMARKS[name].measure(timer, about["ceilings"]))
+                complete = name in results and not results[name].get("interrupted")
+                if interrupted and (complete or not found):
+                    break
+                section = {"command": command, **about, "seconds": round(time.perf_counter() - start, 1)}
                 results[name] = section | ({"interrupted": True} if interrupted else {}) | found
-                files.write(out / "results.json", _in_order(results))
+                ordered = {key: results[key] for key in BENCHMARKS if key in results}
+                files.write(out / "results.json", {"study": "bench"} | ordered)
                 print(f"{table(name, results[name])}\n")
                 if interrupted:
                     break
         except KeyboardInterrupt:
             interrupted = True
-    _say(results, out, interrupted)
+    _report(results, out, interrupted)
     return results | {"interrupted": interrupted}
 
 
-def _collected(found: dict[str, Any] | Iterator[dict[str, Any]]) -> tuple[dict[str, Any], bool]:
-    """What a benchmark measured, and whether Ctrl-C ended it: then it is the rows that it came to, if any."""
+def _collect(found: dict[str, Any] | Iterator[dict[str, Any]]) -> tuple[dict[str, Any], bool]:
+    """Return what a benchmark measured, and whether Ctrl-C ended it: then it is the rows up to there, if any."""
     if isinstance(found, dict):
         return found, False
     rows: list[dict[str, Any]] = []
@@ -81,11 +126,11 @@ def _collected(found: dict[str, Any] | Iterator[dict[str, Any]]) -> tuple[dict[s
             rows.append(row)
     except KeyboardInterrupt:
         interrupted = True
-    return {"rows": train.beside_twin(rows)} if rows else {}, interrupted
+    return {"rows": throughput.add_twin_ratio(rows)} if rows else {}, interrupted
 
 
-def earlier(out: Path) -> dict[str, Any]:
-    """What results.json holds already: sections of benchmarks, or nothing."""
+def read_results(out: Path) -> dict[str, Any]:
+    """Return what results.json holds already: sections of benchmarks, or none."""
     file = out / "results.json"
     try:
         results = read_json(file)
@@ -99,11 +144,7 @@ def earlier(out: Path) -> dict[str, Any]:
     return results
 
 
-def _in_order(results: dict[str, Any]) -> dict[str, Any]:
-    return {"study": "bench"} | {name: results[name] for name in BENCHMARKS if name in results}
-
-
-def _say(results: dict[str, Any], out: Path, interrupted: bool) -> None:
+def _report(results: dict[str, Any], out: Path, interrupted: bool) -> None:
     stopped = "Stopped; what was finished is kept. " if interrupted else ""
     if not any(name in results for name in BENCHMARKS):
         print(f"{stopped}No results.")
@@ -115,13 +156,13 @@ def _say(results: dict[str, Any], out: Path, interrupted: bool) -> None:
 
 
 def table(name: str, section: dict[str, Any]) -> str:
-    """A section as text: the ceilings, then one line a row. A column in which nothing was measured is left out."""
+    """Return a section as text: the ceilings, then one line per row. Columns without a value are left out."""
     columns, benchmark = [], BENCHMARKS[name]
-    rows = benchmark.lines(section["rows"]) if hasattr(benchmark, "lines") else section["rows"]
-    for head, (key, form) in benchmark.COLUMNS.items():
+    rows = benchmark.table_rows(section["rows"])
+    for key, (header, form) in COLUMNS.items():
         values = [row.get(key) for row in rows]
-        if any(value is not None for value in values):
-            cells = [head, *("-" if value is None else form.format(value) for value in values)]
+        if key not in benchmark.hidden and any(value is not None for value in values):
+            cells = [header, *("-" if value is None else form.format(value) for value in values)]
             align = str.ljust if any(isinstance(value, str) for value in values) else str.rjust
             columns.append([align(cell, max(map(len, cells))) for cell in cells])
     limit = section["ceilings"]

@@ -1,8 +1,8 @@
-"""Each operation alone, forward and backward: the Triton form beside plain PyTorch, recall by every stock kernel.
+"""Time each operation alone, forward and backward: Triton and plain PyTorch forms, recall by every stock kernel.
 
-What moves numbers is held against the copy, counting the least that must be read and written: inputs, answers and
-their gradients, once each. What multiplies matrices is held against the product; the backward pass of recall has five
-products where the forward pass has two, since no kernel keeps the scores.
+Memory-bound operations are compared with the copy, counting the least that must be read and written: inputs, outputs
+and their gradients, once each. Compute-bound ones are compared with the matrix product; the backward pass of recall
+has five products where the forward pass has two, since no kernel stores the scores.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from memory_mosaics.benchmarks.clock import Clock, progress, short
+from memory_mosaics.benchmarks.timing import Timer, progress, round_digits
 from memory_mosaics.errors import one_line
 from memory_mosaics.extractors import normalise
 from memory_mosaics.language_model import next_token_loss
@@ -37,7 +37,7 @@ BACKENDS = {
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a batch in heads, and of the layers that see all its tokens at once."""
+    """The shape of a batch split into heads, and the sizes of layers that process all its tokens at once."""
 
     batch: int
     time: int
@@ -52,25 +52,11 @@ SHAPES = {
     "cpu": (Shape(4, 256, 4, 64, 896, 2048), Shape(1, 1024, 4, 64, 896, 2048)),
 }
 STOCK = {"cuda": ("flash", "efficient", "cuDNN"), "cpu": ("flash", "math")}
-COLUMNS = {
-    "operation": ("op", "{}"),
-    "B": ("batch", "{}"),
-    "T": ("time", "{}"),
-    "form": ("form", "{}"),
-    "forward ms": ("forward_ms", "{:.4g}"),
-    "backward ms": ("backward_ms", "{:.4g}"),
-    "forward": ("forward_rate", "{:.4g}"),
-    "backward": ("backward_rate", "{:.4g}"),
-    "unit": ("unit", "{}"),
-    "forward of limit": ("forward_share", "{:.0%}"),
-    "backward of limit": ("backward_share", "{:.0%}"),
-    "": ("failed", "{}"),
-}
 
 
 @dataclass(frozen=True)
 class Case:
-    """Forms of one operation, their inputs, and the bytes or products that they have to do forward and backward."""
+    """Forms of one operation, their inputs, and the bytes or operations of the forward and the backward pass."""
 
     op: str
     unit: str
@@ -80,154 +66,154 @@ class Case:
 
 
 def measure(
-    clock: Clock, ceilings: dict[str, Any], *, shapes: tuple[Shape, ...] | None = None, repeats: int | None = None
+    timer: Timer, ceilings: dict[str, Any], *, shapes: tuple[Shape, ...] | None = None, repeats: int | None = None
 ) -> Iterator[dict[str, Any]]:
-    """A row for every operation, shape and form. Layers that see all tokens at once are measured at the first shape."""
-    shapes = SHAPES[clock.device.type] if shapes is None else shapes
-    repeats = repeats or (12 if clock.cuda else 10)
+    """Yield a row per operation, shape and form. Layers that process all tokens at once have the first shape only."""
+    shapes = SHAPES[timer.device.type] if shapes is None else shapes
+    repeats = repeats or (12 if timer.cuda else 10)
     jobs = [(shape, build) for shape in shapes for build in (_keys, _gated_keys, _values, _contextual)]
-    jobs += [(shapes[0], build) for build in (_persistent, _loss, *([_loss_in_chunks] if clock.cuda else []))]
+    jobs += [(shapes[0], build) for build in (_persistent, _loss, *([_loss_in_chunks] if timer.cuda else []))]
     for shape, build in progress(jobs, "kernels"):
-        clock.start_over()
-        case = build(clock, shape)
-        if not clock.cuda:  # where no layer takes the op
-            case = replace(case, forms={form: act for form, act in case.forms.items() if form != "op"})
+        timer.reset()
+        case = build(timer, shape)
+        if not timer.cuda:  # no layer uses the op there
+            case = replace(case, forms={form: function for form, function in case.forms.items() if form != "op"})
         about = {"op": case.op, "batch": shape.batch, "time": shape.time, "unit": case.unit}
-        yield from (about | row for row in _measure(clock, ceilings, case, repeats))
+        yield from (about | row for row in _measure(timer, ceilings, case, repeats))
 
 
-def _measure(clock: Clock, ceilings: dict[str, Any], case: Case, repeats: int) -> Iterator[dict[str, Any]]:
-    wanted = [x for x in case.inputs if x.requires_grad]
+def _measure(timer: Timer, ceilings: dict[str, Any], case: Case, repeats: int) -> Iterator[dict[str, Any]]:
+    inputs = [x for x in case.inputs if x.requires_grad]
     forward: dict[str, Callable[[], object]] = {}
     backward: dict[str, Callable[[], object]] = {}
     failed: dict[str, str] = {}
-    with _kept_for_more_than_one_backward_pass(clock):
-        clock.wait()  # for the inputs
-        for form, act in case.forms.items():
+    with _keep_buffers(timer):
+        timer.synchronize()  # for the inputs
+        for form, function in case.forms.items():
             try:
-                with clock.aside():
-                    answer = act(*case.inputs)
-                    again = partial(torch.autograd.grad, answer, wanted, torch.randn_like(answer), retain_graph=True)
-                    again()
-                clock.wait()
+                with timer.side_stream():
+                    output = function(*case.inputs)
+                    gradient = torch.randn_like(output)
+                    grad = partial(torch.autograd.grad, output, inputs, gradient, retain_graph=True)
+                    grad()
+                timer.synchronize()
             except (RuntimeError, NotImplementedError) as error:  # a kernel that is not for this device or shape
                 failed[form] = one_line(error, 60)
             else:
-                forward[form], backward[form] = partial(act, *case.inputs), again
-        seconds = {
-            way: clock.laps(acts, repeats, cold=True) for way, acts in (("forward", forward), ("backward", backward))
-        }
+                forward[form], backward[form] = partial(function, *case.inputs), grad
+        passes = {"forward": forward, "backward": backward}
+        seconds = {name: timer.medians(functions, repeats, cold=True) for name, functions in passes.items()}
     limit, scale = (ceilings["copy_gbs"], 1e9) if case.unit == "GB/s" else (ceilings["product_tflops"], 1e12)
     for form in case.forms:
         row: dict[str, Any] = {"form": form, "failed": failed.get(form)}
-        for way, work in zip(seconds, case.work, strict=True):
-            time = seconds[way].get(form)
+        for name, work in zip(seconds, case.work, strict=True):
+            time = seconds[name].get(form)
             rate = None if time is None or work is None else work / time / scale
-            row |= {f"{way}_ms": short(time and 1e3 * time), f"{way}_rate": short(rate)}
-            row |= {f"{way}_share": short(rate and rate / limit)}
+            row |= {f"{name}_ms": round_digits(time and 1e3 * time), f"{name}_rate": round_digits(rate)}
+            row |= {f"{name}_share": round_digits(rate and rate / limit)}
         yield row
 
 
-def _kept_for_more_than_one_backward_pass(clock: Clock) -> Any:
-    """Compiled code would otherwise hand its buffers on to the first."""
-    if not clock.cuda:
+def _keep_buffers(timer: Timer) -> Any:
+    """Keep compiled code from donating its buffers to the first backward pass, so that it can run again."""
+    if not timer.cuda:
         return nullcontext()
     import torch._functorch.config as compiler
 
     return compiler.patch(donated_buffer=False)
 
 
-def _keys(clock: Clock, shape: Shape) -> Case:
-    raw = _random(clock, shape.batch, shape.time, shape.heads, shape.head_width)
-    decay = torch.exp(-10 * torch.linspace(0.05, 0.5, shape.heads, device=clock.device)).requires_grad_()
+def _keys(timer: Timer, shape: Shape) -> Case:
+    raw = _random(timer, shape.batch, shape.time, shape.heads, shape.head_width)
+    decay = torch.exp(-10 * torch.linspace(0.05, 0.5, shape.heads, device=timer.device)).requires_grad_()
 
     def plain(raw: Tensor, decay: Tensor) -> Tensor:
         return normalise(leaky_average(raw.float(), decay)[0]).to(raw.dtype)
 
-    forms = {"PyTorch": _compiled(clock, plain), "op": lambda *given: leaky_key(*given)[0]}
+    forms = {"PyTorch": _compiled(timer, plain), "op": lambda *inputs: leaky_key(*inputs)[0]}
     return Case("key", "GB/s", forms, (raw, decay), (2 * raw.nbytes, 3 * raw.nbytes))
 
 
-def _gated_keys(clock: Clock, shape: Shape) -> Case:
-    raw = _random(clock, shape.batch, shape.time, shape.heads, shape.head_width)
-    steps = [torch.rand(raw.shape[:3], device=clock.device).requires_grad_() for _ in range(2)]
+def _gated_keys(timer: Timer, shape: Shape) -> Case:
+    raw = _random(timer, shape.batch, shape.time, shape.heads, shape.head_width)
+    steps = [torch.rand(raw.shape[:3], device=timer.device).requires_grad_() for _ in range(2)]
 
     def plain(raw: Tensor, decay: Tensor, gate: Tensor) -> Tensor:
         return normalise(gated_average(raw, decay, gate)).to(raw.dtype)
 
-    forms = {"PyTorch": _compiled(clock, plain), "op": lambda *given: gated_key(*given)[0]}
+    forms = {"PyTorch": _compiled(timer, plain), "op": lambda *inputs: gated_key(*inputs)[0]}
     return Case("gated key", "GB/s", forms, (raw, *steps), (2 * raw.nbytes, 4 * raw.nbytes))
 
 
-def _values(clock: Clock, shape: Shape) -> Case:
-    raw = _random(clock, shape.batch, shape.time, shape.heads, shape.head_width)
-    mixing = torch.rand(shape.heads, 2, device=clock.device).requires_grad_()
+def _values(timer: Timer, shape: Shape) -> Case:
+    raw = _random(timer, shape.batch, shape.time, shape.heads, shape.head_width)
+    mixing = torch.rand(shape.heads, 2, device=timer.device).requires_grad_()
 
     def plain(raw: Tensor, taps: Tensor) -> Tensor:
         return normalise(apply_taps(raw.float(), taps)).to(raw.dtype)
 
-    forms = {"PyTorch": _compiled(clock, plain), "op": tap_values}
+    forms = {"PyTorch": _compiled(timer, plain), "op": tap_values}
     return Case("value", "GB/s", forms, (raw, mixing), (2 * raw.nbytes, 3 * raw.nbytes))
 
 
-def _contextual(clock: Clock, shape: Shape) -> Case:
-    """Query t sees t pairs, whose keys asked before it: causal attention on shifted tensors, to the stock kernels."""
+def _contextual(timer: Timer, shape: Shape) -> Case:
+    """Query t sees the t pairs before it: to the stock kernels, causal attention on shifted tensors."""
     B, T, H, D = shape.batch, shape.time, shape.heads, shape.head_width
-    inputs = (_random(clock, B, T, H, D), _random(clock, B, T - 1, H, D))
-    asking = {"recall": partial(recall, causal_offset=0)} | {
-        name: partial(_stock, BACKENDS[name], ahead=1) for name in STOCK[clock.device.type]
+    inputs = (_random(timer, B, T, H, D), _random(timer, B, T - 1, H, D))
+    functions = {"recall": partial(recall, causal_offset=0)} | {
+        name: partial(_stock, BACKENDS[name], delay=1) for name in STOCK[timer.device.type]
     }
     forms = {"op": contextual_recall} | {
-        name: _compiled(clock, lambda keys, values, ask=ask: ask(keys, keys[:, :-1], values))
-        for name, ask in asking.items()
+        name: _compiled(timer, lambda keys, values, function=function: function(keys, keys[:, :-1], values))
+        for name, function in functions.items()
     }
     work = 4 * B * H * D * T * (T - 1) // 2
     return Case("contextual recall", "TFLOP/s", forms, inputs, (work, 5 * work // 2))
 
 
-def _persistent(clock: Clock, shape: Shape) -> Case:
+def _persistent(timer: Timer, shape: Shape) -> Case:
     N, H, D = shape.batch * shape.time, shape.heads, shape.head_width
-    inputs = tuple(_random(clock, 1, length, H, D) for length in (N, shape.slots, shape.slots))
-    forms = {"recall": recall} | {name: partial(_stock, BACKENDS[name]) for name in STOCK[clock.device.type]}
+    inputs = tuple(_random(timer, 1, length, H, D) for length in (N, shape.slots, shape.slots))
+    forms = {"recall": recall} | {name: partial(_stock, BACKENDS[name]) for name in STOCK[timer.device.type]}
     work = 4 * N * shape.slots * H * D
     return Case("persistent recall", "TFLOP/s", forms, inputs, (work, 5 * work // 2))
 
 
-def _stock(backend: SDPBackend, queries: Tensor, stored: Tensor, values: Tensor, *, ahead: int | None = None) -> Tensor:
+def _stock(backend: SDPBackend, queries: Tensor, stored: Tensor, values: Tensor, *, delay: int | None = None) -> Tensor:
     queries, stored, values = (x.transpose(1, 2) for x in (queries, stored, values))
     with sdpa_kernel(backend):
         return F.scaled_dot_product_attention(
-            queries[:, :, ahead or 0 :], stored, values, is_causal=ahead is not None, scale=1.0
+            queries[:, :, delay or 0 :], stored, values, is_causal=delay is not None, scale=1.0
         )
 
 
-def _loss(clock: Clock, shape: Shape) -> Case:
-    inputs, work = _features(clock, shape)
+def _loss(timer: Timer, shape: Shape) -> Case:
+    inputs, work = _features(timer, shape)
 
     def plain(features: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
         return next_token_loss(F.linear(features, weight)[None], targets[None])
 
-    return Case("loss", "TFLOP/s", {"PyTorch": _compiled(clock, plain)}, inputs, (work, 2 * work))
+    return Case("loss", "TFLOP/s", {"PyTorch": _compiled(timer, plain)}, inputs, (work, 2 * work))
 
 
-def _loss_in_chunks(clock: Clock, shape: Shape) -> Case:
-    """It computes the gradients on its way forward, while it has the logits."""
-    inputs, work = _features(clock, shape)
+def _loss_in_chunks(timer: Timer, shape: Shape) -> Case:
+    """The op computes the gradients in the forward pass, while it has the logits."""
+    inputs, work = _features(timer, shape)
     return Case("loss", "TFLOP/s", {"op": linear_cross_entropy}, inputs, (3 * work, None))
 
 
-def _features(clock: Clock, shape: Shape) -> tuple[tuple[Tensor, Tensor, Tensor], int]:
+def _features(timer: Timer, shape: Shape) -> tuple[tuple[Tensor, Tensor, Tensor], int]:
     N, width = shape.batch * shape.time, shape.heads * shape.head_width
-    targets = torch.randint(shape.vocabulary, (N,), device=clock.device)
-    inputs = (_random(clock, N, width), _random(clock, shape.vocabulary, width), targets)
+    targets = torch.randint(shape.vocabulary, (N,), device=timer.device)
+    inputs = (_random(timer, N, width), _random(timer, shape.vocabulary, width), targets)
     return inputs, 2 * N * shape.vocabulary * width
 
 
-def _compiled(clock: Clock, act: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """What plain PyTorch is at its best: compiled, where training compiles."""
-    return torch.compile(act, dynamic=False) if clock.cuda else act
+def _compiled(timer: Timer, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Compile plain PyTorch where training compiles."""
+    return torch.compile(function, dynamic=False) if timer.cuda else function
 
 
-def _random(clock: Clock, *shape: int) -> Tensor:
-    dtype = torch.bfloat16 if clock.cuda else torch.float32
-    return torch.randn(shape, device=clock.device).to(dtype).requires_grad_()
+def _random(timer: Timer, *shape: int) -> Tensor:
+    dtype = torch.bfloat16 if timer.cuda else torch.float32
+    return torch.randn(shape, device=timer.device).to(dtype).requires_grad_()

@@ -1,11 +1,14 @@
-"""Where the time goes: the kernels of one training step and of one decoding step, by what they are for.
+"""Profile one training step and one decoding step: the time of their kernels by a dozen kinds.
 
-On CUDA both steps are graphs that are replayed, as in earnest; what no kernel accounts for of the time that a step
-takes without the profiler is idle. On the CPU it is the operators' own time, without Python's.
+On CUDA both steps are replayed graphs, as in use, and all that is known of a kernel is its name and when it ran. Where
+names are ambiguous, the order decides: each block recalls from its context first and from its persistent memory
+second, and the backward pass goes the other way. With one token at a time, recall is a product, a softmax and a
+product. The part of an unprofiled step in which no kernel runs is idle. On the CPU it is the self time of operators.
 """
 
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +18,8 @@ from torch import nn
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from memory_mosaics.benchmarks import decode, kinds, train
-from memory_mosaics.benchmarks.clock import Clock, progress, short
+from memory_mosaics.benchmarks import throughput
+from memory_mosaics.benchmarks.timing import Timer, progress, round_digits
 from memory_mosaics.decoding import Decoder
 from memory_mosaics.errors import UserError
 from memory_mosaics.extractors import LeakyAverage, Taps
@@ -26,145 +29,195 @@ from memory_mosaics.mixers.attention import Attention
 from memory_mosaics.models import ARCHITECTURES
 from memory_mosaics.training.trainer import WARM_UP
 
-NODE = "autograd::engine::evaluate_function"  # around all that a node of the backward pass does
-LONGEST = 15  # kernels that are named
-SIZES = {"cuda": train.GPT2_SMALL, "cpu": train.LAPTOP}
+PRODUCTS, CONTEXT, PERSISTENT = "matrix products", "recall from the context", "persistent recall"
+KEYS, VALUES, POINTWISE = "keys (leaky average)", "values (taps)", "norms, residuals and the like"
+LOSS, OPTIMISER, COPIES, REST = "loss over the vocabulary", "optimiser", "copies and casts", "the rest"
+IDLE = "idle"
+KINDS = (PRODUCTS, CONTEXT, PERSISTENT, KEYS, VALUES, POINTWISE, LOSS, OPTIMISER, COPIES, REST, IDLE)
+
+Patterns = tuple[tuple[re.Pattern[str], str], ...]
+
+
+def _patterns(*rows: tuple[str, str]) -> Patterns:
+    return tuple((re.compile(pattern), kind) for pattern, kind in rows)
+
+
+# The first match counts. The compiler names a fused kernel after all the operators in it.
+KERNELS = _patterns(
+    (r"^(Memcpy|Memset)", COPIES),
+    (r"^(gated_)?key_(forward|backward)", KEYS),
+    (r"^value_(forward|backward)", VALUES),
+    (r"loss_and_gradient|log_?softmax|LogSoftMax|nll_loss|cross_entropy", LOSS),
+    (r"^contextual_(forward|backward)|^scan_(forward|backward)", CONTEXT),  # and Mamba's scan
+    (r"^triton_(?!.*softmax).*attention", POINTWISE),  # prepares the inputs
+    (r"flash|fmha|sdpa|[Aa]ttention|recall|dot_do_o|convert_dq|[Ss]oft_?[Mm]ax", CONTEXT),
+    (r"multi_tensor_apply.*Copy", COPIES),
+    (r"multi_tensor_apply|lpnorm_cleanup|[Aa]dam", OPTIMISER),
+    (r"^triton_(per|red)_fused_(\w+_)?(mm|addmm|bmm)_(\w+_)?t_", PRODUCTS),  # matrix-vector
+    (r"gemm|nvjet|gemv|cutlass|cublas|xmma|splitK|^triton_(tem_fused_)?_?(mm|bmm|addmm|baddbmm)_", PRODUCTS),
+    (r"^triton_\w+?_fused_((_to_copy|_unsafe_view|clone|copy_?|cat|t|transpose|view|slice|zeros)_)+\d+$", COPIES),
+    (r"^triton_", POINTWISE),
+    (r"copy_kernel|CatArray|FillFunctor", COPIES),
+    (r"[Ii]ndex|ArgM|[Ss]ort|[Ss]can|embedding|gather|scatter", REST),
+    (r"elementwise_kernel|reduce_kernel|layer_?norm|LayerNorm|GammaBeta", POINTWISE),
+)
+BACKWARD = re.compile(r"bwd|bprop|backward|cutlassB")
+BEFORE = re.compile(r"dot_do_o|preprocess|^triton_\w+_recall_few")
+AFTER = re.compile(r"convert_dq|combine|^recall_merge$|postprocess")
+SOFTMAX = re.compile(r"[Ss]oft_?[Mm]ax")
+NOT_KERNELS = re.compile(  # events of the profiler itself and of synchronization
+    r"^(Activity Buffer|Command Buffer|Buffer Flush|Lazy |Runtime |Resource|Instrumentation"
+    r"|(Context|Device|Stream|Event) (Sync|Wait|Record))"
+)
+
+# On the CPU the layer in which an operator runs, its `region`, decides where names are ambiguous.
+_POINTWISE = (
+    r"add_?|mul_?|sub_?|div_?|rsub|neg|pow_?|exp_?|sum|mean|abs|clamp\w*|norm|sgn|sigmoid|tanh\w*|where|masked_fill"
+)
+OPERATORS = _patterns(
+    (r"^aten::_?(mm|addmm|linear|matmul)$", PRODUCTS),
+    (r"scaled_dot_product|flash_attention", CONTEXT),
+    (r"log_softmax|nll_loss|cross_entropy", LOSS),
+    (r"_foreach_|_fused_adam|Optimizer", OPTIMISER),
+    (r"^aten::(copy_|_?to_copy|to|clone|contiguous|cat|stack|pad|constant_pad_nd|fill_|zero_|zeros\w*)$", COPIES),
+    (rf"^aten::(native_)?(layer_norm\w*|gelu\w*|linalg_vector_norm|{_POINTWISE})$", POINTWISE),
+    (r"^aten::(bmm|baddbmm)$", PRODUCTS),
+)
+
+NODE = "autograd::engine::evaluate_function"  # encloses the operators of a node of the backward pass
+MAX_KERNELS = 15  # listed per step and model
+SIZES = {"cuda": throughput.GPT2_SMALL, "cpu": throughput.LAPTOP}
 REGIONS: dict[type[nn.Module], str] = {
-    LeakyAverage: kinds.KEYS,
-    Taps: kinds.VALUES,
-    ContextualMemory: kinds.CONTEXT,
-    Attention: kinds.CONTEXT,
-    PersistentMemory: kinds.PERSISTENT,
-}
-COLUMNS = {
-    "step": ("step", "{}"),
-    "milliseconds": ("kind", "{}"),
-    **{ARCHITECTURES[name].label: (name, "{:.4g}") for name in train.PAIR},
+    LeakyAverage: KEYS,
+    Taps: VALUES,
+    ContextualMemory: CONTEXT,
+    Attention: CONTEXT,
+    PersistentMemory: PERSISTENT,
 }
 
 
 @dataclass(frozen=True)
 class Slice:
-    """One kernel, or one operator's own time."""
+    """One kernel, or the self time of one operator."""
 
     name: str
     kind: str
-    start: float  # microseconds, as is all here
+    start: float  # in microseconds
     time: float
 
 
 def measure(
-    clock: Clock,
+    timer: Timer,
     ceilings: dict[str, Any],
     *,
-    size: train.Size | None = None,
-    task: decode.Task | None = None,
+    size: throughput.Size | None = None,
+    decode_size: throughput.DecodeSize | None = None,
     repeats: int | None = None,
 ) -> dict[str, Any]:
-    """A row for every step, model and kind, and the longest kernels of each. Of several profiles the median counts."""
-    size = SIZES[clock.device.type] if size is None else size
-    task = decode.TASKS[clock.device.type] if task is None else task
-    repeats = repeats or (10 if clock.cuda else 5)
-    batch = task.batches[0]
-    reads = min(repeats, (task.length - 2) // 2)  # to be warm, on the clock and under the profiler
+    """Return a row per step, model and kind, and the longest kernels of each, of the median of several profiles."""
+    size = SIZES[timer.device.type] if size is None else size
+    decode_size = throughput.DECODE_SIZES[timer.device.type] if decode_size is None else decode_size
+    repeats = repeats or (10 if timer.cuda else 5)
+    batch, time = decode_size.batches[0], decode_size.prompt + decode_size.length
+    decode_repeats = min(repeats, (decode_size.length - 2) // 2)  # timed and profiled, after two to warm up
     about = {
         "training": {"size": size.name, "batch": size.batch, "time": size.time},
-        "decoding": {"size": task.size.name, "batch": batch, "time": task.prompt + task.length},
+        "decoding": {"size": decode_size.size.name, "batch": batch, "time": time},
     }
-    rows, longest = [], []
-    for step, name in progress([(step, name) for step in about for name in train.PAIR], "profile"):
-        clock.start_over()
+    rows, kernels = [], []
+    for step, name in progress([(step, name) for step in about for name in throughput.PAIR], "profile"):
+        timer.reset()
         if step == "training":
-            slices, seconds = _profiled(*_training(name, size, clock), clock, repeats, warm_up=WARM_UP + 2)
+            slices, seconds = _median_profile(*_training(name, size, timer), timer, repeats, warm_up=WARM_UP + 2)
         else:
-            slices, seconds = _profiled(*_decoding(name, task, batch, clock), clock, reads, warm_up=2)
+            slices, seconds = _median_profile(*_decoding(name, decode_size, timer), timer, decode_repeats, warm_up=2)
         each = {"step": step, "model": name, "label": ARCHITECTURES[name].label}
-        rows += [each | about[step] | row for row in shares(slices, seconds)]
-        longest += [each | row for row in longest_of(slices)]
-    return {"rows": rows, "kernels": longest}
+        rows += [each | about[step] | row for row in time_by_kind(slices, seconds)]
+        kernels += [each | row for row in longest_kernels(slices)]
+    return {"rows": rows, "kernels": kernels}
 
 
-def _training(name: str, size: train.Size, clock: Clock) -> tuple[LanguageModel, Callable[[], object]]:
+def _training(name: str, size: throughput.Size, timer: Timer) -> tuple[LanguageModel, Callable[[], object]]:
     torch.manual_seed(0)
-    task = train.RandomTokens(size, clock.device)
-    model = LanguageModel(size.build(name)).to(clock.device)
-    return model, train.training_step(model, task)
+    task = throughput.RandomTokens(size, timer.device)
+    model = LanguageModel(size.build(name)).to(timer.device)
+    return model, throughput.training_step(model, task)
 
 
-def _decoding(name: str, task: decode.Task, batch: int, clock: Clock) -> tuple[LanguageModel, Callable[[], object]]:
-    model = decode.to_decode(name, task, clock.device)
-    prompts = torch.randint(task.size.vocabulary, (batch, task.prompt), device=clock.device)
-    decoder = Decoder(model, list(prompts), compiled=clock.cuda)
-    decoder.reserve(task.length)
+def _decoding(name: str, size: throughput.DecodeSize, timer: Timer) -> tuple[LanguageModel, Callable[[], object]]:
+    model = throughput.random_model(name, size, timer.device)
+    prompts = torch.randint(size.size.vocabulary, (size.batches[0], size.prompt), device=timer.device)
+    decoder = Decoder(model, list(prompts), compiled=timer.cuda)
+    decoder.reserve(size.length)
     return model, lambda: decoder.step(decoder.logits.argmax(-1))
 
 
-def _profiled(
-    model: LanguageModel, act: Callable[[], object], clock: Clock, repeats: int, *, warm_up: int
+def _median_profile(
+    model: LanguageModel, function: Callable[[], object], timer: Timer, repeats: int, *, warm_up: int
 ) -> tuple[list[Slice], float | None]:
-    """What ran in one act, and on CUDA the seconds that it takes without a profiler."""
-    seconds = clock.seconds(act, repeats if clock.cuda else 1, warm_up=warm_up)
+    """Return what ran in one call, and on CUDA its seconds without the profiler."""
+    seconds = timer.median(function, repeats if timer.cuda else 1, warm_up=warm_up)
     profiles = []
     for _ in range(repeats):
-        with nullcontext() if clock.cuda else _named(model):
-            profiles.append(_profile(model, act, clock))
+        with nullcontext() if timer.cuda else _layer_regions(model):
+            profiles.append(_profile(model, function, timer))
     profiles.sort(key=lambda slices: sum(each.time for each in slices))
-    return profiles[len(profiles) // 2], seconds if clock.cuda else None
+    return profiles[len(profiles) // 2], seconds if timer.cuda else None
 
 
-def _profile(model: LanguageModel, act: Callable[[], object], clock: Clock) -> list[Slice]:
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler says that it begins, and that it ends
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if clock.cuda else [])]
-    clock.wait()
-    with profile(activities=activities, acc_events=True) as recorded:  # torch 2.11 warns without, of nothing here
-        act()
-        clock.wait()
-    events: list[Any] = list(recorded.events() or ())
-    if not clock.cuda:
-        return operators(events)
+def _profile(model: LanguageModel, function: Callable[[], object], timer: Timer) -> list[Slice]:
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler logs its start and end
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if timer.cuda else [])]
+    timer.synchronize()
+    with profile(activities=activities, acc_events=True) as result:  # torch 2.11 warns without
+        function()
+        timer.synchronize()
+    events: list[Any] = list(result.events() or ())
+    if not timer.cuda:
+        return operator_slices(events)
     persistent = sum(isinstance(module, PersistentMemory) for module in model.modules())
-    return kernels(events, persistent=persistent)
+    return kernel_slices(events, persistent=persistent)
 
 
-def kernels(events: list[Any], *, persistent: int) -> list[Slice]:
-    """What ran on the device, in order."""
+def kernel_slices(events: list[Any], *, persistent: int) -> list[Slice]:
+    """Return the kernels that ran on the device, in order."""
     ran = [event for event in events if event.device_type == DeviceType.CUDA and not event.is_user_annotation]
-    ran = [event for event in ran if not kinds.NOT_KERNELS.search(event.name)]
+    ran = [event for event in ran if not NOT_KERNELS.search(event.name)]
     if not ran:
         raise UserError("the profiler sees no kernels of this device; it may need a permission (CUPTI)")
     ran.sort(key=lambda event: event.time_range.start)
-    found = kinds.of_kernels([event.name for event in ran], persistent=persistent)
+    kinds = kernel_kinds([event.name for event in ran], persistent=persistent)
     return [
         Slice(event.name, kind, event.time_range.start, event.time_range.end - event.time_range.start)
-        for event, kind in zip(ran, found, strict=True)
+        for event, kind in zip(ran, kinds, strict=True)
     ]
 
 
-def operators(events: list[Any]) -> list[Slice]:
-    """What ran on the CPU. An operator of the backward pass is of the layer whose forward operator it differentiates.
+def operator_slices(events: list[Any]) -> list[Slice]:
+    """Return the operators that ran on the CPU. One of the backward pass belongs to the layer of its forward operator.
 
-    The two share a sequence number: the last forward operator to show one is the one that made the node.
+    The two share a sequence number: the last forward operator with a number is the one that made the node.
     """
     ran = sorted((event for event in events if not event.is_async), key=lambda event: event.time_range.start)
-    around = [_outer(event) for event in ran]
-    nodes = [next((each for each in outer if each.name.startswith(NODE)), None) for outer in around]
+    enclosing = [_enclosing(event) for event in ran]
+    nodes = [next((each for each in outer if each.name.startswith(NODE)), None) for outer in enclosing]
     made = {
         event.sequence_nr: outer
-        for event, outer, node in zip(ran, around, nodes, strict=True)
+        for event, outer, node in zip(ran, enclosing, nodes, strict=True)
         if node is None and event.sequence_nr >= 0
     }
     slices = []
-    for event, outer, node in zip(ran, around, nodes, strict=True):
+    for event, outer, node in zip(ran, enclosing, nodes, strict=True):
         if not event.is_user_annotation:
             made_in = outer if node is None else made.get(node.sequence_nr, [])
             region = next((region for each in made_in if (region := _region(each.name))), None)
-            kind = kinds.of_operator(event.name, region)
+            kind = operator_kind(event.name, region)
             slices.append(Slice(event.name, kind, event.time_range.start, event.self_cpu_time_total))
     return slices
 
 
-def _outer(event: Any) -> list[Any]:
-    """The event and all around it, from the innermost."""
+def _enclosing(event: Any) -> list[Any]:
+    """Return the event and those that enclose it, from the innermost."""
     found = []
     while event is not None:
         found.append(event)
@@ -173,24 +226,24 @@ def _outer(event: Any) -> list[Any]:
 
 
 def _region(name: str) -> str | None:
-    return kinds.OPTIMISER if name.startswith("Optimizer.") else name if name in REGIONS.values() else None
+    return OPTIMISER if name.startswith("Optimizer.") else name if name in REGIONS.values() else None
 
 
 @contextmanager
-def _named(model: LanguageModel) -> Iterator[None]:
-    """Within, the layers tell the profiler what they are for."""
+def _layer_regions(model: LanguageModel) -> Iterator[None]:
+    """Mark the kinds of layers for the profiler."""
     handles, inside = [], []
 
     def enter(module: nn.Module, _: Any) -> None:
         inside.append(record_function(REGIONS[type(module)]))
         inside[-1].__enter__()
 
-    def leave(*_: Any) -> None:
+    def exit(*_: Any) -> None:
         inside.pop().__exit__(None, None, None)
 
     for module in model.modules():
         if type(module) in REGIONS:
-            handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
+            handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(exit)]
     try:
         yield
     finally:
@@ -198,23 +251,22 @@ def _named(model: LanguageModel) -> Iterator[None]:
             handle.remove()
 
 
-def shares(slices: list[Slice], seconds: float | None) -> list[dict[str, Any]]:
-    """Milliseconds, share and launches of each kind. With the seconds of the whole, what no kernel fills is idle."""
+def time_by_kind(slices: list[Slice], seconds: float | None) -> list[dict[str, Any]]:
+    """Return milliseconds, share and launches per kind; idle time where the seconds of the whole step are known."""
     total = sum(each.time for each in slices)
-    idle = 0.0 if seconds is None else max(0.0, 1e6 * seconds - busy(slices))
+    idle = 0.0 if seconds is None else max(0.0, 1e6 * seconds - busy_time(slices))
     rows = []
-    for kind in kinds.KINDS:
+    for kind in KINDS:
         times = [each.time for each in slices if each.kind == kind]
-        if kind == kinds.IDLE and seconds is not None:
-            rows.append({"kind": kind, "ms": short(idle / 1e3), "share": short(idle / (total + idle)), "launches": 0})
-        elif times:
-            row = {"kind": kind, "ms": short(sum(times) / 1e3), "share": short(sum(times) / (total + idle))}
+        if times or (kind == IDLE and seconds is not None):
+            time = idle if kind == IDLE else sum(times)
+            row = {"kind": kind, "ms": round_digits(time / 1e3), "share": round_digits(time / (total + idle))}
             rows.append(row | {"launches": len(times)})
     return rows
 
 
-def busy(slices: list[Slice]) -> float:
-    """Microseconds in which at least one of them runs."""
+def busy_time(slices: list[Slice]) -> float:
+    """Return the microseconds in which at least one slice runs."""
     covered, end = 0.0, float("-inf")
     for each in sorted(slices, key=lambda each: each.start):
         covered += max(0.0, each.start + each.time - max(end, each.start))
@@ -222,28 +274,103 @@ def busy(slices: list[Slice]) -> float:
     return covered
 
 
-def longest_of(slices: list[Slice]) -> list[dict[str, Any]]:
-    """The kernels that take the most time in all their launches."""
+def longest_kernels(slices: list[Slice]) -> list[dict[str, Any]]:
+    """Return the kernels with the most time over all their launches."""
     times: dict[tuple[str, str], list[float]] = {}
     for each in slices:
         times.setdefault((each.name[:160], each.kind), []).append(each.time)
     order = sorted(times, key=lambda key: -sum(times[key]))
     return [
-        {"kernel": name, "kind": kind, "ms": short(sum(found) / 1e3), "launches": len(found)}
-        for name, kind in order[:LONGEST]
+        {"kernel": name, "kind": kind, "ms": round_digits(sum(found) / 1e3), "launches": len(found)}
+        for name, kind in order[:MAX_KERNELS]
         if (found := times[name, kind])
     ]
 
 
-def lines(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For the table: kinds by models, and in all."""
+def table_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of the printed table: kinds by models, and totals."""
     found = []
     for step in dict.fromkeys(row["step"] for row in rows):
         of_step = [row for row in rows if row["step"] == step]
-        for kind in kinds.KINDS:
+        for kind in KINDS:
             times = {row["model"]: row["ms"] for row in of_step if row["kind"] == kind}
             found += [{"step": step, "kind": kind} | times] if times else []
         models = dict.fromkeys(row["model"] for row in of_step)
         total = {name: sum(row["ms"] for row in of_step if row["model"] == name) for name in models}
-        found.append({"step": step, "kind": "in all"} | total)
+        found.append({"step": step, "kind": "total"} | total)
     return found
+
+
+def kernel_kind(name: str) -> str:
+    """Return the kind by the name alone, which does not distinguish the two recalls."""
+    return _first(KERNELS, name)
+
+
+def operator_kind(name: str, region: str | None) -> str:
+    """Return the kind of an operator: that of its layer, unless it multiplies by a matrix."""
+    kind = _first(OPERATORS, name)
+    if region in (KEYS, VALUES, OPTIMISER):
+        products = kind == PRODUCTS and not name.endswith("bmm")  # a leaky average is a product over time
+        return kind if products else region
+    return region if kind == CONTEXT and region else kind
+
+
+def _first(patterns: Patterns, name: str) -> str:
+    return next((kind for pattern, kind in patterns if pattern.search(name)), REST)
+
+
+def kernel_kinds(names: Sequence[str], *, persistent: int = 0) -> list[str]:
+    """Return the kinds of the kernels of one step in the order they ran; `persistent`: how many layers have slots."""
+    kinds = [kernel_kind(name) for name in names]
+    losses = [index for index, kind in enumerate(kinds) if kind == LOSS]
+    for index in range(losses[0], losses[-1]) if losses else ():  # a chunked loss accumulates in between
+        kinds[index] = kinds[index] if kinds[index] == PRODUCTS else LOSS
+    recalls = _recalls(names, kinds)
+    for recall in recalls:
+        for index in recall:
+            kinds[index] = CONTEXT
+    if persistent:
+        unnamed = [recall for recall in recalls if not names[recall[0]].startswith("contextual_")]
+        for recall in _persistent_recalls(names, recalls, persistent) if len(unnamed) == len(recalls) else unnamed:
+            for index in recall:
+                kinds[index] = PERSISTENT
+    return kinds
+
+
+def _persistent_recalls(names: Sequence[str], recalls: list[list[int]], layers: int) -> list[list[int]]:
+    """Return every other recall: the second of each block in the forward pass, the first in the backward pass."""
+    found = []
+    for backward in (False, True):
+        way = [recall for recall in recalls if any(BACKWARD.search(names[index]) for index in recall) is backward]
+        each, odd = divmod(len(way), 2 * layers)  # launches of one recall
+        if not odd:
+            found += [recall for turn, recall in enumerate(way) if turn // each % 2 == (0 if backward else 1)]
+    return found
+
+
+def _recalls(names: Sequence[str], kinds: Sequence[str]) -> list[list[int]]:
+    """Return the indices of the kernels of every recall: the main one, its preparation and its follow-up."""
+    recalls: list[list[int]] = []
+    before: list[int] = []
+    for index in (index for index, kind in enumerate(kinds) if kind == CONTEXT):
+        if BEFORE.search(names[index]):
+            before.append(index)
+        elif AFTER.search(names[index]) and recalls:
+            recalls[-1].append(index)
+        elif not SOFTMAX.search(names[index]):
+            recalls.append([*before, index])
+            before = []
+        elif not recalls or index > recalls[-1][-1]:  # else it is between products that are counted already
+            indices = _with_products(names, kinds, index)
+            recalls.append([index for index in indices if kinds[index] in (CONTEXT, PRODUCTS)])
+    return recalls
+
+
+def _with_products(names: Sequence[str], kinds: Sequence[str], index: int) -> range:
+    """Return the range from the product before a softmax to the one after. A split product has a second kernel."""
+    products = [other for other, kind in enumerate(kinds) if kind == PRODUCTS]
+    first = max((other for other in products if other < index), default=index)
+    last = min((other for other in products if other > index), default=index)
+    first -= "splitK" in names[first]
+    last += last + 1 < len(names) and "splitK" in names[last + 1]
+    return range(first, last + 1)

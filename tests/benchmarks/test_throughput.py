@@ -6,13 +6,13 @@ import weakref
 import pytest
 import torch
 
-from benchmarks.conftest import CEILINGS, LENGTHS, SHAPES, SIZE, TASK
-from memory_mosaics.benchmarks import clock as clocks
-from memory_mosaics.benchmarks import decode, kernels, memory, train
-from memory_mosaics.benchmarks.clock import Clock
+from benchmarks.conftest import CEILINGS, DECODE_SIZE, LENGTHS, SHAPES, SIZE
+from memory_mosaics.benchmarks import kernels, throughput, timing
+from memory_mosaics.benchmarks.timing import Timer
+from memory_mosaics.decoding import generate
 from memory_mosaics.language_model import LanguageModel
 
-CPU = Clock(torch.device("cpu"))
+CPU = Timer(torch.device("cpu"))
 
 
 def test_acts_take_turns_and_the_median_counts(monkeypatch):
@@ -23,26 +23,26 @@ def test_acts_take_turns_and_the_median_counts(monkeypatch):
         order.append(name)
         now[0] += next(costs[name])
 
-    monkeypatch.setattr(clocks.time, "perf_counter", lambda: now[0])
-    seconds = CPU.laps({name: lambda name=name: act(name) for name in costs}, repeats=3, warm_up=1)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+    seconds = CPU.medians({name: lambda name=name: act(name) for name in costs}, repeats=3, warm_up=1)
     assert seconds == {"a": 1, "b": 3}
     assert order == ["a", "b"] * 4
 
 
 def test_ceilings_are_sane():
-    limits = clocks.ceilings(CPU, repeats=1)
+    limits = timing.measure_ceilings(CPU, repeats=1)
     assert 1e-4 < limits["product_tflops"] < 1e3
     assert 0.1 < limits["copy_gbs"] < 1e4
 
 
-@pytest.mark.parametrize("name", train.MODELS)
+@pytest.mark.parametrize("name", throughput.MODELS)
 def test_a_step_is_one_of_the_optimiser_on_the_products_objective(name):
     torch.manual_seed(0)
     model = LanguageModel(SIZE.build(name))
-    task = train.RandomTokens(SIZE, torch.device("cpu"))
+    task = throughput.RandomTokens(SIZE, torch.device("cpu"))
     before = [parameter.clone() for parameter in model.parameters()]
     expected = task.loss(model, task.batch(0))
-    step = train.training_step(model, task)
+    step = throughput.training_step(model, task)
     torch.testing.assert_close(step(), expected)
     assert all((old != new).any() for old, new in zip(before, model.parameters(), strict=True))
     assert step() < expected
@@ -50,15 +50,15 @@ def test_a_step_is_one_of_the_optimiser_on_the_products_objective(name):
 
 def test_training_rows(monkeypatch):
     monkeypatch.setattr(
-        Clock, "laps", lambda self, steps, *_, **__: dict(zip(steps, (0.5, 0.25, 1.0, 2.0), strict=False))
+        Timer, "medians", lambda self, steps, *_, **__: dict(zip(steps, (0.5, 0.25, 1.0, 2.0), strict=False))
     )
     four = ("memory-mosaic", "transformer", "transformer-alibi", "mamba")
-    rows = train.beside_twin(list(train.measure(CPU, CEILINGS, sizes=[(SIZE, four)])))
+    rows = throughput.add_twin_ratio(list(throughput.measure_training(CPU, CEILINGS, sizes=[(SIZE, four)])))
     assert [row["model"] for row in rows] == list(four)
     assert [row["tokens_per_second"] for row in rows] == [48, 96, 24, 12]
     assert [row["of_twin"] for row in rows] == [0.5, 1, 0.25, 0.125]
     model = LanguageModel(SIZE.build("memory-mosaic"))
-    flops = train.training_flops(model, SIZE.time) * 48 / 1e12
+    flops = throughput.training_flops(model, SIZE.time) * 48 / 1e12
     assert rows[0]["tflops"] == pytest.approx(flops, rel=1e-3)
     assert rows[0]["mfu"] == pytest.approx(flops / CEILINGS["product_tflops"], rel=1e-3)
     assert rows[0]["parameters"] == sum(parameter.numel() for parameter in model.parameters())
@@ -68,17 +68,17 @@ def test_a_model_that_does_not_fit_is_said_and_the_others_go_on(monkeypatch):
     def full(model, task):
         raise torch.OutOfMemoryError("no")
 
-    monkeypatch.setattr(train, "training_step", full)
-    rows = list(train.measure(CPU, CEILINGS, sizes=[(SIZE, train.PAIR)], repeats=1))
+    monkeypatch.setattr(throughput, "training_step", full)
+    rows = list(throughput.measure_training(CPU, CEILINGS, sizes=[(SIZE, throughput.PAIR)], repeats=1))
     assert [row["failed"] for row in rows] == ["out of memory"] * 2
-    assert train.beside_twin(rows) == rows
-    assert next(memory.measure(CPU, CEILINGS, lengths=LENGTHS, repeats=1))["failed"] == "out of memory"
+    assert throughput.add_twin_ratio(rows) == rows
+    assert next(throughput.measure_lengths(CPU, CEILINGS, lengths=LENGTHS, repeats=1))["failed"] == "out of memory"
 
 
 def test_memory_rows_take_recall_off():
-    rows = list(memory.measure(CPU, CEILINGS, lengths=LENGTHS, repeats=2))
+    rows = list(throughput.measure_lengths(CPU, CEILINGS, lengths=LENGTHS, repeats=2))
     assert [(row["time"], row["batch"], row["model"]) for row in rows] == [
-        (time, batch, name) for time, batch in ((6, 4), (12, 2)) for name in train.PAIR
+        (time, batch, name) for time, batch in ((6, 4), (12, 2)) for name in throughput.PAIR
     ]
     for row in rows:
         assert row["microseconds"] == pytest.approx(1e6 / row["tokens_per_second"], rel=1e-3)
@@ -90,19 +90,19 @@ def test_memory_rows_take_recall_off():
 def test_recall_takes_turns_with_the_steps_on_the_cpu(monkeypatch):
     def laps(self, acts, *_, **__):
         rounds.append(list(acts))
-        return {name: 0.001 if name.startswith("beside") else 0.005 for name in acts}
+        return {name: 0.001 if name.startswith("recall") else 0.005 for name in acts}
 
     rounds = []
-    monkeypatch.setattr(Clock, "laps", laps)
-    rows = list(memory.measure(CPU, CEILINGS, lengths=LENGTHS))
-    assert rounds == [["beside memory-mosaic", "beside transformer", "memory-mosaic", "transformer"]] * 2
+    monkeypatch.setattr(Timer, "medians", laps)
+    rows = list(throughput.measure_lengths(CPU, CEILINGS, lengths=LENGTHS))
+    assert rounds == [["recall memory-mosaic", "recall transformer", "memory-mosaic", "transformer"]] * 2
     assert {row["recall_microseconds"] for row in rows} == {round(1e6 * 0.001 / 24, 2)}
-    assert not [row for row in rows if "beside_seconds" in row]
+    assert not [row for row in rows if "recall_seconds" in row]
 
 
-@pytest.mark.parametrize("name", train.PAIR)
+@pytest.mark.parametrize("name", throughput.PAIR)
 def test_decoding_is_greedy(name):
-    decoder = decode.build(name, TASK, torch.device("cpu"))
+    decoder = throughput.build_decode(name, DECODE_SIZE, torch.device("cpu"))
     torch.manual_seed(0)
     model = LanguageModel(SIZE.build(name)).eval()
     prompts = torch.randint(SIZE.vocabulary, (3, 4))
@@ -113,11 +113,11 @@ def test_decoding_is_greedy(name):
 
 
 def test_decoding_rows_tell_the_prompt_from_the_tokens(monkeypatch):
-    cost = {1: 0.2, TASK.length: 1.6}
-    monkeypatch.setattr(Clock, "seconds", lambda self, act, *_, **__: cost[act.args[1]])
-    monkeypatch.setattr(decode, "CACHES", {})
-    rows = list(decode.measure(CPU, CEILINGS, task=TASK))
-    assert [(row["batch"], row["model"]) for row in rows] == [(b, name) for b in (1, 3) for name in train.PAIR]
+    cost = {1: 0.2, DECODE_SIZE.length: 1.6}
+    monkeypatch.setattr(Timer, "median", lambda self, act, *_, **__: cost[act.args[1]])
+    monkeypatch.setattr(throughput, "CACHES", {})
+    rows = list(throughput.measure_decoding(CPU, CEILINGS, size=DECODE_SIZE))
+    assert [(row["batch"], row["model"]) for row in rows] == [(b, name) for b in (1, 3) for name in throughput.PAIR]
     assert [row["tokens_per_second"] for row in rows] == [5, 5, 15, 15]
     assert {(row["prefill_ms"], row["token_ms"]) for row in rows} == {(200, 200)}
 
@@ -126,20 +126,20 @@ def test_a_model_is_gone_when_the_next_one_is_counted(monkeypatch):
     made = []
 
     def build(*given):
-        model = decode.to_decode("memory-mosaic", TASK, torch.device("cpu"))
+        model = throughput.random_model("memory-mosaic", DECODE_SIZE, torch.device("cpu"))
         made.append(weakref.ref(model))
-        return lambda prompts, length: decode.decode(model, prompts, length)
+        return lambda prompts, length: torch.stack(generate(model, list(prompts), length))
 
-    monkeypatch.setattr(decode, "build", build)
-    for _ in decode.measure(CPU, CEILINGS, task=TASK, repeats=1):
+    monkeypatch.setattr(throughput, "build_decode", build)
+    for _ in throughput.measure_decoding(CPU, CEILINGS, size=DECODE_SIZE, repeats=1):
         gc.collect()
         assert made[-1]() is None
 
 
 def test_transformers_writes_as_many_tokens():
     pytest.importorskip("transformers")
-    for name in decode.CACHES:
-        decoder = decode.build(name, TASK, torch.device("cpu"))
+    for name in throughput.CACHES:
+        decoder = throughput.build_decode(name, DECODE_SIZE, torch.device("cpu"))
         assert decoder(torch.randint(SIZE.vocabulary, (2, 4)), 5).shape == (2, 5)
 
 

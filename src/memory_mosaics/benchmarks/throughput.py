@@ -1,0 +1,369 @@
+"""Tokens per second and peak memory of whole models: training, training against sequence length, and decoding."""
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from memory_mosaics.benchmarks.timing import Timer, progress, round_digits
+from memory_mosaics.decoding import GREEDY, generate
+from memory_mosaics.errors import one_line
+from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, parameter_count, without_state
+from memory_mosaics.memory import ContextualMemory, PersistentMemory
+from memory_mosaics.mixers.attention import Attention
+from memory_mosaics.mixers.lstm import LSTM
+from memory_mosaics.models import ARCHITECTURES
+from memory_mosaics.parameters import named_param_specs
+from memory_mosaics.runtime import Runtime, RuntimeConfig, precision_of
+from memory_mosaics.stores import Pairs, Retrieval
+from memory_mosaics.tasks.task import Batch, TokenTask
+from memory_mosaics.training.config import Training
+from memory_mosaics.training.trainer import WARM_UP, Objective, TrainStep, adamw
+
+TRAINING = Training()
+MODELS = tuple(name for name in ARCHITECTURES if name != "transformer-none")
+PAIR = ("memory-mosaic", "transformer")
+TRANSFORMERS = (*PAIR, "transformer-rotary", "transformer-alibi")
+NO_SPECIAL_TOKENS: dict[str, Any] = {
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+CACHES = {"transformers-dynamic": "dynamic", "transformers-static": "static"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """The size of a model and of a batch."""
+
+    name: str
+    width: int
+    blocks: int
+    heads: int
+    vocabulary: int
+    batch: int
+    time: int
+    dropout: float = 0.0
+
+    def build(self, model: str) -> LanguageModelConfig:
+        sizes = {"width": self.width, "blocks": self.blocks, "heads": self.heads, "vocabulary": self.vocabulary}
+        return ARCHITECTURES[model].config(context=self.time, dropout=self.dropout, **sizes)
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Sequences of several lengths with the same number of tokens per step."""
+
+    size: Size
+    tokens: int
+    times: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class DecodeSize:
+    """Tokens of the prompt and of the continuation, and the batch sizes."""
+
+    size: Size
+    prompt: int
+    length: int
+    batches: tuple[int, ...]
+
+
+GPT2_SMALL = Size(name="GPT-2 small", width=768, blocks=12, heads=12, vocabulary=50304, batch=64, time=512)
+LAPTOP = Size(name="laptop", width=256, blocks=4, heads=4, vocabulary=2048, batch=4, time=256)
+_STORIES = {"width": 384, "heads": 6, "vocabulary": 50257, "batch": 64, "time": 512, "dropout": 0.1}
+_REGBENCH = {"width": 128, "heads": 4, "vocabulary": 20, "batch": 32, "time": 300}
+SIZES: dict[str, list[tuple[Size, Iterable[str]]]] = {
+    "cuda": [
+        (GPT2_SMALL, MODELS),
+        (replace(GPT2_SMALL, name="GPT-2 small, dropout 0.1", dropout=0.1), TRANSFORMERS),
+        (Size(name="stories, 1 block, dropout 0.1", blocks=1, **_STORIES), TRANSFORMERS),
+        (Size(name="stories, 6 blocks, dropout 0.1", blocks=6, **_STORIES), TRANSFORMERS),
+        (Size(name="small, 2 blocks", blocks=2, **_REGBENCH), PAIR),
+        (Size(name="small, 8 blocks", blocks=8, **_REGBENCH), PAIR),
+    ],
+    "cpu": [(LAPTOP, PAIR), (replace(LAPTOP, batch=1, time=1024), PAIR)],
+}
+LENGTHS = {
+    "cuda": Lengths(GPT2_SMALL, 32768, (512, 2048, 8192, 32768)),
+    "cpu": Lengths(LAPTOP, 2048, (256, 512, 1024, 2048)),
+}
+DECODE_SIZES = {"cuda": DecodeSize(GPT2_SMALL, 16, 496, (1, 32)), "cpu": DecodeSize(LAPTOP, 16, 112, (1, 8))}
+
+
+class RandomTokens(TokenTask):
+    """A task of one batch of random tokens, the same at every step."""
+
+    def __init__(self, size: Size, device: torch.device):
+        tokens = torch.randint(size.vocabulary, (size.batch, size.time + 1), device=device)
+        self.batch_size, self.tokens_per_step = size.batch, size.batch * size.time
+        self.tokens = Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+
+    def batch(self, step: int, rows: slice = slice(None)) -> Batch:
+        return Batch(self.tokens.inputs[rows], self.tokens.targets[rows])
+
+
+def training_step(model: LanguageModel, task: RandomTokens) -> Callable[[], Tensor]:
+    """Return a function that takes one optimizer step, as training does on this device, and returns the loss."""
+    device = model.embedding.weight.device
+    cuda = device.type == "cuda"
+    block_fn = torch.compile(without_state, dynamic=False) if cuda else None
+    here = Runtime(device, precision=precision_of(RuntimeConfig(), device.type), block_fn=block_fn)
+    objective = Objective(model, task, here).train()
+    take, numbers = TrainStep(objective, adamw(model, TRAINING), TRAINING, here, captured=cuda), count()
+    return lambda: take(next(numbers), task.batch(0))[0]
+
+
+def training_flops(model: LanguageModel, time: int) -> float:
+    """Return the operations of the forward and backward pass per token of a sequence of `time` tokens.
+
+    A matrix entry is multiplied and added once in the forward and twice in the backward pass: 6 per token. So is a
+    number of a persistent slot, since every query is compared with every stored key and averages every stored value.
+    A pair that a query sees in its context has 2 W numbers, key and value, over all heads: 12 W.
+
+    Only what the mathematics requires counts: not what is masked or recomputed, nor norms, leaky averages and the
+    optimizer, which are linear in the width. Recurrences and long convolutions count their matrices only.
+    """
+    return 6 * matrix_entries(model) + 12 * model.config.width * visible_pairs(model, time)
+
+
+def matrix_entries(model: LanguageModel) -> int:
+    """Count the entries of all matrices and slots. An embedding counts only where it is the output matrix too."""
+    entries = model.output.numel() if model.head is None else 0
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            entries += module.weight.numel()
+        elif isinstance(module, LSTM):
+            entries += sum(weight.numel() for weight in module.parameters() if weight.ndim == 2)
+        elif isinstance(module, PersistentMemory):
+            entries += module.keys.numel() + module.values.numel()
+    return entries
+
+
+def visible_pairs(model: LanguageModel, time: int) -> float:
+    """Return how many stored pairs a query sees in its context: the mean over time, summed over layers."""
+    total = 0.0
+    for module in model.modules():
+        if isinstance(module, ContextualMemory | Attention):
+            delay = module.value.peek if isinstance(module, ContextualMemory) else 0
+            last = max(time - delay, 0)  # query t sees t + 1 - delay pairs
+            total += last * (last + 1) / 2 / time
+    return total
+
+
+def measure_training(
+    timer: Timer,
+    ceilings: dict[str, Any],
+    *,
+    sizes: list[tuple[Size, Iterable[str]]] | None = None,
+    repeats: int | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield a row per size and model."""
+    for size, models in SIZES[timer.device.type] if sizes is None else sizes:
+        yield from _measure_size(timer, ceilings, size, models, repeats=repeats or (15 if timer.cuda else 25))
+
+
+def add_twin_ratio(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add to each training row its speed relative to the transformer of the same size, where both were measured."""
+    size = lambda row: (row.get("size"), row["batch"], row["time"])  # noqa: E731
+    trained = [row for row in rows if row.get("steps_per_second")]
+    twins = {size(row): row["tokens_per_second"] for row in trained if row["model"] == "transformer"}
+    for row in trained:
+        if twin := twins.get(size(row)):
+            row["of_twin"] = round_digits(row["tokens_per_second"] / twin)
+    return rows
+
+
+def _measure_size(
+    timer: Timer,
+    ceilings: dict[str, Any],
+    size: Size,
+    models: Iterable[str],
+    *,
+    repeats: int,
+    recalls: dict[str, Callable[[], object]] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield rows of models of one size: one by one on CUDA, where memory counts; in turns on the noisier CPU.
+
+    `recalls`, a function per model, takes its turns with them; a row then has its `recall_seconds`.
+    """
+    groups = [[name] for name in models] if timer.cuda else [list(models)]
+    for group in progress(groups, f"{size.name}, {size.batch} x {size.time}"):
+        yield from _measure_group(timer, ceilings, size, group, repeats, recalls or {})
+
+
+def _measure_group(
+    timer: Timer,
+    ceilings: dict[str, Any],
+    size: Size,
+    names: list[str],
+    repeats: int,
+    recalls: dict[str, Callable[[], object]],
+) -> list[dict[str, Any]]:
+    timer.reset()
+    task = RandomTokens(size, timer.device)
+    models: dict[str, LanguageModel] = {}
+    functions: dict[str, Callable[[], object]] = {f"recall {name}": recalls[name] for name in names if name in recalls}
+    try:
+        for name in names:
+            torch.manual_seed(0)
+            models[name] = LanguageModel(size.build(name)).to(timer.device)
+            functions[name] = training_step(models[name], task)
+        seconds = timer.medians(functions, repeats, warm_up=WARM_UP + 2 if timer.cuda else 2)
+    except torch.OutOfMemoryError:
+        return [_training_row(size, name) | {"failed": "out of memory"} for name in names]
+    except RuntimeError as error:  # of a mixer that cannot be compiled or captured
+        if names[0] in PAIR:
+            raise
+        return [_training_row(size, name) | {"failed": one_line(error, 60)} for name in names]
+    rows = []
+    for name, model in models.items():
+        row = _training_row(size, name, seconds[name])
+        if name in recalls:
+            row["recall_seconds"] = seconds[f"recall {name}"]
+        tflops = training_flops(model, size.time) * size.batch * size.time / seconds[name] / 1e12
+        row |= {"parameters": parameter_count(model)["total"], "peak_gib": round_digits(timer.peak_gib())}
+        rows.append(row | {"tflops": round_digits(tflops), "mfu": round_digits(tflops / ceilings["product_tflops"])})
+    return rows
+
+
+def _training_row(size: Size, name: str, seconds: float | None = None) -> dict[str, Any]:
+    row = {"model": name, "label": ARCHITECTURES[name].label, "size": size.name}
+    row |= {key: value for key, value in asdict(size).items() if key != "name"}
+    per_second = None if seconds is None else 1 / seconds
+    tokens_per_second = None if seconds is None else size.batch * size.time / seconds
+    row |= {"step_seconds": round_digits(seconds), "steps_per_second": round_digits(per_second)}
+    return row | {"tokens_per_second": round_digits(tokens_per_second)}
+
+
+def measure_lengths(
+    timer: Timer,
+    ceilings: dict[str, Any],
+    *,
+    lengths: Lengths | None = None,
+    models: Iterable[str] = PAIR,
+    repeats: int | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield a row per length and model, all with the same number of tokens per step.
+
+    Recall compares every query with every earlier key, so that its time per token grows with T; all else should not.
+    Recall alone is measured at the shapes of the model and subtracted: on the CPU in turns with the steps, so that
+    noise affects both; on CUDA after them, since its tensors would count in their peak memory.
+    """
+    lengths = LENGTHS[timer.device.type] if lengths is None else lengths
+    repeats = repeats or (10 if timer.cuda else 5)
+    for time in lengths.times:
+        size = replace(lengths.size, batch=lengths.tokens // time, time=time)
+        recalls = {} if timer.cuda else {name: _recall_once(timer, size, name) for name in models}
+        for row in _measure_size(timer, ceilings, size, models, repeats=repeats, recalls=recalls):
+            alone = row.pop("recall_seconds", None)
+            if row["tokens_per_second"]:
+                if alone is None:
+                    alone = timer.median(_recall_once(timer, size, row["model"]), repeats, cold=True)
+                whole = 1e6 / row["tokens_per_second"]
+                part = 1e6 * size.blocks * alone / lengths.tokens
+                row |= {"microseconds": round_digits(whole), "recall_microseconds": round_digits(part)}
+                row |= {"rest_microseconds": round_digits(whole - part)}
+            yield row
+
+
+def _recall_once(timer: Timer, size: Size, model: str) -> Callable[[], object]:
+    """Return a function: recall from the context, forward and backward, as in one block of a model of that size."""
+    dtype = torch.bfloat16 if timer.cuda else torch.float32
+    shape = (size.batch, size.time, size.heads, size.width // size.heads)
+    keys, gradient = (torch.randn(shape, device=timer.device, dtype=dtype) for _ in range(2))
+    if model == "memory-mosaic":  # the keys are the queries, and the last one has no value yet
+        inputs = [keys, torch.randn_like(keys[:, 1:])]
+    else:
+        inputs = [torch.randn_like(keys), torch.randn_like(keys), keys]
+    for x in inputs:
+        x.requires_grad_()
+
+    def recall(keys: Tensor, values: Tensor, queries: Tensor | None = None) -> Tensor:
+        if queries is None:
+            return Retrieval(keys, Pairs(keys[:, :-1], values, 0), 1.0, queries_are_keys=True).answer()
+        return Retrieval(queries, Pairs(keys, values, 1), 1.0).answer()
+
+    function = torch.compile(recall, dynamic=False) if timer.cuda else recall
+    return lambda: torch.autograd.grad(function(*inputs), inputs, gradient)
+
+
+def measure_decoding(
+    timer: Timer, ceilings: dict[str, Any], *, size: DecodeSize | None = None, repeats: int = 3
+) -> Iterator[dict[str, Any]]:
+    """Yield a row per batch size and model, also of transformers' GPT-2 where it is installed.
+
+    The time per token is that of all tokens but the first, whose time is that of the prompt.
+    """
+    size = DECODE_SIZES[timer.device.type] if size is None else size
+    names = [*PAIR, *(CACHES if importlib.util.find_spec("transformers") is not None else ())]
+    for batch, name in progress([(batch, name) for batch in size.batches for name in names], "decode"):
+        timer.reset()
+        if name in ARCHITECTURES:
+            label = ARCHITECTURES[name].label
+        else:
+            label = f"transformers {importlib.metadata.version('transformers')} GPT-2, {CACHES[name]} cache"
+        row = {"model": name, "label": label, "batch": batch, "prompt": size.prompt, "length": size.length}
+        yield row | _time_decoding(timer, size, batch, name, repeats)
+
+
+def _time_decoding(timer: Timer, size: DecodeSize, batch: int, name: str, repeats: int) -> dict[str, Any]:
+    """Time one model, which is freed on return, so that it does not count in the memory of the next."""
+    prompts = torch.randint(size.size.vocabulary, (batch, size.prompt), device=timer.device)
+    try:
+        decode = build_decode(name, size, timer.device)
+        # All tokens first: what is compiled for them should not have to serve other lengths too.
+        whole, first = (
+            timer.median(partial(decode, prompts, length), repeats, warm_up=1) for length in (size.length, 1)
+        )
+    except torch.OutOfMemoryError:
+        return {"tokens_per_second": None, "failed": "out of memory"}
+    token_ms = 1e3 * (whole - first) / (size.length - 1)
+    speed = {"tokens_per_second": round_digits(batch * size.length / whole), "prefill_ms": round_digits(1e3 * first)}
+    return speed | {"token_ms": round_digits(token_ms), "peak_gib": round_digits(timer.peak_gib())}
+
+
+def build_decode(name: str, size: DecodeSize, device: torch.device) -> Callable[[Tensor, int], Tensor]:
+    """Return greedy decoding by a model with random weights, a function of prompts and the number of new tokens."""
+    if name in CACHES:
+        torch.manual_seed(0)
+        return _gpt2_decode(size, device, CACHES[name])
+    model = random_model(name, size, device)
+    return lambda prompts, length: torch.stack(
+        generate(model, list(prompts), length, sampler=GREEDY, compiled=prompts.is_cuda)
+    )
+
+
+def random_model(name: str, size: DecodeSize, device: torch.device) -> LanguageModel:
+    """Return a model of this library with random weights, in bfloat16 on CUDA."""
+    torch.manual_seed(0)
+    model = LanguageModel(size.size.build(name)).to(device).eval()
+    if device.type == "cuda":
+        for _, parameter, spec in named_param_specs(model):
+            if not spec.keep_fp32:
+                parameter.data = parameter.data.to(torch.bfloat16)
+    return model
+
+
+def _gpt2_decode(decode_size: DecodeSize, device: torch.device, cache: str) -> Callable[[Tensor, int], Tensor]:
+    """Decode by GPT-2 of the same size. On CUDA transformers itself compiles the step of a static cache."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    size = decode_size.size
+    sizes = {"vocab_size": size.vocabulary, "n_embd": size.width, "n_layer": size.blocks, "n_head": size.heads}
+    model: Any = GPT2LMHeadModel(GPT2Config(**sizes, **NO_SPECIAL_TOKENS))
+    model = model.to(device, torch.bfloat16 if device.type == "cuda" else torch.float32).eval()
+    model.generation_config.update(**NO_SPECIAL_TOKENS)
+    options = {"do_sample": False} | ({"cache_implementation": "static"} if cache == "static" else {})
+
+    def decode(prompts: Tensor, length: int) -> Tensor:
+        tokens = model.generate(prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=length, **options)
+        return tokens[:, prompts.shape[1] :]
+
+    return decode
