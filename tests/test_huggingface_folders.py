@@ -42,7 +42,7 @@ def test_a_folder_of_ours_opens_there(name: str, tmp_path: Path):
     assert type(theirs) is MosaicForCausalLM
     assert not any(report.values()), report
     assert same_weights(theirs.language_model, ours)
-    assert theirs.config.parts == SAVED[name]
+    assert theirs.config.language_model_config == SAVED[name]
     assert theirs.generation_config.use_cache
     ids = tokens(2, 5)
     assert torch.equal(theirs(ids).logits, ours(ids)[0])

@@ -63,7 +63,7 @@ def test_options_that_other_models_take(tmp_path: Path):
     assert loaded(tokens(1, 5), use_cache=True).past_key_values is not None
     assert same_weights(loaded, model)
     config = MosaicConfig(language_model=CONFIGS["mosaic"])  # type: ignore[arg-type]
-    assert config.parts == CONFIGS["mosaic"]
+    assert config.language_model_config == CONFIGS["mosaic"]
 
 
 @pytest.mark.parametrize(

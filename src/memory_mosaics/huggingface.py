@@ -1,7 +1,7 @@
-"""The bridge to Hugging Face: one adapter for every architecture.
+"""Hugging Face adapter: one configuration, one cache and one model class for every architecture.
 
-Importing this module registers the Auto classes. From then on `AutoModelForCausalLM.from_pretrained(folder)` opens what
-`memory_mosaics.checkpoint.save` wrote, `memory_mosaics.checkpoint.load` opens what `save_pretrained` wrote, and
+Importing this module registers the Auto classes. Then `AutoModelForCausalLM.from_pretrained(folder)` loads what
+`memory_mosaics.checkpoint.save` wrote, `memory_mosaics.checkpoint.load` loads what `save_pretrained` wrote, and
 `generate`, `pipeline` and `Trainer` work as with any other model.
 """
 
@@ -41,17 +41,17 @@ from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.parameters import fp32_parameter_names
 from memory_mosaics.shapes import Bool, Float, Int
 
-GAP = "a row has padding between its tokens, and its memory would take it for a token; pad at the left"
+PADDING_GAP = "a row has padding between its tokens, and its memory would take it for a token; pad at the left"
 LOSS_KWARGS = ("num_items_in_batch", "shift_labels", "ignore_index")  # Trainer passes the first
-DEFAULTS = {"is_causal": True, "output_router_logits": False}  # of transformers' own keywords: what the model does
+NO_OP_KWARGS = {"is_causal": True, "output_router_logits": False}  # transformers passes them; the model always does so
 AttentionMask = Int[Tensor, "B columns"] | Bool[Tensor, "B columns"]
 
 
 @no_type_check  # by jaxtyping, which does not see that the __init__ made by Hugging Face takes further keywords
 class MosaicConfig(PreTrainedConfig):
-    """The plain form of a LanguageModelConfig, `MosaicConfig(language_model=to_plain(preset("memory-mosaic-12")))`.
+    """A LanguageModelConfig as a dictionary: `MosaicConfig(language_model=to_plain(preset("memory-mosaic-12")))`.
 
-    An unknown field or part is an error. The names that Hugging Face knows such sizes by are there to read.
+    An unknown field or part is an error. Hugging Face's names of the sizes (`hidden_size`, ...) can be read.
     """
 
     model_type = MODEL_TYPE
@@ -66,14 +66,14 @@ class MosaicConfig(PreTrainedConfig):
             raise ValueError(f"{misplaced[0]!r} is a field of MosaicConfig.language_model, not of MosaicConfig itself")
         if isinstance(self.language_model, LanguageModelConfig):
             self.language_model = to_plain(self.language_model)
-        self.language_model = to_plain(self.parts)
+        self.language_model = to_plain(self.language_model_config)
         if kwargs.get("attn_implementation") is None:
-            kwargs["attn_implementation"] = "eager"  # a name only, under which output_attentions may be set
+            kwargs["attn_implementation"] = "eager"  # any other would forbid output_attentions
         super().__post_init__(**kwargs)
 
     @property
-    def parts(self) -> LanguageModelConfig:
-        """What the model is built from."""
+    def language_model_config(self) -> LanguageModelConfig:
+        """The configuration that the model is built from."""
         return config_from_plain(self.language_model)
 
     @property
@@ -82,7 +82,7 @@ class MosaicConfig(PreTrainedConfig):
 
     @vocab_size.setter
     def vocab_size(self, size: int) -> None:
-        self.language_model = to_plain(replace(self.parts, vocabulary=size))
+        self.language_model = to_plain(replace(self.language_model_config, vocabulary=size))
 
     @property
     def hidden_size(self) -> int:
@@ -98,9 +98,9 @@ class MosaicConfig(PreTrainedConfig):
 
 
 class MosaicCache(Cache):
-    """The whole state of a LanguageModel, with what must be known about the tokens it has read.
+    """The state of a LanguageModel and the padding of the tokens it has processed.
 
-    A state cannot be taken back to an earlier time: the averages of the keys do not remember it.
+    It cannot be cropped to an earlier time: leaky averages of keys do not store their past.
     """
 
     def __init__(self) -> None:
@@ -109,18 +109,18 @@ class MosaicCache(Cache):
 
     def reset(self) -> None:
         self.state: tuple | None = None
-        self.length = 0  # tokens read, padding among them
-        self.padded = False  # some row began with padding
-        self.ended = False  # some row ended with padding
+        self.length = 0  # tokens processed, including padding
+        self.left_padded = False  # some row starts with padding
+        self.right_padded = False  # some row ends with padding
 
     def __len__(self) -> int:
-        return 1  # of layers; a cache without any would be false
+        return 1  # layers; with none, `if cache` would be False
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.length
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
-        return -1  # there is none
+        return -1  # unlimited
 
     @property
     def is_initialized(self) -> bool:
@@ -149,45 +149,45 @@ class MosaicCache(Cache):
     def advance(self, state: tuple, time: int) -> None:
         self.state, self.length = state, self.length + time
 
-    def read_mask(self, attention_mask: AttentionMask | None, time: int) -> Bool[Tensor, "B T"] | None:
-        """Which of `time` new tokens are real; None where no row begins with padding, which is the fast path.
+    def new_token_mask(self, attention_mask: AttentionMask | None, time: int) -> Bool[Tensor, "B T"] | None:
+        """Return which of `time` new tokens are real; None if no row starts with padding, which is the fast path.
 
-        Padding at the end needs no mask, since no token before it sees it, but then nothing can follow.
+        Padding at the end needs no mask, since no earlier token sees it, but then no token can follow.
         """
-        if self.ended:
-            raise ValueError(GAP)
+        if self.right_padded:
+            raise ValueError(PADDING_GAP)
         if attention_mask is None:
             return None
-        if time > 1 or not self.length:  # one more token is a generated one, and real: no need to wait for the device
-            self._look(attention_mask, time)
-        return attention_mask[:, -time:] != 0 if self.padded else None
+        if time > 1 or not self.length:  # a single new token is a generated one: no need to wait for the device
+            self._check_mask(attention_mask, time)
+        return attention_mask[:, -time:] != 0 if self.left_padded else None
 
-    def _look(self, attention_mask: AttentionMask, time: int) -> None:
+    def _check_mask(self, attention_mask: AttentionMask, time: int) -> None:
         if attention_mask.ndim != 2 or attention_mask.shape[1] not in (time, self.length + time):
             shape = tuple(attention_mask.shape)
             raise ValueError(f"attention_mask has shape {shape}, but {self.length + time} tokens have been read")
         real = attention_mask != 0
         ended = (real[:, :-1] & ~real[:, 1:]).any(dim=1)
         if bool((ended & real[:, -1]).any()):
-            raise ValueError(GAP)
-        self.ended = bool(ended.any())
-        self.padded = self.padded or not bool(real[:, 0].all())
+            raise ValueError(PADDING_GAP)
+        self.right_padded = bool(ended.any())
+        self.left_padded = self.left_padded or not bool(real[:, 0].all())
 
 
 class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
-    """A LanguageModel with the interface of Hugging Face. All weights are its `language_model`'s."""
+    """A LanguageModel with the interface of Hugging Face. All weights are those of `language_model`."""
 
     config: MosaicConfig
     config_class = MosaicConfig
     supports_gradient_checkpointing = True
-    _supports_sdpa = True  # and nothing else: which kernel runs is for `recall` to choose
-    _is_stateful = True  # refuses assisted generation, which takes tokens back
+    _supports_sdpa = True  # and nothing else: `recall` chooses the kernel
+    _is_stateful = True  # refuses assisted generation, which crops the cache
     _no_split_modules = ["Block"]  # noqa: RUF012
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
 
     def __init__(self, config: MosaicConfig):
         super().__init__(config)
-        self.language_model = LanguageModel(config.parts)
+        self.language_model = LanguageModel(config.language_model_config)
         exact = {name.rpartition(".")[2] for name in fp32_parameter_names(self.language_model)}
         self._keep_in_fp32_modules_strict = [rf"\.{name}$" for name in sorted(exact)]
         self.loss_function = causal_loss
@@ -195,15 +195,15 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
-        """As any model's, but a checkpoint that is damaged, or whose weights are not those of the model, is refused.
+        """Load as any model does, but refuse a damaged checkpoint or one whose weights are not those of the model.
 
-        `ignore_mismatched_sizes=True` takes what fits, and the other weights have the values of a new model.
+        `ignore_mismatched_sizes=True` loads the weights that fit; the others are initialised.
         """
         lenient, given = kwargs.get("ignore_mismatched_sizes", False), kwargs.get("state_dict") is not None
         if pretrained_model_name_or_path is not None and not given:
             folder = Path(pretrained_model_name_or_path) / (kwargs.get("subfolder") or "")
             _check_folder(folder, kwargs, lenient=lenient)
-        wants_report = kwargs.pop("output_loading_info", False)
+        return_report = kwargs.pop("output_loading_info", False)
         kwargs["output_loading_info"] = True
         loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
         model, report = loaded
@@ -212,7 +212,7 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
                 if names := sorted(report[kind]):
                     where = f"{pretrained_model_name_or_path}: {kind.replace('_', ' ')} {', '.join(names[:3])}"
                     raise CheckpointError(f"{where}; ignore_mismatched_sizes=True takes what fits")
-        return (model, report) if wants_report else model
+        return (model, report) if return_report else model
 
     @can_return_tuple
     def forward(
@@ -228,14 +228,14 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
         output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Logits, the loss where there are labels, and the cache: one that is given is always brought up to date.
+        """Return logits, the loss if labels are given, and the cache; a given cache is always updated.
 
-        `output_hidden_states`: what each block reads, then what the output matrix reads (after the last norm), as in
+        `output_hidden_states`: the input of each block, then that of the output matrix (after the last norm), as in
         GPT-2. `output_attentions`: per block the retrieval weights (B, heads, T, S) of the T new tokens on all S tokens
-        read so far, without dropout. A row adds up to 1, or is 0 where the memory is empty.
+        so far, without dropout. A row sums to 1, or is 0 where the memory is empty.
 
-        Of other keywords it takes None, those of the loss (`num_items_in_batch`, `shift_labels`, `ignore_index`) and
-        values that say what the model does anyway, such as the `position_ids` of the mask; others are a ValueError.
+        Other keywords may be None, those of the loss (`num_items_in_batch`, `shift_labels`, `ignore_index`), or values
+        that describe what the model does anyway, such as the `position_ids` of the mask; others are a ValueError.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
@@ -244,13 +244,13 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
             raise ValueError(f"past_key_values must be a MosaicCache, not a {kind}; leave it out to begin a new one")
         x = self.language_model.embedding(input_ids) if inputs_embeds is None else inputs_embeds
         cache = MosaicCache() if past_key_values is None else past_key_values
-        for_loss = _check_kwargs(kwargs, cache, attention_mask, x)
-        mask = cache.read_mask(attention_mask, x.shape[1])
+        loss_kwargs = _check_kwargs(kwargs, cache, attention_mask, x)
+        mask = cache.new_token_mask(attention_mask, x.shape[1])
         hidden: list[Tensor] = []
-        wants_hidden = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        wants_weights = self.config.output_attentions if output_attentions is None else output_attentions
-        block_fn = partial(self._run_block, hidden) if wants_hidden else None
-        with self._mixer_inputs() if wants_weights else nullcontext([]) as inputs:
+        return_hidden = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        return_weights = self.config.output_attentions if output_attentions is None else output_attentions
+        block_fn = partial(self._run_block, hidden) if return_hidden else None
+        with self._mixer_inputs() if return_weights else nullcontext([]) as inputs:
             features, state = self.language_model.features(x, cache.state, mask, block_fn=block_fn)
         length = cache.length + x.shape[1]
 
@@ -258,7 +258,7 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
         logits = self.language_model.logits(features[:, kept])
         loss = None
         if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **for_loss)
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **loss_kwargs)
 
         output = CausalLMOutputWithPast(loss=loss, logits=logits)  # type: ignore[arg-type]
         if use_cache is None:
@@ -266,9 +266,9 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
         if use_cache or past_key_values is not None:
             cache.advance(state, x.shape[1])
             output.past_key_values = cache
-        if wants_hidden:
+        if return_hidden:
             output.hidden_states = (*hidden, features)  # type: ignore[assignment]
-        if wants_weights:  # of the pairs that are complete: the last tokens have none yet
+        if return_weights:  # zero for the last tokens, whose pairs are not complete yet
             found = (
                 mixer.prepare_retrieval(*given)[0].weights() for _, kind, mixer, given in inputs if kind == "sequence"
             )
@@ -306,18 +306,18 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
         self.language_model.config = replace(self.language_model.config, vocabulary=value.num_embeddings)
 
     def get_output_embeddings(self) -> nn.Linear | None:
-        """The output matrix where it is a weight of its own; a tied one is the embedding."""
+        """Return the output matrix if it is a weight of its own; None if it is tied to the embedding."""
         return self.language_model.head
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         self.language_model.head = new_embeddings
 
     def init_weights(self) -> None:
-        """Nothing: a LanguageModel has initialised itself."""
+        """Do nothing: a LanguageModel initialises itself."""
 
     @torch.no_grad()
     def initialize_weights(self) -> None:
-        """After loading: weights that the checkpoint lacks take the values of a new model, the others stay."""
+        """After loading, initialise the weights that the checkpoint lacks."""
         weights = self.language_model.named_parameters()
         missing = {name: weight for name, weight in weights if not getattr(weight, "_is_hf_initialized", False)}
         if missing:
@@ -327,7 +327,7 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
 
 
 def _check_folder(folder: Path, kwargs: dict[str, Any], *, lenient: bool) -> None:
-    """Compare a local checkpoint with its manifest, and the headers of its weights with the configuration."""
+    """Check a local checkpoint against its manifest, and the headers of its weights against the configuration."""
     if not folder.is_dir():
         return
     check_manifest(folder, ["config.json", "generation_config.json"])
@@ -339,8 +339,8 @@ def _check_folder(folder: Path, kwargs: dict[str, Any], *, lenient: bool) -> Non
         check_manifest(folder, [file.name for file in weight_files(folder)])
         return
     config = kwargs.get("config")
-    parts = config.parts if isinstance(config, MosaicConfig) else read_config(folder)
-    check_weight_files(folder, weight_shapes(parts))
+    language_model_config = config.language_model_config if isinstance(config, MosaicConfig) else read_config(folder)
+    check_weight_files(folder, weight_shapes(language_model_config))
 
 
 def causal_loss(
@@ -351,7 +351,7 @@ def causal_loss(
     ignore_index: int = -100,
     **kwargs: Any,
 ) -> Tensor:
-    """Hugging Face's loss of a causal model, but in float64 where the logits are: its own is always in float32."""
+    """Return Hugging Face's causal loss, but in float64 for float64 logits: its own is always float32."""
     if shift_labels is None:
         shift_labels = F.pad(cast(Tensor, labels), (0, 1), value=ignore_index)[..., 1:]
     wanted = shift_labels.flatten().to(logits.device)
@@ -361,10 +361,10 @@ def causal_loss(
 def _check_kwargs(
     kwargs: dict[str, Any], cache: MosaicCache, attention_mask: AttentionMask | None, x: Float[Tensor, "B T W"]
 ) -> dict[str, Any]:
-    """Those of the loss function. All others must say what the model does anyway: what it would ignore is refused."""
+    """Return the keywords of the loss. Refuse all others that the model would ignore."""
     first, time = cache.length, x.shape[1]
     for name, value in kwargs.items():
-        if value is None or name in LOSS_KWARGS or (name in DEFAULTS and value is DEFAULTS[name]):
+        if value is None or name in LOSS_KWARGS or (name in NO_OP_KWARGS and value is NO_OP_KWARGS[name]):
             continue
         if name == "position_ids":
             _check_positions(value, cache, attention_mask, x)
@@ -380,14 +380,14 @@ def _check_kwargs(
 def _check_positions(
     given: Tensor, cache: MosaicCache, attention_mask: AttentionMask | None, x: Float[Tensor, "B T W"]
 ) -> None:
-    """Positions count the real tokens of a row. Those of padding may be anything."""
+    """Refuse positions that do not count the real tokens of each row. Those of padding may be anything."""
     rows, time = x.shape[:2]
     if given.ndim not in (1, 2) or given.shape[-1] != time or given.shape[:-1] not in ((), (1,), (rows,)):
         raise ValueError(f"position_ids have shape {tuple(given.shape)}, but the tokens {(rows, time)}")
     real = torch.ones(1, time, device=given.device) if attention_mask is None else attention_mask.to(given.device) != 0
     if real.ndim != 2:
-        return  # refused where the mask is read
-    if cache.padded and real.shape[1] == time:
+        return  # refused where the mask is used
+    if cache.left_padded and real.shape[1] == time:
         raise ValueError("position_ids after a padded cache need an attention_mask of all tokens; leave them out")
     seen = cache.length if real.shape[1] == time else 0
     wrong = (given != (seen + real.cumsum(dim=1) - 1)[:, -time:].long()) & (real[:, -time:] != 0)
