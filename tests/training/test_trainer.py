@@ -485,12 +485,12 @@ def test_a_disk_that_fills_while_saving_leaves_the_last_checkpoint(run, monkeypa
 
 def test_what_a_killed_run_left_is_removed(run):
     plan = run(steps=2)
-    for name in (".step-00000002.3.1@elsewhere.part", "..step-00000002.part.part"):
-        (plan.out / name).mkdir(parents=True)
-        (plan.out / name / "model.safetensors").write_text("half")
+    step = plan.out / ".step-00000002.3.1@elsewhere.part"
+    step.mkdir(parents=True)
+    (step / "model.safetensors").write_text("half")
     names = ("samples.md", "run.yaml", "corpus.json", "results.json")
-    for name in [f".{name}{end}.part" for name in names for end in (".999999", ".elsewhere.1", ".3.1@elsewhere")]:
-        (plan.out / name).write_text("half")
+    for name in names:
+        (plan.out / f".{name}.3.1@elsewhere.part").write_text("half")
     (plan.out / ".notes.md.1.part").write_text("of others")
     train(plan)
     assert [path.name for path in plan.out.glob(".*.part")] == [".notes.md.1.part"]
