@@ -32,6 +32,7 @@ from memory_mosaics.experiments import (
     inspect,
     lm_eval,
     moons,
+    mqar,
     prompts,
     regbench,
     sweep,
@@ -181,6 +182,7 @@ COMMANDS: dict[str, Any] = {
     "draw": draw,
     "induction": induction.run,
     "moons": moons.run,
+    "mqar": mqar.run,
     "regbench": regbench.run,
     "bench": bench.run,
 }
