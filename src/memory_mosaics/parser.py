@@ -99,9 +99,7 @@ class Parser(ArgumentParser):
             model, training = recipe(name)
             self.set_defaults(model=asdict(model), training=asdict(training))
         found = super().parse_args(args, *rest, **options)
-        if found.get("preset") != name:
-            raise UserError(f"preset {found.preset}: give it as the flag --preset, or its values as model and training")
-        if name is not None:
+        if name is not None and found.preset == name:
             found.preset = None  # its values are those of `model` and `training` now
         return found
 
@@ -250,17 +248,16 @@ def json_list(word: str, action: Any) -> list[Any] | None:
 
 
 def expected(action: Any) -> str:
-    """What a value of an argument is, in words."""
+    """A noun phrase for the values of an argument."""
     if takes_config(action):
         return "a YAML file or JSON object"
-    if not takes_list(action):
-        return in_words(action._typehint)
-    count = f"{action.nargs} " if isinstance(action.nargs, int) else ""
-    return f"{count}{NOUNS[action._typehint]}s"
+    if takes_list(action):
+        return f"{action.nargs if isinstance(action.nargs, int) else ''} {NOUNS[action._typehint]}s".strip()
+    return in_words(action._typehint)
 
 
 def in_words(hint: Any) -> str:
-    """What a value of a type is."""
+    """A noun phrase for the values of a type."""
     parts = [part for part in get_args(hint) if part is not NoneType]
     if hint is bool or get_origin(hint) is Literal:
         return either(parts or ("true", "false"))
