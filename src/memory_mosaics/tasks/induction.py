@@ -31,7 +31,7 @@ from memory_mosaics.tasks.task import EAGER, Batch, CountedBatch, TokenTask
 from memory_mosaics.text.tokenizer import Tokenizer, character_tokenizer
 
 HELD_OUT = 128  # sequences
-POINTS = 28  # at which a model is measured, ever further apart
+POINTS = 28  # at which a model is evaluated, increasingly far apart
 SHAKESPEARE_ENTROPY = 2.45  # nats per character given the one before, of tiny-Shakespeare
 
 
@@ -178,7 +178,7 @@ class Induction(TokenTask):
         return {"valid_loss": found.pop("loss"), **found}
 
     def next_evaluation(self, step: int, every: int) -> int:
-        """Ever further apart."""
+        """Return the next of the points, which are increasingly far apart."""
         return next((point for point in self.points if point > step), self.points[-1])
 
 

@@ -1,8 +1,8 @@
 """Language modeling: predict every next token of a corpus.
 
 An epoch tiles the tokens with windows of one length, from an offset and in an order drawn for that epoch: each token is
-trained on once an epoch, each time at another place of a window. Nothing has to be remembered to go on at any step, and
-the rows of a batch can be dealt to any number of processes.
+trained on once per epoch, each time at another position of a window. Training can resume at any step without stored
+state, and the rows of a batch can be distributed over any number of processes.
 """
 
 from collections.abc import Iterable
@@ -43,7 +43,7 @@ class Windows:
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
 
     def batch(self, step: int, size: int, rows: slice = slice(None)) -> Batch:
-        """Some `rows` of the `size` windows of one step."""
+        """Return some `rows` of the `size` windows of a step."""
         numbers = range(step * size, (step + 1) * size)[rows]
         return self._at([self._start(number) for number in numbers])
 
@@ -72,7 +72,7 @@ class Windows:
 
 
 def openings(tokens: Tokens, end: int, *, count: int, length: int = 12) -> list[torch.Tensor]:
-    """How the first documents begin: at the first token, and after each `end`."""
+    """Return the first tokens of the first documents; a document starts after each `end`."""
     tokens = np.asarray(tokens[:1_000_000], dtype=np.int64)
     starts = [0, *np.flatnonzero(tokens[: len(tokens) - length] == end) + 1]
     rows = (tokens[start : start + length] for start in starts if tokens[start] != end)
@@ -107,7 +107,7 @@ class LanguageModeling(TokenTask):
 
     @torch.no_grad()
     def evaluate_split(self, model: LanguageModel, split: str, runtime: Runtime = EAGER) -> float:
-        """The mean loss over windows from all of a split, divided among the processes.
+        """Return the mean loss over windows from all of a split, divided among the processes.
 
         Every process computes the same number of batches of one size, as compiled and sharded models want it; rows
         beyond the last window are filled up and do not count.
@@ -128,7 +128,7 @@ class LanguageModeling(TokenTask):
         return runtime.sum(total)[0] / count
 
     def samples(self, model: LanguageModel, count: int, *, seed: int) -> list[tuple[str, str]]:
-        """Continuations of how the first validation documents begin."""
+        """Continue the openings of the first validation documents."""
         end, decode = self.corpus.end_of_text, self.corpus.tokenizer().decode
         generator = torch.Generator().manual_seed(seed)
         begun = openings(self.windows["valid"].tokens, end, count=count)

@@ -1,7 +1,7 @@
 """A task: batches to train on, the loss of a model on one, and how the model is measured.
 
 Every task is one file beside this one, and one trainer trains them all. A batch is a pure function of the seed, the
-step and its rows: nothing has to be remembered to go on at any step, on any number of processes.
+step and its rows: training resumes at any step, on any number of processes, without stored state.
 """
 
 from abc import ABC, abstractmethod
@@ -45,27 +45,27 @@ class Task(ABC):
 
     @abstractmethod
     def batch(self, step: int, rows: slice = slice(None)) -> Batch:
-        """Some rows of the batch of a step."""
+        """Return some rows of the batch of a step."""
 
     @abstractmethod
     def loss(self, model: Any, batch: Batch, runtime: Runtime = EAGER) -> Float[Tensor, "*copies"]:
-        """The mean loss of a batch; of models that are trained side by side, one each."""
+        """Return the mean loss of a batch; one per model if several are trained side by side."""
 
     def evaluate(self, model: Any, runtime: Runtime = EAGER) -> dict[str, float]:
-        """The metrics of a model, without dropout. Every process takes part. `valid_loss` is to be low."""
+        """Return the metrics of a model in eval mode. Every process takes part. A lower `valid_loss` is better."""
         return {}
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """What tells its data from others, beside its configuration: a run goes on with the same only."""
+        """What identifies its data, beside its configuration: a run resumes only with the same."""
         return {}
 
     def next_evaluation(self, step: int, every: int) -> int:
-        """The first step after `step` that is followed by an evaluation."""
+        """Return the first step after `step` that is followed by an evaluation."""
         return every * (step // every + 1)
 
     def samples(self, model: Any, count: int, *, seed: int) -> list[tuple[str, str]]:
-        """Beginnings, and what the model writes after them, to look at."""
+        """Return prompts and how the model continues them, for people to read."""
         return []
 
 
