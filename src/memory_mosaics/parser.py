@@ -23,6 +23,7 @@ from jsonargparse import ArgumentParser, Namespace, get_loader, set_loader
 
 from memory_mosaics.config import MAX_SEED
 from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.experiments.runner import RECIPES
 from memory_mosaics.files import check_yaml, read_text
 from memory_mosaics.training.config import recipe
 
@@ -63,6 +64,12 @@ class ImportModule(Action):
             raise UserError(f"--import {values} fails: {type(error).__name__}: {one_line(error)}") from error
 
 
+class ReadFirst(Action):
+    """An argument that `Parser.parse_args` has read before all others."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None: ...
+
+
 class Parser(ArgumentParser):
     """Reports an error in one line, without the usage that `--help` shows."""
 
@@ -78,6 +85,10 @@ class Parser(ArgumentParser):
         first = next(iter(signature(function).parameters.values()), None)
         if first and first.kind is Parameter.POSITIONAL_OR_KEYWORD and first.default is None:
             self.words = first.name if element_type(first.annotation) else ""
+        recipe_file = RECIPES / f"{function.__module__.rpartition('.')[2]}.yaml"
+        if recipe_file.exists():  # it is an experiment
+            text = f"a changed copy of {recipe_file}, which has the defaults; a flag wins over it"
+            self.add_argument("--recipe", action=ReadFirst, default=SUPPRESS, metavar="FILE", help=text)
         return super().add_function_arguments(function, *args, **options)
 
     def add_argument(self, *args: Any, **options: Any) -> Any:  # which jsonargparse's groups of arguments have as well
@@ -92,9 +103,10 @@ class Parser(ArgumentParser):
         super().set_defaults({name: list(each) if isinstance(each, tuple) else each for name, each in given.items()})
 
     def parse_args(self, args: Any = None, *rest: Any, **options: Any) -> Any:
-        name = None
-        if args is not None and "--preset" in self._option_string_actions:
-            name = PRESET.parse_known_args(args)[0].preset
+        first = FIRST.parse_known_args(args or ())[0]
+        name = first.preset if "--preset" in self._option_string_actions else None
+        if first.recipe is not None and "--recipe" in self._option_string_actions:
+            self._read_recipe(Path(first.recipe), preset=name)
         if name is not None:
             model, training = recipe(name)
             self.set_defaults(model=asdict(model), training=asdict(training))
@@ -102,6 +114,18 @@ class Parser(ArgumentParser):
         if name is not None and found.preset == name:
             found.preset = None  # its values are those of `model` and `training` now
         return found
+
+    def _read_recipe(self, file: Path, *, preset: str | None) -> None:
+        """Take the defaults from a recipe."""
+        try:
+            found = load_yaml(read_text(file, MAX_CONFIG_BYTES))
+        except (OSError, yaml.YAMLError) as error:
+            raise UserError(f"cannot read the recipe {file}: {one_line(error)}") from error
+        if not isinstance(found, dict):
+            raise UserError(f"the recipe {file} has no names and values")
+        if preset is not None:
+            raise UserError("give --preset or --recipe, not both: a recipe has the values of a preset in it")
+        self.default_config_files = [str(file)]
 
     def _parse_optional(self, arg_string: str) -> Any:
         """`--by-position` is `--by_position`."""
@@ -158,8 +182,9 @@ class Parser(ArgumentParser):
         raise SystemExit(2)
 
 
-PRESET = PlainParser(add_help=False, exit_on_error=False)  # reads one flag first, whose values others then change
-PRESET.add_argument("--preset", nargs="?")
+FIRST = PlainParser(add_help=False, exit_on_error=False)  # reads flags first whose values others then change
+FIRST.add_argument("--preset", nargs="?")
+FIRST.add_argument("--recipe", nargs="?")
 
 
 def argument_options(args: Any, options: dict[str, Any], words: str) -> tuple[Any, dict[str, Any]]:

@@ -27,7 +27,14 @@ def finished(tmp_path_factory):
 
 def test_what_is_returned_is_what_is_written(finished):
     out, results = finished
-    assert sorted(file.name for file in out.iterdir()) == ["induction.png", "results.json", "runs"]
+    assert sorted(file.name for file in out.iterdir()) == [
+        ".locks",
+        "induction.png",
+        "recipe.yaml",
+        "results.json",
+        "setup.json",
+        "trials",
+    ]
     assert json.loads((out / "results.json").read_text()) == results
 
 
@@ -106,10 +113,10 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path, monkeypatch, capsys):
     assert list(results["models"]) == NAMES[:1]
     assert results["models"]["memory"]["final"]["accuracy"] >= 0
     said = capsys.readouterr().out
-    assert "Stopped early" in said
+    assert "Stopped; the same command continues." in said
     assert str(tmp_path / "results.json") in said
     monkeypatch.undo()
-    assert list(run(tmp_path, steps=5)["models"]) == NAMES, "the same command goes on"
+    assert list(run(tmp_path, steps=5)["models"]) == NAMES, "the same command continues"
 
 
 def test_the_table_holds_every_number(finished):

@@ -18,29 +18,40 @@ from memory_mosaics import runtime
 from memory_mosaics.config import MAX_JOBS
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments.figures.language import LABELS, best_runs
-from memory_mosaics.experiments.runner import Grid, Outcome, Settings, check_setup, read_outcome, report, run_grids
+from memory_mosaics.experiments.runner import (
+    Grid,
+    Outcome,
+    Settings,
+    load_packaged,
+    prepare,
+    read_outcome,
+    report,
+    run_grids,
+)
 from memory_mosaics.models import ARCHITECTURES, did_you_mean, matching_slots
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training import trainer
-from memory_mosaics.training.config import ModelArgs, Run, Training, recipe
+from memory_mosaics.training.config import ModelArgs, Run, Training
 from memory_mosaics.training.loggers import read_log
 
-MODEL, TRAINING = recipe("memory-mosaic-small")
-MACHINE = RuntimeConfig(samples=0)
+RECIPE = load_packaged("curves")
 MAX_EXTENSIONS = 4  # learning rates tried beyond either end of those that were named
 MEASURED = ("parameters", "train_loss", "valid_loss", "tokens_per_second", "seconds")
+MODEL = ModelArgs(**RECIPE["model"])
+TRAINING = Training(**RECIPE["training"])
+MACHINE = RuntimeConfig(**RECIPE["machine"])
 
 
 def run(
     data: Path,
     out: Path = Path("runs/curves"),
     *,
-    architectures: list[str] | None = None,
-    blocks: list[int] | None = None,
-    rates: list[float] | None = None,
-    seeds: int = 1,
-    jobs: int = 1,
+    architectures: list[str] | None = RECIPE["architectures"],
+    blocks: list[int] | None = RECIPE["blocks"],
+    rates: list[float] | None = RECIPE["rates"],
+    seeds: int = RECIPE["seeds"],
+    jobs: int = RECIPE["jobs"],
     model: ModelArgs = MODEL,
     training: Training = TRAINING,
     machine: RuntimeConfig = MACHINE,
@@ -65,12 +76,13 @@ def run(
             to the same share of itself as training.learning_rate does
         machine: how it is computed
     """
+    arguments = dict(locals())
     check_range(1, MAX_JOBS, jobs=jobs)
     check_range(1, 10_000, seeds=seeds)
     if jobs > 1 and "RANK" in os.environ:
         raise UserError("--jobs is not for torchrun: all processes train one model after the other")
     for name, flag in (("name", "architectures"), ("blocks", "blocks")):
-        if getattr(model, name) not in (None, getattr(MODEL, name)):
+        if getattr(model, name) is not None:
             raise UserError(f"--model.{name} {getattr(model, name)}: curves trains what --{flag} lists")
     kinds, depths = architectures or ["memory-mosaic", "transformer"], blocks or [1, 6]
     if model.position not in (None, "learned"):  # the name says which positions a transformer has
@@ -87,7 +99,6 @@ def run(
     ]
     for settings in first:
         study.run_of(settings).model.build(corpus.vocabulary)  # a wrong size is found before hours are spent
-    files.prepare(out)
     shared = {key: value for key, value in asdict(model).items() if key not in ("name", "blocks")}
     results: dict[str, Any] = {"study": "curves", "interrupted": False, "corpus": describe(corpus), "seeds": seeds}
     results |= {"model": shared, "training": asdict(training), "runs": []}
@@ -109,11 +120,9 @@ def run(
             return done
 
         if world.is_rank0:
-            rates_relative = {"learning_rate": 1.0, "final_learning_rate": study.final_share}
-            used = {"twin": twin} if "memory-mosaic" in kinds and not model.slots else {}
-            check_setup(
-                out, {"model": shared, "training": asdict(training) | rates_relative} | corpus.fingerprint | used
-            )
+            relative = asdict(training) | {"learning_rate": 1.0, "final_learning_rate": study.final_share}
+            sized_by = {"twin": twin} if "memory-mosaic" in kinds and not model.slots else {}
+            prepare(out, arguments, {"model": shared, "training": relative} | corpus.fingerprint | sized_by)
         done = train(first)
         for _ in range(MAX_EXTENSIONS if seeds > 1 else 0):
             further = _beyond_the_edge(results["runs"])

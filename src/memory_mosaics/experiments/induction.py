@@ -30,6 +30,7 @@ from memory_mosaics import runtime
 from memory_mosaics.config import MAX_SEED, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments import figures
+from memory_mosaics.experiments.runner import Grid, load_packaged, prepare, report, run_grids
 from memory_mosaics.extractors import TapsConfig
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.memory import ContextualMemoryConfig
@@ -41,9 +42,7 @@ from memory_mosaics.tasks.task import CountedBatch
 from memory_mosaics.training.config import TaskRun, Training
 from memory_mosaics.training.trainer import Diverged, Trainer
 
-# The triggers are the five most frequent tokens. With random ones a model must also guess, from one occurrence, whether
-# a token is a trigger at all, and even the best guess is at times wrong.
-TASK = InductionData(fixed_triggers=True)
+RECIPE = load_packaged("induction")
 HEADS = 4
 LABELS = {
     "memory": "contextual memory, 1 block",
@@ -55,25 +54,26 @@ RULES = {
     "token-memory": "rule: what followed this token here",
     "bigram": "rule: what follows this token on average",
 }
+TASK = InductionData(**RECIPE["task"])
 
 
 def run(
     out: Path = Path("runs/induction"),
     *,
     task: InductionData = TASK,
-    steps: int = 600,
-    batch_size: int = 32,
-    width: int = 128,
-    step_size: float = 0.01,
-    seed: int = 0,
-    seeds: int = 1,
+    steps: int = RECIPE["steps"],
+    batch_size: int = RECIPE["batch_size"],
+    width: int = RECIPE["width"],
+    step_size: float = RECIPE["step_size"],
+    seed: int = RECIPE["seed"],
+    seeds: int = RECIPE["seeds"],
 ) -> dict[str, Any]:
     """Train one block of memory and three transformers on the induction task, side by side.
 
-    A few minutes on two CPU cores. Ctrl-C stops early and keeps what is finished.
+    A few minutes on two CPU cores. Ctrl-C keeps what is finished; the same command continues.
 
     Args:
-        out: Folder for results.json and induction.png.
+        out: Folder for the runs, results.json and induction.png.
         task: The sequences: vocabulary, length, number and kind of triggers.
         steps: Training steps of each model.
         batch_size: Sequences in a step.
@@ -82,35 +82,31 @@ def run(
         seed: Of the data and of the initial values.
         seeds: Models of each kind, with consecutive seeds; the table has mean and lowest, the figure the first.
     """
-    settings = {"steps": steps, "batch_size": batch_size, "width": width, "step_size": step_size, "seed": seed}
-    settings |= {"seeds": seeds}
+    arguments = dict(locals())
+    settings = {name: value for name, value in arguments.items() if name not in ("out", "task")}
     held_out = check(settings, task)
     figures.check()
-    files.prepare(out)
-    results = {"study": "induction", "interrupted": False, "settings": settings | {"heads": HEADS} | asdict(task)}
-    results |= files.environment_info() | {
-        "data": describe(task, held_out),
-        "rules": rules(task, held_out),
-        "models": {},
-    }
-    start = time.perf_counter()
-    try:
-        for name, config in models(task, width=width).items():
-            for one in range(seed, seed + seeds):
-                folder = out / "runs" / f"{name}-seed{one}"
-                record = train(name, config, task, settings, folder, seed=one, held_out=held_out)
-                if record is None:
-                    raise KeyboardInterrupt
-                about = {"label": LABELS[name], "blocks": config.blocks, "seeds": []}
-                first = results["models"].setdefault(name, about | record)
-                first["seeds"].append({"seed": one} | record["final"])
-    except KeyboardInterrupt:
-        results["interrupted"] = True
+    settings |= {"heads": HEADS} | asdict(task)
+    prepare(out, arguments, {name: value for name, value in settings.items() if name != "seeds"})
+    results: dict[str, Any] = {"study": "induction", "interrupted": False, "settings": settings}
+    results |= files.environment_info() | {"data": describe(task, held_out), "rules": rules(task, held_out)}
+    configs, start = models(task, width=width), time.perf_counter()
+    grid = Grid(
+        out=out,
+        name_of=lambda run: f"{run['name']}-seed{run['seed']}",
+        train=lambda run, folder: train(configs[run["name"]], task, settings, folder, **run, held_out=held_out),
+        runs=[{"name": name, "seed": one} for name in configs for one in range(seed, seed + seeds)],
+        fields=("curve", "parameters", "final", "seconds"),
+        quiet=False,
+    )
+    results |= {"interrupted": not run_grids([grid]), "models": {}}
+    for run in grid.runs:
+        if outcome := grid.outcome(grid.folder(run)):
+            about = {"label": LABELS[run["name"]], "blocks": configs[run["name"]].blocks, "seeds": []}
+            first = results["models"].setdefault(run["name"], about | {name: outcome[name] for name in grid.fields})
+            first["seeds"].append({"seed": run["seed"]} | outcome["final"])
     results["seconds"] = round(time.perf_counter() - start, 1)
-    files.write(out / "results.json", results)
-    drawn = figures.draw(results, out) if results["models"] else []
-    stopped = "Stopped early; what was finished is kept. " if results["interrupted"] else ""
-    print(f"{table(results)}\n{stopped}Results: {out / 'results.json'}. Figure: {drawn[0] if drawn else 'none'}.")
+    report(results, out, table(results), drawable=bool(results["models"]))
     return results
 
 
@@ -157,16 +153,16 @@ def models(task: InductionData, *, width: int) -> dict[str, LanguageModelConfig]
 
 
 def train(
-    name: str,
     config: LanguageModelConfig,
     task: InductionData,
     settings: dict[str, Any],
     out: Path,
     *,
+    name: str,
     seed: int,
     held_out: CountedBatch,
 ) -> dict[str, Any] | None:
-    """Train a model of this kind, or go on with it; the curve and the final measures, or nothing if told to stop."""
+    """Train a model, or continue; return its curve and the final measures, or None if it was told to stop."""
     training = Training(
         steps=settings["steps"],
         batch=settings["batch_size"],

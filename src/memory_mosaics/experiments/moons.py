@@ -23,6 +23,7 @@ from memory_mosaics import runtime
 from memory_mosaics.config import MAX_SEED, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.experiments import figures
+from memory_mosaics.experiments.runner import Grid, Outcome, load_packaged, prepare, report, run_grids
 from memory_mosaics.ops.recall import merge, recall_with_lse
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.shapes import Float
@@ -41,29 +42,31 @@ from memory_mosaics.training.config import TaskRun, Training
 from memory_mosaics.training.loggers import read_log
 from memory_mosaics.training.trainer import Diverged, Trainer
 
+RECIPE = load_packaged("moons")
 LEARNING_RATE = 0.06
 AHEAD = 25  # steps of a prediction that feeds on itself
 CONTEXTS = (30, 60, 110, 290)  # at which the strip of figures asks both networks
 STRIDE = 4  # of the attention maps, which would otherwise fill the results
+FIELDS = ("label", "parameters", "curve", "seeds", "error", "weights", "attention", "sky", "seconds")
 
 
 def run(
     out: Path = Path("runs/moons"),
     *,
-    heads: list[int] | None = None,
-    seeds: int = 1,
-    moons: int = 3,
-    steps: int = 500,
-    sequences: int = 512,
-    seed: int = 0,
-    integer_periods: bool = True,
+    heads: list[int] | None = RECIPE["heads"],
+    seeds: int = RECIPE["seeds"],
+    moons: int = RECIPE["moons"],
+    steps: int = RECIPE["steps"],
+    sequences: int = RECIPE["sequences"],
+    seed: int = RECIPE["seed"],
+    integer_periods: bool = RECIPE["integer_periods"],
 ) -> dict[str, Any]:
     """Train networks of one and of three memories to predict three moons, measure both, and draw what they do.
 
-    A minute on two CPU cores for one seed. Ctrl-C stops early and keeps what is finished.
+    A minute on two CPU cores for one seed. Ctrl-C keeps what is finished; the same command continues.
 
     Args:
-        out: Folder for results.json and the figures.
+        out: Folder for the runs, results.json and the figures.
         heads: Memories of each network, which must divide the number of moons; by default one, and one for each moon.
         seeds: Networks of each kind, trained side by side; the figures show the first.
         moons: Moons of a system.
@@ -73,16 +76,10 @@ def run(
         integer_periods: Round the periods down to integers; false for the periods of the authors' code, 44.4, 66.7 and
             88.9 observations in place of 44, 66 and 88.
     """
+    arguments = dict(locals())
     heads = sorted({1, moons}) if heads is None else heads
-    settings: dict[str, Any] = {
-        "heads": heads,
-        "seeds": seeds,
-        "moons": moons,
-        "steps": steps,
-        "sequences": sequences,
-        "seed": seed,
-        "integer_periods": integer_periods,
-    }
+    settings = arguments | {"heads": heads}
+    del settings["out"]
     check_range(1, 10_000, seeds=seeds)
     check_range(1, 100_000, sequences=sequences)
     check_range(1, MAX_SIZE, steps=steps)
@@ -91,46 +88,72 @@ def run(
     for count in heads:
         MoonNetworkConfig(moons=moons, heads=count)
     figures.check()
-    files.prepare(out)
-    shown = {"training": max(task.training, key=lambda system: system.lcm - max(system.periods))}
-    shown["validation"] = task.validation
-    longest = math.ceil(task.validation.lcm) + 70
-    sky = task.sequences(task.validation, 1, seed=2**22)[:, : max(longest, *CONTEXTS) + AHEAD + 1]
-    settings |= {"batch_size": BATCH_SIZE, "attention_stride": STRIDE}
-    results: dict[str, Any] = {"study": "moons", "interrupted": False, "settings": settings}
-    results |= files.environment_info() | {"systems": {split: asdict(system) for split, system in shown.items()}}
+    prepare(out, arguments, {name: value for name, value in settings.items() if name not in ("heads", "seeds")})
+    start, sky = time.perf_counter(), sky_of(task)
     truth = [sky[0, context : context + AHEAD].tolist() for context in CONTEXTS]
-    results |= {"sky": {"contexts": list(CONTEXTS), "truth": truth}, "networks": {}}
-    start = time.perf_counter()
-    try:
-        for count in heads:
-            begin = time.perf_counter()
-            name = f"{count}-heads-{seeds}-seeds"
-            trained = train(task, out / "runs" / name, heads=count, seeds=seeds, steps=steps, seed=seed)
-            if trained is None:
-                raise KeyboardInterrupt
-            nets, curve = trained
-            net = pick(nets, 0)
-            predicted = errors_ahead(net, sky)[1]
-            results["networks"][str(count)] = {
-                "label": f"{count} memor{'ies' if count > 1 else 'y'}",
-                "parameters": sum(weight.numel() for weight in net.parameters()),
-                "curve": curve,
-                "seeds": judge(nets, task, heads=count, seeds=seeds),
-                "error": {split: error_curve(net, task, x, sequences, longest) for split, x in shown.items()},
-                "weights": {name: weight[0].norm(dim=-1).tolist() for name, weight in weights(net).items()},
-                "attention": {"weights": attention(net, sky[:, :longest])},
-                "sky": [predicted[:, 0, context - 1].tolist() for context in CONTEXTS],
-                "seconds": round(time.perf_counter() - begin, 1),
-            }
-    except KeyboardInterrupt:
-        results["interrupted"] = True
+    results: dict[str, Any] = {"study": "moons", "interrupted": False}
+    results["settings"] = settings | {"batch_size": BATCH_SIZE, "attention_stride": STRIDE}
+    results |= files.environment_info()
+    results["systems"] = {split: asdict(system) for split, system in systems(task).items()}
+    results["sky"] = {"contexts": list(CONTEXTS), "truth": truth}
+    options = {"seeds": seeds, "steps": steps, "seed": seed}
+    grid = Grid(
+        out=out,
+        name_of=lambda run: f"{run['heads']}-heads-{seeds}-seeds",
+        train=lambda run, folder: train_and_measure(task, folder, sequences, **run, **options),
+        runs=[{"heads": count} for count in heads],
+        fields=FIELDS,
+        quiet=False,
+    )
+    results["interrupted"] = not run_grids([grid])
+    outcomes = {str(run["heads"]): grid.outcome(grid.folder(run)) for run in grid.runs}
+    results["networks"] = {
+        count: {name: outcome[name] for name in FIELDS} for count, outcome in outcomes.items() if outcome
+    }
     results["seconds"] = round(time.perf_counter() - start, 1)
-    files.write(out / "results.json", results)
-    drawn = figures.draw(results, out) if results["networks"] else []
-    print(table(results))
-    print(f"Results: {out / 'results.json'}. Figures: {', '.join(file.name for file in drawn) or 'none'} beside it.")
+    report(results, out, table(results), drawable=bool(results["networks"]))
     return results
+
+
+def systems(task: MoonsData) -> dict[str, System]:
+    """Return the systems that are shown: the training system with the longest wait, and that of the validation."""
+    return {
+        "training": max(task.training, key=lambda system: system.lcm - max(system.periods)),
+        "validation": task.validation,
+    }
+
+
+def longest_context(task: MoonsData) -> int:
+    return math.ceil(task.validation.lcm) + 70
+
+
+def sky_of(task: MoonsData) -> Float[Tensor, "one T W"]:
+    """Return the sequence along which predictions and attention are shown."""
+    return task.sequences(task.validation, 1, seed=2**22)[:, : max(longest_context(task), *CONTEXTS) + AHEAD + 1]
+
+
+def train_and_measure(
+    task: MoonsData, out: Path, sequences: int, *, heads: int, seeds: int, steps: int, seed: int
+) -> Outcome | None:
+    """Train the networks with so many memories, measure each of them, and look inside the first."""
+    start = time.perf_counter()
+    trained = train(task, out, heads=heads, seeds=seeds, steps=steps, seed=seed)
+    if trained is None:
+        return None
+    nets, curve = trained
+    net, sky, longest = pick(nets, 0), sky_of(task), longest_context(task)
+    predicted = errors_ahead(net, sky)[1]
+    return {
+        "label": f"{heads} memor{'ies' if heads > 1 else 'y'}",
+        "parameters": sum(weight.numel() for weight in net.parameters()),
+        "curve": curve,
+        "seeds": judge(nets, task, heads=heads, seeds=seeds),
+        "error": {split: error_curve(net, task, x, sequences, longest) for split, x in systems(task).items()},
+        "weights": {name: weight[0].norm(dim=-1).tolist() for name, weight in weights(net).items()},
+        "attention": {"weights": attention(net, sky[:, :longest])},
+        "sky": [predicted[:, 0, context - 1].tolist() for context in CONTEXTS],
+        "seconds": round(time.perf_counter() - start, 1),
+    }
 
 
 def table(results: dict[str, Any]) -> str:

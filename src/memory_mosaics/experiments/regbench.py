@@ -44,9 +44,9 @@ from memory_mosaics.experiments.runner import (
     Settings,
     Values,
     check_ray,
-    check_setup,
     import_optuna,
     load_packaged,
+    prepare,
     read_outcome,
     report,
     run_grids,
@@ -58,6 +58,7 @@ from memory_mosaics.tasks.regbench import BATCH, RegBench, RegBenchData, anchors
 from memory_mosaics.training.config import TaskRun, Training
 from memory_mosaics.training.trainer import Trainer
 
+RECIPE = load_packaged("regbench")
 ENVIRONMENTS = [100, 500, 1000, 2500, 40_000]
 SEARCHED: Settings = {  # by the paper
     "blocks": [2, 4, 8],
@@ -117,9 +118,6 @@ class Choices:
         if not kind.stacks:
             found["blocks"] = [1]
         return found
-
-
-CHOICES = Choices()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,26 +183,29 @@ def make_task(environments: int, common: Settings) -> RegBenchData:
     return RegBenchData(environments=environments, seed=common["data_seed"], **same)
 
 
+CHOICES = Choices(**RECIPE["choices"])
+
+
 def run(
     out: Path = Path("runs/regbench"),
     *,
-    architectures: list[str] | None = None,
-    environments: list[int] | None = None,
-    in_distribution: bool = False,
-    sweep: bool = False,
-    trials: int | None = None,
+    architectures: list[str] | None = RECIPE["architectures"],
+    environments: list[int] | None = RECIPE["environments"],
+    in_distribution: bool = RECIPE["in_distribution"],
+    sweep: bool = RECIPE["sweep"],
+    trials: int | None = RECIPE["trials"],
     choices: Choices = CHOICES,
-    epochs: int = 200,
-    most_steps: int | None = None,
-    patience: int | None = None,
-    held_out: int = 500,
-    distinct: bool = False,
-    data_seed: int = 0,
-    processes: int = 1,
-    cluster: Literal["ray"] | None = None,
-    device: str = "auto",
-    precision: Literal["auto", "float32", "bfloat16"] = "auto",
-    compile: bool | None = None,
+    epochs: int = RECIPE["epochs"],
+    most_steps: int | None = RECIPE["most_steps"],
+    patience: int | None = RECIPE["patience"],
+    held_out: int = RECIPE["held_out"],
+    distinct: bool = RECIPE["distinct"],
+    data_seed: int = RECIPE["data_seed"],
+    processes: int = RECIPE["processes"],
+    cluster: Literal["ray"] | None = RECIPE["cluster"],
+    device: str = RECIPE["device"],
+    precision: Literal["auto", "float32", "bfloat16"] = RECIPE["precision"],
+    compile: bool | None = RECIPE["compile"],
 ) -> dict[str, Any]:
     """Train architectures to learn new languages in context, test them, and draw accuracy and distance to the truth.
 
@@ -233,6 +234,7 @@ def run(
         precision: of the products; auto is bfloat16 on CUDA, and float32 elsewhere
         compile: with torch.compile; null compiles on CUDA where a run is long enough
     """
+    arguments = dict(locals())
     numbers = list(dict.fromkeys(environments or ([100] if in_distribution else ENVIRONMENTS)))
     names = list(dict.fromkeys(architectures or ELEVEN))
     setup: Settings = {"epochs": epochs, "most_steps": most_steps, "patience": patience}
@@ -251,9 +253,8 @@ def run(
         check_ray()
     else:
         setup["precision"] = precision_of(machine, find_device(device))
-    files.prepare(out)
     own = [name for name in names if name not in ARCHITECTURES]
-    check_setup(out, setup | {f"{name} of a file with SHA-256": fingerprint(name) for name in own})
+    prepare(out, arguments, setup | {f"{name} of a file with SHA-256": fingerprint(name) for name in own})
     for number in numbers:  # once, and not in every process
         for split in ("train", "validation", "test"):
             make_task(number, common).sequences(split, folder=out / "data")

@@ -1,8 +1,9 @@
 """Runner of experiments: a grid of named runs, trained in this process, in several, or on a Ray cluster.
 
-An experiment describes its runs as a `Grid`: a list of settings, or a `Search` in which Optuna draws them. The runner
-decides which run is next and who trains it.
+An experiment is a function whose defaults are a file of recipes/. It describes its runs as a `Grid`: a list of
+settings, or a `Search` in which Optuna draws them. The runner decides which run is next and who trains it.
 
+    OUT/recipe.yaml              the arguments of the command; `--recipe` takes it, or a changed copy
     OUT/setup.json               what all runs of the folder have in common; a command with another setup is refused
     OUT/trials/NAME              the folder of a run
     OUT/trials/NAME/outcome.json what was measured, written once, at the end; such a run is not trained again
@@ -20,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from math import inf, isfinite, prod
 from multiprocessing import get_context, parent_process
@@ -29,19 +30,21 @@ from random import Random
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import torch
+import yaml
 from filelock import FileLock, Timeout  # torch brings it
 from tqdm import tqdm
 
 from memory_mosaics import checkpoint
+from memory_mosaics import results as files
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.experiments import figures
-from memory_mosaics.files import check_regular, first_difference, read_json
+from memory_mosaics.files import atomic_write, check_regular, first_difference, read_json
 from memory_mosaics.isolation import delayed_interrupts
-from memory_mosaics.results import write
 from memory_mosaics.training.checkpointing import read_run
 from memory_mosaics.training.loggers import read_log
 from memory_mosaics.training.trainer import Diverged
 
+RECIPES = Path(__file__).parent / "recipes"
 Settings = dict[str, Any]  # of a run: numbers and strings
 Outcome = dict[str, Any]  # of a run: "status" is finished or fail, then its settings and what was measured
 Values = list[Any] | tuple[Any, Any]  # choices, or the ends of a range
@@ -102,9 +105,17 @@ class Grid:
 
 def load_packaged(name: str) -> dict[str, Any]:
     """Return the content of a YAML file in recipes/."""
-    import yaml
+    return yaml.safe_load((RECIPES / f"{name}.yaml").read_text(encoding="utf-8"))
 
-    return yaml.safe_load((Path(__file__).parent / "recipes" / f"{name}.yaml").read_text(encoding="utf-8"))
+
+def prepare(out: Path, arguments: Settings, setup: Settings) -> None:
+    """Make the folder of an experiment, refuse one whose runs have another setup, and write recipe.yaml."""
+    files.prepare(out)
+    check_setup(out, setup)
+    recipe = {name: value for name, value in arguments.items() if name not in ("data", "out")}
+    plain = json.loads(json.dumps(recipe, default=asdict))
+    with atomic_write(out / "recipe.yaml") as tmp:
+        tmp.write_text(yaml.safe_dump(plain, sort_keys=False), encoding="utf-8")
 
 
 def read_outcome(
@@ -125,8 +136,8 @@ def read_outcome(
     return outcome
 
 
-def check_setup(out: Path, setup: Settings) -> Settings:
-    """Refuse a folder whose runs have another setup; write and return what is known of them."""
+def check_setup(out: Path, setup: Settings) -> None:
+    """Refuse a folder whose runs have another setup."""
     file = out / "setup.json"
     try:
         known = dict(read_json(file))
@@ -137,11 +148,9 @@ def check_setup(out: Path, setup: Settings) -> Settings:
     setup = json.loads(json.dumps(setup))
     for name, value in setup.items():
         if name in known and (other := first_difference(known[name], value, name)):
-            raise UserError(
-                f"{out} holds runs with {other[0]} {other[1]}, not {other[2]}; name another folder with --out"
-            )
-    write(file, known | setup)
-    return known | setup
+            where, theirs, mine = other
+            raise UserError(f"{out} holds runs with {where} {theirs}, not {mine}; name another folder with --out")
+    files.write(file, known | setup)
 
 
 def lock(out: Path, name: str) -> FileLock:
@@ -354,7 +363,7 @@ def run_trial(grid: Grid, settings: Settings) -> Outcome | None:
                 return None
             outcome = {"status": "finished"} | grid.about(settings) | measured
             if is_first_process():
-                write(folder / "outcome.json", outcome)
+                files.write(folder / "outcome.json", outcome)
         if not grid.keep_checkpoints:
             for step in checkpoint.steps(folder):
                 checkpoint.remove(step)
@@ -380,7 +389,7 @@ def run_grids(
     *,
     processes: int = 1,
     cluster: str | None = None,
-    save: Callable[[], Any] = lambda: None,
+    save: Callable[[], Any] | None = None,
 ) -> bool:
     """Train all runs, `processes` at once; False if told to stop. `save` is called whenever one has ended."""
     with show_progress(grids, save):
@@ -550,21 +559,23 @@ def progress(grids: Sequence[Grid]) -> Progress:
 
 
 @contextmanager
-def show_progress(grids: Sequence[Grid], save: Callable[[], Any]) -> Iterator[None]:
+def show_progress(grids: Sequence[Grid], save: Callable[[], Any] | None) -> Iterator[None]:
     """Within, a bar shows how far the runs are; each that ends has its own line, and `save` is called."""
-    over, screen, quiet = threading.Event(), sys.stderr, all(grid.quiet for grid in grids)
-    total, form = (
-        sum(grid.count for grid in grids),
-        "{desc}: {n:.1f} of {total} runs |{bar}| {elapsed}<{remaining}{postfix}",
-    )
-    bar = tqdm(total=total, desc=grids[0].out.name, bar_format=form, disable=None if quiet else True)
+    quiet = all(grid.quiet for grid in grids)
+    if not is_first_process() or not (quiet or save):
+        yield
+        return
+    over, screen = threading.Event(), sys.stderr
+    form = "{desc}: {n:.1f} of {total} runs |{bar}| {elapsed}<{remaining}{postfix}"
+    total, name = sum(grid.count for grid in grids), grids[0].out.name
+    bar = tqdm(total=total, desc=name, bar_format=form, disable=None if quiet else True)
     known = set(progress(grids).lines)
 
     def show() -> None:
         bar.n, lines, postfix = progress(grids)
         for name in lines.keys() - known if quiet else ():
             tqdm.write(lines[name], file=screen)
-        if lines.keys() - known:
+        if save and lines.keys() - known:
             save()
         known.update(lines)
         bar.set_postfix_str(postfix)
@@ -574,21 +585,19 @@ def show_progress(grids: Sequence[Grid], save: Callable[[], Any]) -> Iterator[No
             show()
 
     thread = threading.Thread(target=watch)
-    if is_first_process():
-        thread.start()
+    thread.start()
     try:
         yield
     finally:
         over.set()
-        if is_first_process():
-            thread.join()
-            show()
+        thread.join()
+        show()
         bar.close()
 
 
 def report(results: dict[str, Any], out: Path, table: str, *, drawable: bool, also: str = "") -> None:
     """Write results.json, draw its figures if there is something to draw, and print the table and the files."""
-    write(out / "results.json", results)
+    files.write(out / "results.json", results)
     drawn = "No figures: no run has finished."
     if drawable and not figures.available():
         drawn = "No figures: matplotlib is not installed here; mosaics draw makes them from results.json."

@@ -29,8 +29,9 @@ from memory_mosaics.experiments.runner import (
     Settings,
     Values,
     check_ray,
-    check_setup,
     import_optuna,
+    load_packaged,
+    prepare,
     read_outcome,
     report,
     run_grids,
@@ -38,10 +39,9 @@ from memory_mosaics.experiments.runner import (
 from memory_mosaics.runtime import RuntimeConfig, find_device
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training import trainer
-from memory_mosaics.training.config import ModelArgs, Run, Training, as_flag_only, recipe
+from memory_mosaics.training.config import ModelArgs, Run, Training, as_flag_only
 
-MODEL, TRAINING = recipe("memory-mosaic-tiny")
-MACHINE = RuntimeConfig()
+RECIPE = load_packaged("sweep")
 SHORT = {"learning_rate": "lr", "dropout": "dropout", "weight_decay": "decay", "warm_up": "warm", "steps": "steps"}
 MEASURED = ("train_loss", "valid_loss", "best", "best_step", "seconds", "tokens_per_second", "parameters", "hardware")
 
@@ -69,9 +69,6 @@ class Space:
         return {name: _parse(name, given) for name, given in asdict(self).items() if given is not None}
 
 
-SPACE = Space()
-
-
 def _parse(name: str, given: list[float] | list[int] | str) -> Values:
     try:
         words = given.split("..") if isinstance(given, str) else given
@@ -90,19 +87,25 @@ def _round(name: str, value: float) -> float:
     return round(value) if name in ("warm_up", "steps") else float(f"{value:.6g}")
 
 
+MODEL = ModelArgs(**RECIPE["model"])
+TRAINING = Training(**RECIPE["training"])
+MACHINE = RuntimeConfig(**RECIPE["machine"])
+SPACE = Space(**RECIPE["space"])
+
+
 def run(
     data: Path,
     out: Path = Path("runs/sweep"),
     *,
-    preset: str | None = None,
+    preset: str | None = RECIPE["preset"],
     model: ModelArgs = MODEL,
     training: Training = TRAINING,
     machine: RuntimeConfig = MACHINE,
-    method: Literal["table", "grid", "random", "tpe"] = "table",
+    method: Literal["table", "grid", "random", "tpe"] = RECIPE["method"],
     space: Space = SPACE,
-    trials: int = 20,
-    jobs: int = 1,
-    cluster: Literal["ray"] | None = None,
+    trials: int = RECIPE["trials"],
+    jobs: int = RECIPE["jobs"],
+    cluster: Literal["ray"] | None = RECIPE["cluster"],
 ) -> dict[str, Any]:
     """Search for the values to train with: those of the paper's table around a preset, or in a space of your own.
 
@@ -121,6 +124,7 @@ def run(
         jobs: trials at once, each in a process of its own, distributed over the GPUs
         cluster: ray trains on the Ray cluster of this machine or of RAY_ADDRESS, whose machines share data and out
     """
+    arguments = dict(locals())
     as_flag_only(preset)
     if "RANK" in os.environ:
         raise UserError("a sweep is not for torchrun: give it --jobs, or --cluster ray")
@@ -135,8 +139,7 @@ def run(
         check_ray()
     else:
         find_device(machine.device)
-    files.prepare(out)
-    check_setup(out, setup)
+    prepare(out, arguments, setup)
     queue = grid.queue()
     assert isinstance(queue, OptunaQueue)
     done = run_grids([grid], processes=jobs, cluster=cluster)

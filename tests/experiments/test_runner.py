@@ -1,0 +1,57 @@
+"""Recipes: the files of the package are the defaults, and every committed one is a command that parses."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from memory_mosaics.cli import main
+from memory_mosaics.experiments.runner import RECIPES
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+COMMANDS = {
+    "three_moons": "moons",
+    "induction": "induction",
+    "stories": "curves",
+    "sweep": "sweep",
+    "regbench": "regbench",
+}
+COMMITTED = sorted(file for name in COMMANDS for file in (EXPERIMENTS / name).rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", COMMITTED, ids=lambda file: str(file.relative_to(EXPERIMENTS)))
+def test_committed_recipes_are_accepted(file, capsys):
+    command = COMMANDS[file.relative_to(EXPERIMENTS).parts[0]]
+    data = ["corpus"] if command in ("curves", "sweep") else []
+    with pytest.raises(SystemExit) as ended:
+        main([command, *data, "--recipe", str(file), "--print_config"])
+    assert ended.value.code == 0
+    given, found = yaml.safe_load(file.read_text()), yaml.safe_load(capsys.readouterr().out)
+    for name, value in given.items():
+        for key, inner in value.items() if isinstance(value, dict) else ():
+            assert found[name][key] == inner
+        assert isinstance(value, dict) or found[name] == value
+
+
+def test_a_flag_wins_over_the_recipe_which_is_written_beside_the_results(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("steps: 3\nsequences: 1\nheads: [1]\n")
+    words = ["moons", "--steps", "2", "--recipe", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    used = yaml.safe_load((tmp_path / "out" / "recipe.yaml").read_text())
+    expected = yaml.safe_load((RECIPES / "moons.yaml").read_text())
+    assert used == expected | {"steps": 2, "sequences": 1, "heads": [1]}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("stepz: 3", "'stepz'"), ("steps: many", "--steps must be a whole number")]
+)
+def test_a_wrong_recipe_is_one_line(text, message, tmp_path, capsys):
+    (tmp_path / "recipe.yaml").write_text(text)
+    try:
+        code = main(["moons", "--recipe", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "out")])
+    except SystemExit as ended:
+        code = ended.code
+    said = capsys.readouterr().err
+    assert (code, said.count("\n")) == (2, 1)
+    assert message in said
+    assert not (tmp_path / "out").exists()
