@@ -1,7 +1,12 @@
 """Every mixer there is, at a size that tests in a moment. A new one adds its line here and nowhere else."""
 
-from memory_mosaics.extractors import ConvolutionConfig, LinearConfig, TapsConfig
-from memory_mosaics.memory import ContextualMemoryConfig, PersistentMemoryConfig
+from memory_mosaics.memory import (
+    ContextualMemoryConfig,
+    ConvolutionConfig,
+    LinearConfig,
+    PersistentMemoryConfig,
+    TapsConfig,
+)
 from memory_mosaics.mixers.attention import Alibi, AttentionConfig, LearnedPositionsConfig, MLPConfig, Rotary
 from memory_mosaics.mixers.hyena import HyenaConfig
 from memory_mosaics.mixers.linear_attention import GLAConfig, LinearTransformerConfig, RetNetConfig

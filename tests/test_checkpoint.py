@@ -170,7 +170,7 @@ DAMAGE = {
         lambda f: edit_config(
             f, sequence_mixer={"part": "attention", "heads": 2, "key": {"part": "linear", "peek": 1}}
         ),
-        "a key cannot wait",
+        "a key cannot depend",
     ),
 }
 

@@ -5,7 +5,7 @@ import torch
 
 from memory_mosaics import LanguageModel, decoding, memory_mosaic, transformer
 from memory_mosaics.decoding import GREEDY, Decoder, Sampler, beam_search, generate, stream
-from memory_mosaics.extractors import TapsConfig
+from memory_mosaics.memory import TapsConfig
 from mixers_under_contract import MIXERS
 
 SMALL = {"width": 32, "blocks": 2, "heads": 4, "vocabulary": 50, "context": 24}
@@ -267,7 +267,7 @@ def test_every_mixer_with_room_equals_itself_at_once(name):
 def test_room_is_for_one_token_at_a_time_and_not_for_less_than_there_is():
     mixer = MIXERS["contextual memory"].build(32)
     _, state = mixer(torch.randn(2, 10, 32))
-    with pytest.raises(ValueError, match="do not fit into room for 9"):
+    with pytest.raises(ValueError, match="10 pairs exceed a capacity of 9"):
         mixer.to_fixed_capacity(state, 9)
     with pytest.raises(ValueError, match="one token at a time, not 2"):
         mixer(torch.randn(2, 2, 32), mixer.to_fixed_capacity(state, 20))
@@ -279,9 +279,8 @@ def test_padding_read_in_room_counts_for_nothing():
     _, state = mixer(x[:, :5])
     state = mixer.to_fixed_capacity(state, 16)
     _, state = mixer(x[:, 5:6], state, torch.tensor([[False]]))
-    stored = state[2:]
-    assert not stored[2][0, 5]
-    assert stored[3].tolist() == [6]
+    assert not state[2].key_padding_mask[0, 5]
+    assert state[2].lengths.tolist() == [6]
 
 
 def test_an_empty_prompt_is_refused(exact_model):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from memory_mosaics.extractors import (
+from memory_mosaics.memory import (
     ComplexMap,
     Convolution,
     LeakyAverage,

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from memory_mosaics.inspection import retrieval_weights, retrievals
+from memory_mosaics.inspection import retrievals
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.mixers.attention import alibi_slopes
 from memory_mosaics.models import memory_mosaic, transformer
-from memory_mosaics.stores import Pairs, Retrieval
+from memory_mosaics.stores import Pairs, Retrieval, RetrievalMixer
 
 SIZE = {"width": 16, "blocks": 2, "heads": 2, "vocabulary": 40, "context": 12}
 MODELS = {
@@ -25,16 +25,16 @@ def test_weights_give_the_answers_of_the_layer_as_it_runs(name):
     model = LanguageModel(MODELS[name]).eval()
     outputs = {}
     for module in model.modules():
-        if hasattr(module, "prepare_retrieval"):
+        if isinstance(module, RetrievalMixer):
             module.register_forward_hook(lambda mixer, _, output: outputs.__setitem__(mixer, output[0]))
     with torch.no_grad():
         expected, _ = model(TOKENS)
     wanted = dict(outputs)
     found = list(retrievals(model, TOKENS))
     kinds = ["sequence", "channel"] if name == "memory-mosaic" else ["sequence"]
-    assert [(number, kind) for number, kind, _, _ in found] == [(n, kind) for n in range(2) for kind in kinds]
-    for _, kind, mixer, retrieval in found:
-        weights = retrieval_weights(retrieval, range(retrieval.queries.shape[1]))
+    assert [(number, kind) for number, kind, *_ in found] == [(n, kind) for n in range(2) for kind in kinds]
+    for _, kind, mixer, retrieval, _ in found:
+        weights = retrieval.weights(range(retrieval.queries.shape[1]))
         answers = torch.einsum("bhtn,bnhv->bthv", weights, retrieval.pairs.values)
         if kind == "channel":
             answers = answers.mean(dim=0).unflatten(0, TOKENS.shape)
@@ -46,7 +46,7 @@ def test_weights_give_the_answers_of_the_layer_as_it_runs(name):
 @pytest.mark.parametrize("training", [True, False])
 def test_looking_leaves_the_model_as_it_was(training):
     model = LanguageModel(memory_mosaic(**SIZE, dropout=0.5)).train(training)
-    first, second = ([retrieval.queries for *_, retrieval in retrievals(model, TOKENS)] for _ in range(2))
+    first, second = ([layer.retrieval.queries for layer in retrievals(model, TOKENS)] for _ in range(2))
     for one, other in zip(first, second, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
     assert model.training is training
@@ -55,8 +55,8 @@ def test_looking_leaves_the_model_as_it_was(training):
 
 def test_what_a_query_sees_adds_up_to_one():
     model = LanguageModel(MODELS["memory-mosaic"])
-    _, _, _, retrieval = next(retrievals(model, TOKENS))
-    weights = retrieval_weights(retrieval, [0, 1, 5, -1])
+    retrieval = next(retrievals(model, TOKENS)).retrieval
+    weights = retrieval.weights([0, 1, 5, -1])
     assert weights.shape == (3, 2, 4, 10), "a value that peeks one step: ten pairs of eleven tokens"
     torch.testing.assert_close(weights.sum(dim=-1), torch.tensor([0.0, 1, 1, 1]).expand(3, 2, 4))
     torch.testing.assert_close(weights[:, :, 1, 0], torch.ones(3, 2))  # one pair is all there is
@@ -91,9 +91,9 @@ def test_attention_is_the_softmax_of_the_papers(position):
         block = model.blocks[0]
         x = model.embedding(TOKENS) if model.positions is None else model.positions(model.embedding(TOKENS))[0]
         wanted = naive(block.sequence_mixer, block.sequence_norm(x), position)
-    _, _, _, retrieval = next(retrievals(model, TOKENS))
+    retrieval = next(retrievals(model, TOKENS)).retrieval
     assert wanted.std() > 0.1
-    torch.testing.assert_close(retrieval_weights(retrieval, [4, -1]), wanted[:, :, [4, 10]], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(retrieval.weights([4, -1]), wanted[:, :, [4, 10]], atol=1e-5, rtol=1e-4)
 
 
 def test_padding_room_and_sharpness_of_any_shape_count():
@@ -103,7 +103,7 @@ def test_padding_room_and_sharpness_of_any_shape_count():
     for sharpness in (1.7, torch.rand(2), torch.rand(3, 2), torch.rand(2, 3, 2)):
         for pairs in (Pairs(keys, values, 2, real), Pairs(keys, values, None, real, held), Pairs(keys, values, None)):
             retrieval = Retrieval(queries, pairs, sharpness)
-            weights = retrieval_weights(retrieval, [0, 2])
+            weights = retrieval.weights([0, 2])
             answers = torch.einsum("bhtn,bnhv->bthv", weights, values)
             torch.testing.assert_close(answers, retrieval.answer()[:, [0, 2]])
 
@@ -111,4 +111,4 @@ def test_padding_room_and_sharpness_of_any_shape_count():
 def test_a_time_that_is_not_there_is_an_error():
     _, _, _, retrieval = next(retrievals(LanguageModel(MODELS["none"]), TOKENS))
     with pytest.raises(IndexError):
-        retrieval_weights(retrieval, [11])
+        retrieval.weights([11])

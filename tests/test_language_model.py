@@ -12,7 +12,6 @@ from memory_mosaics.language_model import (
     GAIN,
     LanguageModel,
     LanguageModelConfig,
-    map_state,
     next_token_loss,
     parameter_count,
     weight_count,
@@ -27,6 +26,7 @@ from memory_mosaics.models import (
     preset,
     transformer,
 )
+from memory_mosaics.stores import map_state
 
 SMALL = {"width": 32, "blocks": 2, "heads": 4, "vocabulary": 50, "context": 64}
 MODELS = {

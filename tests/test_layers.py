@@ -25,7 +25,6 @@ ORDER = [
     "text",
     "ops",
     "scales",
-    "extractors",
     "stores",
     "memory",
     "mixers",

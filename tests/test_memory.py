@@ -7,13 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from memory_mosaics.extractors import Linear, LinearConfig, TapsConfig
 from memory_mosaics.memory import (
     AssociativeMemory,
     Combine,
     ContextualMemory,
     ContextualMemoryConfig,
+    Linear,
+    LinearConfig,
     PersistentMemoryConfig,
+    TapsConfig,
 )
 from memory_mosaics.mixers.attention import AttentionConfig
 from memory_mosaics.ops.recall import dot_product, gaussian
@@ -236,7 +238,7 @@ def test_a_value_must_predict_and_a_key_must_not():
         AttentionConfig(heads=1, key=LinearConfig(peek=1)),
         PersistentMemoryConfig(heads=1, slots=2, key=TapsConfig()),
     ):
-        with pytest.raises(ValueError, match="a key cannot wait"):
+        with pytest.raises(ValueError, match="a key cannot depend"):
             config.build(4)
 
 

@@ -4,9 +4,24 @@ Importing the package needs torch and numpy only. Hugging Face support is in `me
 """
 
 from memory_mosaics.checkpoint import load, save
-from memory_mosaics.config import ExtractorConfig, MixerConfig, part, to_plain
+from memory_mosaics.config import ExtractorConfig, MixerConfig, SharpnessConfig, part, to_plain
 from memory_mosaics.decoding import Decoder, Sampler, beam_search, generate, stream
-from memory_mosaics.extractors import (
+from memory_mosaics.inspection import look, patterns, retrievals
+from memory_mosaics.language_model import (
+    Block,
+    LanguageModel,
+    LanguageModelConfig,
+    config_from_plain,
+    next_token_loss,
+    parameter_count,
+)
+from memory_mosaics.memory import (
+    AssociativeMemory,
+    Combine,
+    ConstantSharpness,
+    ConstantSharpnessConfig,
+    ContextualMemory,
+    ContextualMemoryConfig,
     Convolution,
     ConvolutionConfig,
     Extractor,
@@ -14,27 +29,11 @@ from memory_mosaics.extractors import (
     LeakyAverageConfig,
     Linear,
     LinearConfig,
+    PersistentMemory,
+    PersistentMemoryConfig,
     Taps,
     TapsConfig,
     normalise,
-)
-from memory_mosaics.inspection import look, patterns, retrieval_weights, retrievals
-from memory_mosaics.language_model import (
-    Block,
-    LanguageModel,
-    LanguageModelConfig,
-    config_from_plain,
-    map_state,
-    next_token_loss,
-    parameter_count,
-)
-from memory_mosaics.memory import (
-    AssociativeMemory,
-    Combine,
-    ContextualMemory,
-    ContextualMemoryConfig,
-    PersistentMemory,
-    PersistentMemoryConfig,
 )
 from memory_mosaics.mixers.attention import (
     MLP,
@@ -62,6 +61,7 @@ from memory_mosaics.ops.leaky_average import leaky_average
 from memory_mosaics.ops.recall import dot_product, gaussian, merge, recall, recall_with_lse
 from memory_mosaics.parameters import ParamSpec
 from memory_mosaics.scales import Decay, Scale
+from memory_mosaics.stores import FixedStore, GrowingStore, Pairs, Retrieval, RetrievalMixer, Visibility, map_state
 from memory_mosaics.version import __version__
 
 __all__ = [
@@ -78,6 +78,8 @@ __all__ = [
     "AttentionConfig",
     "Block",
     "Combine",
+    "ConstantSharpness",
+    "ConstantSharpnessConfig",
     "ContextualMemory",
     "ContextualMemoryConfig",
     "Convolution",
@@ -86,7 +88,9 @@ __all__ = [
     "Decoder",
     "Extractor",
     "ExtractorConfig",
+    "FixedStore",
     "GLAConfig",
+    "GrowingStore",
     "H3Config",
     "Hyena",
     "HyenaConfig",
@@ -104,18 +108,23 @@ __all__ = [
     "Mamba",
     "MambaConfig",
     "MixerConfig",
+    "Pairs",
     "ParamSpec",
     "PersistentMemory",
     "PersistentMemoryConfig",
     "RWKVConfig",
     "RetNet",
     "RetNetConfig",
+    "Retrieval",
+    "RetrievalMixer",
     "Rotary",
     "S4DConfig",
     "Sampler",
     "Scale",
+    "SharpnessConfig",
     "Taps",
     "TapsConfig",
+    "Visibility",
     "__version__",
     "beam_search",
     "config_from_plain",
@@ -137,7 +146,6 @@ __all__ = [
     "preset",
     "recall",
     "recall_with_lse",
-    "retrieval_weights",
     "retrievals",
     "save",
     "stream",

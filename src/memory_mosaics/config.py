@@ -30,6 +30,14 @@ class ExtractorConfig(ABC):
     def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Any: ...
 
 
+class SharpnessConfig(ABC):
+    """Names how the sharpness beta of a memory depends on the number of pairs, and builds it."""
+
+    @abstractmethod
+    def build(self, heads: int, *, initial: float) -> Any:
+        """`initial` is a good beta for random keys of this width."""
+
+
 class MixerConfig(ABC):
     """Configuration of a mixer."""
 

@@ -22,11 +22,12 @@ from torch import Tensor, nn
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.config import MAX_SIZE
 from memory_mosaics.errors import UserError, check_range, one_line
-from memory_mosaics.language_model import LanguageModel, map_state
+from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.runtime import capture
 from memory_mosaics.scales import fold_for_inference
 from memory_mosaics.shapes import Bool, Float, Int
+from memory_mosaics.stores import map_state
 from memory_mosaics.text.tokenizer import StreamDecoder
 
 INITIAL_CAPACITY = 2048  # tokens reserved at once; beyond, the capacity doubles

@@ -31,15 +31,14 @@ from memory_mosaics.language_model import (
     LanguageModel,
     LanguageModelConfig,
     config_from_plain,
-    map_state,
     mixer_inputs,
     weight_shapes,
 )
-from memory_mosaics.memory import PersistentMemory
 from memory_mosaics.models import preset
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.parameters import fp32_parameter_names
 from memory_mosaics.shapes import Bool, Float, Int
+from memory_mosaics.stores import RetrievalMixer, map_state
 
 PADDING_GAP = "a row has padding between its tokens, and its memory would take it for a token; pad at the left"
 LOSS_KWARGS = ("num_items_in_batch", "shift_labels", "ignore_index")  # Trainer passes the first
@@ -282,7 +281,7 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
     def _mixer_inputs(self) -> AbstractContextManager[list[tuple[int, str, Any, tuple]]]:
         for number, block in enumerate(self.language_model.blocks):
             mixer = block.sequence_mixer
-            if isinstance(mixer, PersistentMemory) or not hasattr(mixer, "prepare_retrieval"):
+            if not isinstance(mixer, RetrievalMixer) or mixer.memory_info().lookahead is None:
                 what = f"{type(mixer).__name__}, the sequence mixer of block {number}"
                 raise ValueError(f"output_attentions: {what}, has no weights of tokens; memories and attention have")
         return mixer_inputs(self.language_model)

@@ -1,19 +1,28 @@
 """Looking inside: what every layer asks of its memories, and how much each stored pair has in the answer."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from memory_mosaics.language_model import LanguageModel, mixer_inputs
-from memory_mosaics.memory import ContextualMemory, PersistentMemory
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.shapes import Float, Int
-from memory_mosaics.stores import Retrieval
+from memory_mosaics.stores import Retrieval, RetrievalMixer
+
+
+class LayerRetrieval(NamedTuple):
+    """What one layer of a model retrieves, and the input that it was given."""
+
+    block: int
+    kind: str  # "sequence" or "channel"
+    mixer: RetrievalMixer
+    retrieval: Retrieval
+    x: Float[Tensor, "B T W"]
 
 
 @contextmanager
@@ -30,27 +39,17 @@ def eval_mode(model: LanguageModel) -> Iterator[None]:
 
 
 @torch.no_grad()
-def retrievals(model: LanguageModel, tokens: Int[Tensor, "B T"]) -> Iterator[tuple[int, str, nn.Module, Retrieval]]:
-    """What the mixers ask while the model reads: block number, "sequence" or "channel", the mixer, its retrieval.
+def retrievals(model: LanguageModel, tokens: Int[Tensor, "B T"]) -> Iterator[LayerRetrieval]:
+    """What the layers of a model retrieve while it reads; layers that retrieve nothing, such as an MLP, are left out.
 
-    The model runs as it always does and hooks see what comes to each mixer, so nothing here knows how a block
-    computes. Mixers that recall nothing, such as an MLP, are passed over. Without dropout, whatever mode it is in.
+    The model runs as always, without dropout, and hooks see the inputs of each mixer. The retrieval of a persistent
+    memory is one row of all B*T queries for each of its memories: time t of row b is b*T + t.
     """
     with eval_mode(model), mixer_inputs(model) as inputs:
         model.features(model.embedding(tokens))
     while inputs:
-        number, kind, mixer, given = inputs.pop(0)  # what has been looked at need not be kept
-        yield number, kind, mixer, mixer.prepare_retrieval(*given)[0]  # type: ignore[operator]
-
-
-@torch.no_grad()
-def retrieval_weights(retrieval: Retrieval, times: Sequence[int]) -> Float[Tensor, "B H t N"]:
-    """The softmax weights behind the answers at some `times` (below zero: from the end): `Retrieval.weights`.
-
-    The retrieval of a persistent memory is one row of all B*T queries for each of its memories: time t of row b is
-    b*T + t.
-    """
-    return retrieval.weights(times)
+        number, kind, mixer, given = inputs.pop(0)  # what has been inspected need not be kept
+        yield LayerRetrieval(number, kind, mixer, mixer.prepare_retrieval(*given)[0], given[0])
 
 
 LONGEST = 1024  # tokens whose weights are still handed out whole: heads x T x T of every block
@@ -89,8 +88,8 @@ def look(model: LanguageModel, tokens: Int[Tensor, " T"], *, position: int = -1,
     hooks = [norm.register_forward_pre_hook(see) for norm in residual_norms(model)]
     try:
         return [
-            _look(model, number, mixer, retrieval, position, top, torch.stack(spreads, dim=-1))
-            for number, _, mixer, retrieval in retrievals(model, tokens[None])
+            _look(model, layer, position, top, torch.stack(spreads, dim=-1))
+            for layer in retrievals(model, tokens[None])
         ]
     finally:
         for hook in hooks:
@@ -106,24 +105,17 @@ def patterns(model: LanguageModel, tokens: Int[Tensor, " T"]) -> list[np.ndarray
     if len(tokens) > LONGEST:
         raise ValueError(f"{len(tokens)} tokens are too many to hand out all weights; take at most {LONGEST}")
     blocks = []
-    for _, kind, _, retrieval in retrievals(model, tokens.to(model.embedding.weight.device)[None]):
-        if kind == "sequence":
-            weights = retrieval_weights(retrieval, range(len(tokens)))
+    for layer in retrievals(model, tokens.to(model.embedding.weight.device)[None]):
+        if layer.kind == "sequence":
+            weights = layer.retrieval.weights().detach()
             missing = len(tokens) - weights.shape[-1]  # pairs whose value waits for what comes next
             blocks.append(torch.nn.functional.pad(weights, (0, missing)).cpu().numpy())
     return blocks
 
 
-def _look(
-    model: LanguageModel,
-    block: int,
-    mixer: nn.Module,
-    retrieval: Retrieval,
-    position: int,
-    top: int,
-    spreads: Float[Tensor, "1 L"],
-) -> Look:
-    weights = retrieval_weights(retrieval, [position])[:, :, 0]  # (memories, H, N)
+def _look(model: LanguageModel, layer: LayerRetrieval, position: int, top: int, spreads: Float[Tensor, "1 L"]) -> Look:
+    _, _, mixer, retrieval, x = layer
+    weights = retrieval.weights([position])[:, :, 0]  # (memories, H, N)
     answers = torch.einsum("mhn,mnhv->mhv", weights, retrieval.pairs.values.to(weights.dtype)).mean(dim=0)
     weights = weights.transpose(0, 1).flatten(1) / len(weights)  # (H, memories * N)
     heads, there = len(weights), min(top, weights.shape[1])
@@ -132,21 +124,21 @@ def _look(
     missing = (0, top - there)
     logits = added(model, mixer, answers[None], spreads)[0] @ at_least_fp32(model.output).T
     logits = logits.topk(min(top, model.config.vocabulary), dim=-1)
-    decay = getattr(getattr(mixer, "key", None), "decay", None)
     squares = weights.square().sum(dim=-1)
-    own: Any = getattr(mixer, "sharpness", None)  # a memory may have given it to its keys
-    beta = at_least_fp32(torch.as_tensor(retrieval.sharpness if own is None else own()))
-    beta = beta if beta.ndim < 2 else beta.reshape(-1, *beta.shape[-2:])[0, position]
+    decay = mixer.decays(x)
+    decay = decay if decay is None or decay.ndim == 1 else decay[0, position]
+    beta = mixer.memory_info().sharpness
+    beta = retrieval.sharpness_at(position) if beta is None else beta
     return Look(
-        block=block,
-        mixer=name_of(mixer),
+        block=layer.block,
+        mixer=mixer.memory_info().name,
         places=torch.nn.functional.pad(places, missing, value=-1).cpu().numpy(),
         weights=torch.nn.functional.pad(best.values, missing).cpu().numpy(),
         tokens=logits.indices.cpu().numpy(),
         logits=logits.values.cpu().numpy(),
         effective=torch.where(squares > 0, 1 / squares, 0.0).cpu().numpy(),
-        decay=np.full(heads, np.nan, dtype=np.float32) if decay is None else decay().cpu().numpy(),
-        sharpness=beta.expand(heads).cpu().numpy(),
+        decay=np.full(heads, np.nan, dtype=np.float32) if decay is None else decay.cpu().numpy(),
+        sharpness=beta.cpu().numpy(),
     )
 
 
@@ -184,8 +176,3 @@ def added(
         gain: Any = getattr(norm, "gain", norm.weight)
         alone = (alone - alone.mean(dim=-1, keepdim=True)) / divided[:, None, None] * at_least_fp32(gain)
     return alone
-
-
-def name_of(mixer: nn.Module) -> str:
-    names = {ContextualMemory: "contextual memory", PersistentMemory: "persistent memory"}
-    return next((name for kind, name in names.items() if isinstance(mixer, kind)), type(mixer).__name__.lower())

@@ -24,7 +24,7 @@ from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.ops.cross_entropy import linear_cross_entropy
 from memory_mosaics.runtime import check_memory
 from memory_mosaics.shapes import Bool, Float, Int
-from memory_mosaics.stores import State
+from memory_mosaics.stores import RetrievalMixer, State
 
 MAX_BLOCKS = 4096  # building a block takes milliseconds at any size
 GAIN = 0.025 * 384**0.5  # of matrices without a norm after them: tuned at width 384, docs/LOG.md
@@ -263,15 +263,15 @@ def next_token_loss(
 
 
 @contextmanager
-def mixer_inputs(model: LanguageModel) -> Iterator[list[tuple[int, str, nn.Module, tuple]]]:
-    """Collect the inputs of every mixer that has `prepare_retrieval`, within: block number, "sequence" or "channel",
-    the mixer, and its inputs x, state and mask.
+def mixer_inputs(model: LanguageModel) -> Iterator[list[tuple[int, str, RetrievalMixer, tuple]]]:
+    """Within, collect the inputs of every mixer that retrieves: block number, "sequence" or "channel", the mixer, and
+    its inputs x, state and mask.
     """
     inputs, hooks = [], []
     for number, block in enumerate(model.blocks):
         for kind in ("sequence", "channel"):
             mixer = getattr(block, f"{kind}_mixer")
-            if hasattr(mixer, "prepare_retrieval"):
+            if isinstance(mixer, RetrievalMixer):
                 see = lambda mixer, given, number=number, kind=kind: inputs.append((number, kind, mixer, given))  # noqa: E731
                 hooks.append(mixer.register_forward_pre_hook(see))
     try:
@@ -279,11 +279,6 @@ def mixer_inputs(model: LanguageModel) -> Iterator[list[tuple[int, str, nn.Modul
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def map_state(function: Callable[[Tensor], Tensor], state: Any) -> Any:
-    """Apply `function` to every tensor of a state."""
-    return function(state) if isinstance(state, Tensor) else tuple(map_state(function, part) for part in state)
 
 
 Roles = dict[Any, str]  # by module

@@ -1,21 +1,28 @@
-"""Associative memories, and the units that the paper builds from them.
+"""Associative memories, and the units that the paper builds from them. Every part can be replaced by another.
 
-    AssociativeMemory    section 3: a device that stores pairs and estimates E(V | K = k)         equations 1, 2, 3
-    ContextualMemory     a layer of memories that start empty and store as they read             figure 1, equation 7
-    PersistentMemory     a layer of memories whose pairs are trained                             appendix D.1
+    Key and value extractors    what the keys and values of a sequence are                       equations 4, 5, 6
+        Linear          phi_T = W x_{T+peek}                                  the three moons
+        LeakyAverage    k_T = Norm(W x_T + lambda W x_{T-1} + ...)            the keys of the language models
+        Taps            v_T = Norm(c_0 W x_T + c_1 W x_{T+1})                 their values; any number of taps
+        Convolution     phi_T = Norm(sum_j W_j x_{T+j})                       a full matrix for every tap
+    Sharpness                   beta as a function of the number n of visible pairs
+        ConstantSharpness                                                     one trained number per head
+    AssociativeMemory           section 3: stores pairs and estimates E(V | K = k)                equations 1, 2, 3
+    ContextualMemory            a layer of memories that start empty and store as they read      figure 1, equation 7
+    PersistentMemory            a layer of memories whose pairs are trained                      appendix D.1
 
-What the keys and values of a sequence are (equations 4, 5, 6) is said by the parts in extractors.py.
+Which pairs a query sees (Visibility) and where they are stored (GrowingStore, FixedStore) is in stores.py.
 
 Letters in shapes: B batch, T time, N stored pairs, H heads (one memory each), D head width, W model width.
 
 Every layer is a mixer: `y, state = mixer(x, state=None, mask=None)`. A state is a tuple of tensors with the batch
-first, all that is needed to go on from where x ended. `mask` is True where a token is real; padding goes before or
+first, all that is needed to continue where x ended. `mask` is True where a token is real; padding comes before or
 after a sequence, never inside.
 """
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import e
 from typing import Any, ClassVar
 
@@ -23,23 +30,240 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memory_mosaics.config import ExtractorConfig, MixerConfig, at_least, part
-from memory_mosaics.extractors import Extractor, LeakyAverageConfig, TapsConfig, check_causal
-from memory_mosaics.ops.recall import gaussian, recall
-from memory_mosaics.scales import Fixed, Scale, fold_parts
+from memory_mosaics.config import ExtractorConfig, MixerConfig, SharpnessConfig, at_least, part
+from memory_mosaics.ops.common import at_least_fp32
+from memory_mosaics.ops.leaky_average import leaky_key
+from memory_mosaics.ops.normalise import HeadScale, normalise
+from memory_mosaics.ops.recall import gaussian, recall, scale_features
+from memory_mosaics.ops.taps import apply_taps, tap_values
+from memory_mosaics.parameters import SENSITIVE
+from memory_mosaics.scales import Decay, Fixed, Scale, fold_parts
 from memory_mosaics.shapes import Bool, Float
-from memory_mosaics.stores import Pairs, Retrieval, State, append, to_fixed_capacity
+from memory_mosaics.stores import ALL_EARLIER, MemoryInfo, Pairs, Retrieval, RetrievalMixer, State, Visibility, append
 
-# How training begins; docs/LOG.md has what was tried. Beta starts where a memory tells random keys apart: their scores
-# have these deviations. Slots are as small as all other matrices, so that they learn as fast under Adam; beta and the
-# scale of the answers make up for it.
+# Initial values; docs/LOG.md has what was tried. Beta starts where a memory distinguishes random keys: their scores
+# have these standard deviations. Slots are as small as all other matrices, so that they learn as fast under Adam; beta
+# and the scale of the answers compensate for it.
 SPREAD, PERSISTENT_SPREAD, SLOTS_STD = e**2 / 8, e**3 / 8, 0.02
 
+Inputs = Float[Tensor, "B T W"]
+Mask = Bool[Tensor, "B T"] | None
+Features = tuple[Float[Tensor, "B N H D"], Tensor]  # and the state of the extractor
 Kernel = Callable[[Tensor, Tensor, float | Tensor], tuple[Tensor, Tensor]]
 
 
+def contextual_retrieval(
+    keys: Float[Tensor, "B T H D"], values: Float[Tensor, "B T H V"], sharpness: float | Float[Tensor, "... H"]
+) -> Float[Tensor, "B T H V"]:
+    """Equation 7, the definition of what ContextualMemory computes: y_t = sum_{i<t} softmax_i(beta k_t.k_i) v_i.
+
+    Kernel smoothing over the pairs stored strictly before t; an empty memory (t = 0) answers zero.
+    """
+    beta = torch.as_tensor(sharpness)[..., None]
+    scores = torch.einsum("bthd,bihd->bhti", beta * keys, keys)
+    earlier = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(-1)
+    weights = scores.masked_fill(~earlier, -torch.inf).softmax(dim=-1).nan_to_num(0.0)
+    return torch.einsum("bhti,bihv->bthv", weights, values)
+
+
+def identity(x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+    """No norm: for keys and values whose norm matters."""
+    return x
+
+
+class Extractor(nn.Module):
+    """What turns inputs into keys (equation 4, peek = 0) or values (equation 5): `features, state = extractor(x)`.
+
+    Values may depend on the next `peek` inputs, so that T inputs complete the features of T - peek times: those are
+    returned, with one tensor of state for the features still to come. `scale` multiplies them, per head.
+    All that is read of x is what `map` makes of it, so that the maps of key and value can be one product.
+    """
+
+    heads: int
+    peek: int = 0
+    map: nn.Module
+
+    def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
+        raise NotImplementedError
+
+    def decays(self, x: Inputs | None = None) -> Tensor | None:
+        """Lambda where the features are an average over time: (H), or (B T H) where it depends on x."""
+        return None
+
+
+def check_causal(key: Extractor) -> Extractor:
+    """Return the key extractor, or refuse it: a key cannot depend on inputs still to come."""
+    if key.peek != 0:
+        raise ValueError(f"a key cannot depend on inputs still to come; got peek {key.peek}")
+    return key
+
+
+def split_heads(x: Float[Tensor, "B T W"], heads: int, mask: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B T H D"]:
+    """Split into heads, with zeros where there is padding."""
+    x = x if mask is None else x * mask[..., None]
+    return x.unflatten(-1, (heads, -1))
+
+
+class ComplexMap(nn.Module):
+    """W x for complex x and W, where a complex number is two coordinates in a row: it turns and scales each pair.
+
+    A real matrix of the same size would have twice the numbers, and could also shear. With `copies` > 1 it is as many
+    matrices, for networks trained side by side: the first rows of a batch go through the first, and so on.
+    """
+
+    def __init__(self, width: int, out_width: int, *, copies: int = 1):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(copies, out_width // 2, width // 2, 2) / width**0.5)
+
+    def forward(self, x: Float[Tensor, "B T W"]) -> Float[Tensor, "B T V"]:
+        z = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()).unflatten(0, (len(self.weight), -1))
+        y = torch.einsum("cbti,coi->cbto", z, torch.view_as_complex(self.weight))
+        return torch.view_as_real(y.flatten(0, 1)).flatten(-2)
+
+
+class Linear(Extractor):
+    """phi_T = W x_{T+peek}: enough where one observation says all, as in the three moons. `map` may be another W."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        head_width: int,
+        peek: int = 0,
+        bias: bool = False,
+        map: nn.Module | None = None,
+    ):
+        super().__init__()
+        self.heads, self.peek = heads, peek
+        self.map = nn.Linear(width, heads * head_width, bias=bias) if map is None else map
+
+    def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
+        window = _extend(state, split_heads(self.map(x), self.heads, mask), back=0)
+        return scale_features(window[:, self.peek :], scale), _keep(window, self.peek)
+
+
+class LeakyAverage(Extractor):
+    """k_T = Norm(k-_T),  k-_T = W x_T + lambda k-_{T-1}: the keys of equation 6."""
+
+    init_roles: ClassVar = {"map": "normalised"}
+
+    def __init__(self, width: int, heads: int, *, head_width: int, bias: bool = False):
+        super().__init__()
+        self.heads = heads
+        self.map = nn.Linear(width, heads * head_width, bias=bias)
+        self.decay = Decay(heads)
+
+    def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
+        raw = split_heads(self.map(x), self.heads, mask)
+        if raw.dtype == torch.float16 and isinstance(scale, Tensor):
+            scale = scale.clamp(max=torch.finfo(torch.float16).max)  # a sharp memory may leave its narrow range
+        return leaky_key(raw, self.decay(), state, scale)
+
+    def decays(self, x: Inputs | None = None) -> Tensor | None:
+        return self.decay()
+
+
+class Taps(Extractor):
+    """v_T = Norm(sum_j c_j W x_{T+j}),  j from -back to peek, the c_j trained per head.
+
+    With back = 0 and peek = 1 these are the values of equation 6; the two taps start as c and 1 - c, c random.
+    """
+
+    init_roles: ClassVar = {"": "taps", "map": "normalised"}
+    param_specs: ClassVar = {"taps": SENSITIVE}
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        head_width: int,
+        back: int = 0,
+        peek: int = 1,
+        norm: Callable[[Tensor], Tensor] = normalise,
+        bias: bool = False,
+    ):
+        super().__init__()
+        self.heads, self.back, self.peek, self.norm = heads, back, peek, norm
+        self.map = nn.Linear(width, heads * head_width, bias=bias)
+        self.taps = nn.Parameter(torch.empty(heads, back + 1 + peek))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """A random split of 1: uniform c and 1 - c where there are two taps."""
+        cuts = torch.rand(self.taps.shape[0], self.taps.shape[1] - 1).sort(dim=-1).values
+        with torch.no_grad():
+            self.taps.copy_(F.pad(cuts, (0, 1), value=1.0) - F.pad(cuts, (1, 0)))
+
+    def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
+        window = _extend(state, split_heads(self.map(x), self.heads, mask), back=self.back)
+        kept = _keep(window, self.taps.shape[1] - 1)
+        if self.taps.shape[1] == 2 and self.norm is normalise and scale is None:
+            return tap_values(window, self.taps), kept
+        return scale_features(self.norm(apply_taps(at_least_fp32(window), self.taps)), scale).to(window.dtype), kept
+
+
+class Convolution(Extractor):
+    """phi_T = Norm(sum_j W_j x_{T+j}),  j from -back to peek: a full matrix for every tap."""
+
+    init_roles: ClassVar = {"map": "normalised"}
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        head_width: int,
+        back: int = 1,
+        peek: int = 0,
+        norm: Callable[[Tensor], Tensor] = normalise,
+        bias: bool = False,
+    ):
+        super().__init__()
+        self.heads, self.back, self.peek, self.norm = heads, back, peek, norm
+        self.map = nn.Linear(width, (back + 1 + peek) * heads * head_width, bias=bias)
+
+    def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
+        taps = self.back + 1 + self.peek
+        window = _extend(state, split_heads(self.map(x), taps * self.heads, mask), back=self.back)
+        complete = max(window.shape[1] - taps + 1, 0)
+        terms = [part[:, j : j + complete] for j, part in enumerate(window.chunk(taps, dim=2))]
+        return scale_features(self.norm(torch.stack(terms).sum(dim=0)), scale), _keep(window, taps - 1)
+
+
+def _extend(state: Tensor | None, raw: Float[Tensor, "B T H D"], *, back: int) -> Float[Tensor, "B N H D"]:
+    """Append the new features to those of the state; before the first input there are `back` zeros."""
+    if state is None:
+        return F.pad(raw, (0, 0, 0, 0, back, 0)) if back else raw
+    return torch.cat([state, raw], dim=1)
+
+
+def _keep(window: Float[Tensor, "B N H D"], steps: int) -> Float[Tensor, "B K H D"]:
+    return window[:, max(window.shape[1] - steps, 0) :].clone()  # not a view: the rest of the window may go
+
+
+class ConstantSharpness(Scale):
+    """Beta, one trained number per head, whatever the number of pairs."""
+
+    depends_on_count: ClassVar = False
+
+    def forward(self, pairs: Tensor | None = None) -> Float[Tensor, " H"]:
+        return super().forward()
+
+
+def depends_on_count(sharpness: Any) -> bool:
+    """Whether beta has to be told the number of pairs; a function that does not say is told."""
+    return getattr(sharpness, "depends_on_count", True)
+
+
+def evaluate_sharpness(sharpness: Any, pairs: Pairs, time: int) -> float | Tensor:
+    """beta(n) for each of `time` queries, n the number of pairs it sees; n is counted only where beta depends on it."""
+    return sharpness(pairs.visible_counts(time) if depends_on_count(sharpness) else None)
+
+
 class AssociativeMemory:
-    """The little machine of section 3: `store` pairs, `retrieve` the value that a key calls up.
+    """The device of section 3: `store` pairs, `retrieve` the value that belongs to a key.
 
     Retrieval is Gaussian kernel smoothing (equation 2), which estimates E(V | K = key) from the stored sample whatever
     the order of storing. With `kernel=dot_product` it is equation 3, for keys of unit norm. `sharpness` (beta) is a
@@ -60,7 +284,7 @@ class AssociativeMemory:
         if keys.ndim < 2 or keys.shape[:-1] != values.shape[:-1]:
             raise ValueError(f"keys {tuple(keys.shape)} and values {tuple(values.shape)} are not pairs of vectors")
         if self.keys is None or self.values is None:
-            self.keys, self.values = keys.clone(), values.clone()  # what the caller does next to his is his affair
+            self.keys, self.values = keys.clone(), values.clone()  # the caller may change his own
             return
         _same_memories("keys", keys, self.keys)
         _same_memories("values", values, self.values)
@@ -88,7 +312,7 @@ def _same_memories(name: str, new: Tensor, stored: Tensor) -> None:
 
 
 class Combine(nn.Module):
-    """The combining layer: the answers of all heads, each with its trained scale, through one matrix."""
+    """The combining layer: one matrix for the answers of all heads, each with a trained scale."""
 
     init_roles: ClassVar = {"map": "residual", "scale": "scale"}
 
@@ -113,11 +337,12 @@ class Combine(nn.Module):
         return (weight * scale.repeat_interleave(weight.shape[1] // len(scale))).to(weight.dtype)
 
 
-class ContextualMemory(nn.Module):
+class ContextualMemory(RetrievalMixer):
     """A layer of associative memories, one per head, that start empty and store what they read (figure 1).
 
-    At time T each memory answers its key k_T from the pairs stored before (equation 7); the pair (k_T, v_T) is stored
-    once the `value.peek` inputs that v_T depends on have come. State: the extractors' own, then what is stored.
+    At time t each memory answers its key k_t from the pairs stored before (equation 7, `contextual_retrieval`); the
+    pair (k_t, v_t) is complete once the `value.peek` inputs that v_t depends on have come. `sharpness` is a number, or
+    is called with the number of pairs that each query sees. State: the extractors' own, then the store.
     """
 
     init_roles: ClassVar = {"sharpness": "sharpness"}
@@ -127,8 +352,9 @@ class ContextualMemory(nn.Module):
         *,
         key: Extractor,
         value: Extractor,
-        sharpness: float | Callable[[], float | Tensor],
+        sharpness: float | Callable[[Any], float | Tensor],
         combine: nn.Module,
+        visibility: Visibility = ALL_EARLIER,
         dropout: float = 0.0,
     ):
         super().__init__()
@@ -136,7 +362,9 @@ class ContextualMemory(nn.Module):
             raise ValueError(f"a value must peek at least 1 step ahead, or it is no prediction; got {value.peek}")
         self.key, self.value, self.combine = check_causal(key), value, combine
         self.sharpness, self.dropout = sharpness if callable(sharpness) else Fixed(sharpness), dropout
-        self.maps: nn.Module | None = None  # those of key and value in one, once worked out
+        self.visibility = replace(visibility, delay=max(visibility.delay, value.peek))
+        self.maps: nn.Module | None = None  # those of key and value in one, once folded for inference
+        self.maps_widths: list[int] = []
 
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
@@ -147,34 +375,39 @@ class ContextualMemory(nn.Module):
     def prepare_retrieval(
         self, x: Tensor, state: State | None = None, mask: Tensor | None = None
     ) -> tuple[Retrieval, State]:
-        """What is asked at every time of x, and the state after it. Keys of length sqrt(beta) have the products
-        beta q.k: nothing is left to multiply.
-        """
-        key_state, value_state = state[:2] if state else (None, None)
-        for_keys, for_values = (x, x) if self.maps is None else self.maps(x).chunk(2, dim=-1)
-        queries, key_state = self.key(for_keys, key_state, mask, self.sharpness() ** 0.5)
+        key_state, value_state, store = state or (None, None, None)
+        for_keys, for_values = (x, x) if self.maps is None else self.maps(x).split(self.maps_widths, dim=-1)
+        beta = self.sharpness(None)  # keys of norm sqrt(beta) have the products beta q.k
+        keys, key_state = self.key(for_keys, key_state, mask, beta**0.5)
         values, value_state = self.value(for_values, value_state, mask)
-        pairs, stored = append(state[2:] if state else None, queries, values, mask, peek=self.value.peek)
-        fresh = state is None and mask is None
-        return Retrieval(queries, pairs, sharpness=1.0, queries_are_keys=fresh), (key_state, value_state, *stored)
+        first = store is None and mask is None and self.visibility == ALL_EARLIER
+        pairs, store = append(store, keys, values, mask, peek=self.value.peek, visibility=self.visibility)
+        return Retrieval(keys, pairs, 1.0, queries_are_keys=first), (key_state, value_state, store)
 
-    def to_fixed_capacity(self, state: State, capacity: int) -> State:
-        """The same state with room for `capacity` pairs, to be read on one token at a time."""
-        return *state[:2], *to_fixed_capacity(state[2:], capacity)
+    def memory_info(self) -> MemoryInfo:
+        beta = None if depends_on_count(self.sharpness) else torch.as_tensor(self.sharpness(None))
+        return MemoryInfo(
+            name="contextual memory",
+            heads=self.key.heads,
+            lookahead=self.value.peek,
+            sharpness=None if beta is None else beta.expand(self.key.heads),
+        )
+
+    def decays(self, x: Float[Tensor, "B T W"] | None = None) -> Tensor | None:
+        return self.key.decays(x)
 
     def fold_for_inference(self) -> "ContextualMemory":
         """One matrix for key and value: both have to wait for one product, not for two."""
         twin = fold_parts(self)
-        maps: list[Any] = [getattr(part, "map", None) for part in (self.key, self.value)]
-        plain = all(type(one) is nn.Linear and one.bias is None for one in maps)
-        if plain and maps[0].weight.shape == maps[1].weight.shape:
-            twin.maps = copy(maps[0])
+        maps: list[Any] = [self.key.map, self.value.map]
+        if all(type(one) is nn.Linear and one.bias is None for one in maps):
+            twin.maps, twin.maps_widths = copy(maps[0]), [one.out_features for one in maps]
             twin.maps._parameters = {"weight": nn.Parameter(torch.cat([one.weight for one in maps])), "bias": None}
             twin.key.map = twin.value.map = nn.Identity()
         return twin
 
 
-class PersistentMemory(nn.Module):
+class PersistentMemory(RetrievalMixer):
     """A layer of associative memories whose pairs are parameters, found by training (appendix D.1).
 
     With `memories` > 1 each head asks several memories and takes the mean of their answers. The stored keys are not
@@ -189,7 +422,7 @@ class PersistentMemory(nn.Module):
         key: Extractor,
         slots: int,
         head_shape: tuple[int, int],
-        sharpness: float | Callable[[], float | Tensor],
+        sharpness: float | Callable[[Any], float | Tensor],
         combine: nn.Module,
         memories: int = 1,
         dropout: float = 0.0,
@@ -217,13 +450,27 @@ class PersistentMemory(nn.Module):
     def prepare_retrieval(
         self, x: Tensor, state: State | None = None, mask: Tensor | None = None
     ) -> tuple[Retrieval, State]:
-        """What is asked at every time of every row of x, as if it were one row: (memories, B*T, H, D). Queries have
-        the length beta: the stored keys are as they are.
+        """The queries of all rows of x as one row, (memories, B*T, H, D): every query sees the same pairs.
+
+        The key extractor multiplies its keys by beta, in the pass that normalises them: they are queries only.
         """
-        keys, key_state = self.key(x, state[0] if state else None, mask, self.sharpness())
+        keys, key_state = self.key(x, state[0] if state else None, mask, self._beta())
         queries = keys.flatten(0, 1)[None].expand(len(self.keys), -1, -1, -1)
         pairs = Pairs(self.keys.to(queries.dtype), self.values.to(queries.dtype))
         return Retrieval(queries, pairs, sharpness=1.0), (key_state,)
+
+    def memory_info(self) -> MemoryInfo:
+        beta = torch.as_tensor(self._beta()).expand(self.keys.shape[2])
+        slots = self.keys.shape[:2].numel()
+        return MemoryInfo(name="persistent memory", heads=self.keys.shape[2], slots=slots, sharpness=beta)
+
+    def decays(self, x: Float[Tensor, "B T W"] | None = None) -> Tensor | None:
+        return self.key.decays(x)
+
+    def _beta(self) -> float | Tensor:
+        """One number per head: every query sees as many pairs."""
+        beta = evaluate_sharpness(self.sharpness, Pairs(self.keys, self.values), 1)
+        return beta[0] if isinstance(beta, Tensor) and beta.ndim > 1 else beta
 
 
 def head_width(width: int, heads: int) -> int:
@@ -233,9 +480,72 @@ def head_width(width: int, heads: int) -> int:
     return width // heads
 
 
-def learned_sharpness(heads: int, initial: float) -> Scale:
-    """Beta, one per head."""
-    return Scale(heads, initial=initial, speed=20.0)
+@part("linear")
+@dataclass(frozen=True, kw_only=True)
+class LinearConfig(ExtractorConfig):
+    """W x_{T+peek}."""
+
+    peek: int = 0
+
+    def __post_init__(self) -> None:
+        at_least(self, peek=0)
+
+    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Linear:
+        return Linear(width, heads, head_width=head_width, peek=self.peek, bias=bias)
+
+
+@part("leaky_average")
+@dataclass(frozen=True, kw_only=True)
+class LeakyAverageConfig(ExtractorConfig):
+    """Norm of the leaky average of W x."""
+
+    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> LeakyAverage:
+        return LeakyAverage(width, heads, head_width=head_width, bias=bias)
+
+
+@part("taps")
+@dataclass(frozen=True, kw_only=True)
+class TapsConfig(ExtractorConfig):
+    """Norm of the sum of c_j W x_{T+j}, j from -back to peek."""
+
+    back: int = 0
+    peek: int = 1
+    norm: bool = True
+
+    def __post_init__(self) -> None:
+        at_least(self, back=0, peek=0)
+
+    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Taps:
+        norm = normalise if self.norm else identity
+        return Taps(width, heads, head_width=head_width, back=self.back, peek=self.peek, norm=norm, bias=bias)
+
+
+@part("convolution")
+@dataclass(frozen=True, kw_only=True)
+class ConvolutionConfig(ExtractorConfig):
+    """Norm of the sum of W_j x_{T+j}, j from -back to peek."""
+
+    back: int = 1
+    peek: int = 0
+    norm: bool = True
+
+    def __post_init__(self) -> None:
+        at_least(self, back=0, peek=0)
+
+    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Convolution:
+        norm = normalise if self.norm else identity
+        return Convolution(width, heads, head_width=head_width, back=self.back, peek=self.peek, norm=norm, bias=bias)
+
+
+@part("constant_sharpness")
+@dataclass(frozen=True, kw_only=True)
+class ConstantSharpnessConfig(SharpnessConfig):
+    """One trained beta per head; it starts where random keys are distinguished, unless `initial` is given."""
+
+    initial: float | None = None
+
+    def build(self, heads: int, *, initial: float) -> ConstantSharpness:
+        return ConstantSharpness(heads, initial=initial if self.initial is None else self.initial, speed=20.0)
 
 
 @part("contextual_memory")
@@ -246,6 +556,8 @@ class ContextualMemoryConfig(MixerConfig):
     heads: int
     key: ExtractorConfig = LeakyAverageConfig()
     value: ExtractorConfig = TapsConfig()
+    sharpness: SharpnessConfig = ConstantSharpnessConfig()
+    visibility: Visibility = ALL_EARLIER
 
     def __post_init__(self) -> None:
         at_least(self, heads=1)
@@ -255,8 +567,9 @@ class ContextualMemoryConfig(MixerConfig):
         return ContextualMemory(
             key=self.key.build(width, self.heads, **shape),
             value=self.value.build(width, self.heads, **shape),
-            sharpness=learned_sharpness(self.heads, SPREAD * shape["head_width"] ** 0.5),
+            sharpness=self.sharpness.build(self.heads, initial=SPREAD * shape["head_width"] ** 0.5),
             combine=Combine(width, self.heads, **shape),
+            visibility=self.visibility,
             dropout=dropout,
         )
 
@@ -264,7 +577,7 @@ class ContextualMemoryConfig(MixerConfig):
 @part("persistent_memory")
 @dataclass(frozen=True, kw_only=True)
 class PersistentMemoryConfig(MixerConfig):
-    """Persistent memories of `slots` pairs each, `memories` of them a head."""
+    """Persistent memories of `slots` pairs each, `memories` of them per head."""
 
     heads: int
     slots: int
@@ -281,7 +594,7 @@ class PersistentMemoryConfig(MixerConfig):
             slots=self.slots,
             memories=self.memories,
             head_shape=(self.heads, shape["head_width"]),
-            sharpness=learned_sharpness(self.heads, PERSISTENT_SPREAD / SLOTS_STD),
+            sharpness=ConstantSharpnessConfig().build(self.heads, initial=PERSISTENT_SPREAD / SLOTS_STD),
             combine=Combine(width, self.heads, scale=e**-0.5 / (SLOTS_STD * shape["head_width"] ** 0.5), **shape),
             dropout=dropout,
         )

@@ -18,13 +18,15 @@ from memory_mosaics.shapes import Float
 
 
 class Fixed(nn.Module):
-    """A number, or one a head, that is not trained."""
+    """A number, or one per head, that is not trained. As a sharpness it is called with the number of pairs."""
+
+    depends_on_count: ClassVar = False
 
     def __init__(self, value: float | Float[Tensor, " H"]):
         super().__init__()
         self.value: float | Tensor = value if isinstance(value, Tensor) else float(value)
 
-    def forward(self) -> float | Float[Tensor, " H"]:
+    def forward(self, pairs: Tensor | None = None) -> float | Float[Tensor, " H"]:
         return self.value
 
 

@@ -1,41 +1,94 @@
-"""What a layer has stored of what it read: a state that grows with every call, or one with room set aside.
+"""Where the pairs of a memory live, and what queries retrieve from them.
 
-    growing      keys (B, N, H, D), values (B, M, H, V), key_padding_mask (B, N), or (B, 0) while no padding has come
-    with room    keys (B, C, H, D), values (B, C, H, V), key_padding_mask (B, C), count (B,)
+    GrowingStore     tensors that grow with every call, by any number of tokens
+    FixedStore       tensors of a fixed capacity, written in place one token at a time: no shape ever changes, so that a
+                     decoding step can be captured as a CUDA graph
+    Visibility       which of the earlier pairs a query sees: all but the newest, or a window of them
+    Retrieval        queries, pairs and sharpness: `answer` is what a layer computes, `weights` what is behind it
+    RetrievalMixer   the interface of every layer that retrieves: all that inspection, the explorer and the Hugging Face
+                     adapter know of a memory
 
-A growing state takes any number of tokens at a time. One with room for C pairs takes one token at a time and writes it
-in place: no tensor moves and no shape changes, so that a step can be captured once and replayed (decoding.py).
+A store is part of a mixer's state: a tuple of tensors, the batch first.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Union
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from memory_mosaics.ops.common import at_least_fp32
+from memory_mosaics.config import at_least, part
+from memory_mosaics.errors import UserError
+from memory_mosaics.ops.common import at_least_fp32, at_least_fp32_dtype
 from memory_mosaics.ops.contextual_recall import contextual_recall
 from memory_mosaics.ops.recall import Sharpness, recall
 from memory_mosaics.shapes import Bool, Float, Int
 
-State = tuple[Tensor, ...]
+State = tuple[Any, ...]
+
+
+@part("visibility")
+@dataclass(frozen=True, kw_only=True)
+class Visibility:
+    """The query at time t sees the pairs i <= t - `delay`; with a `window`, only the newest that many of them."""
+
+    delay: int = 1
+    window: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least(self, delay=0)
+        if self.window is not None and self.window < 1:
+            raise UserError(f"window must be at least 1, not {self.window}")
+
+
+ALL_EARLIER = Visibility()
 
 
 class Pairs(NamedTuple):
-    """Stored pairs, and which of them a query sees, as `recall` wants it said."""
+    """Stored pairs and which of them a query sees, in the arguments of `recall`."""
 
     keys: Float[Tensor, "B N H D"]
     values: Float[Tensor, "B N H V"]
     causal_offset: int | None = None
     key_padding_mask: Bool[Tensor, "B N"] | None = None
     lengths: Int[Tensor, " B"] | None = None
+    window: int | None = None
+
+    def visible(self, times: Int[Tensor, " t"]) -> Bool[Tensor, "B _ t N"]:
+        """Whether the queries at these times see each pair; the first dimension is 1 where all rows are alike."""
+        pair, end = torch.arange(self.keys.shape[1], device=self.keys.device), self._end(times)[..., None]
+        visible = pair < end
+        if self.window is not None:
+            visible = visible & (pair >= end - self.window)
+        visible = visible[:, None] if visible.ndim == 3 else visible[None, None]
+        return visible if self.key_padding_mask is None else visible & self.key_padding_mask[:, None, None]
+
+    def visible_counts(self, time: int) -> Float[Tensor, "... time"]:
+        """The number of pairs that each of `time` queries sees: (time), or (B, time) where rows differ."""
+        end = self._end(torch.arange(time, device=self.keys.device)).clamp(0, self.keys.shape[1])
+        start = torch.zeros_like(end) if self.window is None else (end - self.window).clamp(min=0)
+        if self.key_padding_mask is None:
+            count = end - start
+        else:
+            before = F.pad(self.key_padding_mask.cumsum(dim=1), (1, 0))  # (B, N + 1): real pairs before each
+            rows = (len(before), time)
+            count = before.gather(1, end.expand(rows)) - before.gather(1, start.expand(rows))
+        return count.to(at_least_fp32_dtype(self.keys))
+
+    def _end(self, times: Int[Tensor, " t"]) -> Int[Tensor, "... t"]:
+        """Pairs before this one are visible, unless they are padding or older than the window: (t), or (B, t)."""
+        if self.lengths is not None:
+            return self.lengths[:, None].expand(-1, len(times))
+        return torch.full_like(times, self.keys.shape[1]) if self.causal_offset is None else times + self.causal_offset
 
 
 class Retrieval(NamedTuple):
-    """What a layer asks of its memories: queries, one a head and time, the pairs to answer from, and beta.
+    """What a layer retrieves: one query per time and head, the pairs to answer it from, and beta.
 
-    They are its `own` if the keys of the pairs are the queries, from the first on, and beta is 1.
+    `sharpness` is a number, or one per head (H), per time (T H), or per row (B T H). If `queries_are_keys`, the queries
+    are the keys of the pairs from the first on, and query t sees all pairs before it.
     """
 
     queries: Float[Tensor, "B T H D"]
@@ -44,10 +97,10 @@ class Retrieval(NamedTuple):
     queries_are_keys: bool = False
 
     def answer(self, dropout: float = 0.0) -> Float[Tensor, "B T H V"]:
-        """What the memories say. `dropout` forgets that share of the retrieval weights."""
-        keys, values, causal_offset, key_padding_mask, lengths = self.pairs
+        """The estimates of E(V | K = query). `dropout` is the probability of dropping a retrieval weight."""
         if self.queries_are_keys and not dropout:
-            return contextual_recall(self.queries, values)
+            return contextual_recall(self.queries, self.pairs.values, self.sharpness)
+        keys, values, causal_offset, key_padding_mask, lengths, window = self.pairs
         return recall(
             self.queries,
             keys,
@@ -56,103 +109,167 @@ class Retrieval(NamedTuple):
             causal_offset=causal_offset,
             key_padding_mask=key_padding_mask,
             lengths=lengths,
+            window=window,
             dropout=dropout,
         )
 
     def weights(self, times: Sequence[int] | None = None) -> Float[Tensor, "B H t N"]:
-        """The softmax weights behind the answers at all times, or at some (below zero: from the end).
+        """The softmax weights behind the answers at all times, or at some (negative: from the end), in float32.
 
-        In float32 at least. They add up to one over the pairs that a query sees and are zero elsewhere, everywhere for
-        an empty memory.
+        They sum to one over the pairs that a query sees and are zero elsewhere, everywhere for an empty memory.
         """
-        queries, (keys, _, causal_offset, key_padding_mask, lengths), sharpness, _ = self
+        queries, pairs, sharpness, _ = self
         chosen = list(range(queries.shape[1])) if times is None else [range(queries.shape[1])[time] for time in times]
-        queries, keys = at_least_fp32(queries[:, chosen]), at_least_fp32(keys)
+        queries, keys = at_least_fp32(queries[:, chosen]), at_least_fp32(pairs.keys)
         if isinstance(sharpness, Tensor):
             sharpness = (sharpness[..., chosen, :] if sharpness.ndim > 1 else sharpness)[..., None]
         scores = torch.einsum("bthd,bnhd->bhtn", sharpness * queries, keys)
-        pair = torch.arange(keys.shape[1], device=keys.device)
-        time = torch.tensor(chosen, dtype=torch.long, device=keys.device)[:, None]
-        visible = (pair >= 0 * time if causal_offset is None else pair < causal_offset + time)[
-            None, None
-        ]  # (1, 1, t, N)
-        if key_padding_mask is not None:
-            visible = visible & key_padding_mask[:, None, None]
-        if lengths is not None:
-            visible = visible & (pair < lengths[:, None])[:, None, None]
+        visible = pairs.visible(torch.tensor(chosen, dtype=torch.long, device=keys.device))
         return scores.masked_fill(~visible, torch.finfo(scores.dtype).min).softmax(dim=-1) * visible
+
+    def sharpness_at(self, time: int) -> Float[Tensor, " H"]:
+        """Beta of each head for the query at one time of the first row."""
+        beta = at_least_fp32(torch.as_tensor(self.sharpness, device=self.queries.device))
+        beta = beta.reshape(-1, *beta.shape[-2:])[0, time] if beta.ndim > 1 else beta
+        return beta.expand(self.queries.shape[2])
+
+
+class GrowingStore(NamedTuple):
+    """Keys, the values that are complete, and the mask of padding: (B, 0) as long as there is no padding."""
+
+    keys: Float[Tensor, "B N H D"]
+    values: Float[Tensor, "B M H V"]
+    key_padding_mask: Bool[Tensor, "B _"]
+
+    def append(self, keys: Tensor, values: Tensor, mask: Tensor | None) -> "GrowingStore":
+        padding = self.key_padding_mask
+        if mask is not None or padding.shape[1] > 0:
+            before = padding if padding.shape[1] > 0 else padding.new_ones(self.keys.shape[:2])
+            padding = torch.cat([before, padding.new_ones(keys.shape[:2]) if mask is None else mask], dim=1)
+        return GrowingStore(torch.cat([self.keys, keys], dim=1), torch.cat([self.values, values], dim=1), padding)
+
+    def pairs(self, time: int, visibility: Visibility) -> Pairs:
+        """As the last `time` tokens see them."""
+        complete = self.values.shape[1]
+        mask = self.key_padding_mask[:, :complete] if self.key_padding_mask.shape[1] > 0 else None
+        offset = self.keys.shape[1] - time + 1 - visibility.delay
+        return Pairs(self.keys[:, :complete], self.values, offset, mask, window=visibility.window)
+
+    @property
+    def length(self) -> int | Tensor:
+        """The number of tokens stored: one number, or one per row."""
+        return self.keys.shape[1]
+
+    def to_fixed_capacity(self, capacity: int) -> "FixedStore":
+        lengths = torch.full((len(self.keys),), self.keys.shape[1], device=self.keys.device)
+        return FixedStore(self.keys, self.values, self.key_padding_mask, lengths).to_fixed_capacity(capacity)
+
+
+class FixedStore(NamedTuple):
+    """Keys, values and mask with a capacity of C tokens, and the number stored in each row."""
+
+    keys: Float[Tensor, "B C H D"]
+    values: Float[Tensor, "B C H V"]
+    key_padding_mask: Bool[Tensor, "B C"]
+    lengths: Int[Tensor, " B"]
+
+    def append(self, keys: Tensor, values: Tensor, mask: Tensor | None, *, peek: int) -> "FixedStore":
+        """Write one token of every row in place; its value completes the pair of `peek` tokens ago."""
+        if keys.shape[1] != 1:
+            raise ValueError(f"a store of fixed capacity takes one token at a time, not {keys.shape[1]}")
+        row = torch.arange(len(self.lengths), device=self.lengths.device)
+        self.keys[row, self.lengths] = keys[:, 0].to(self.keys.dtype)
+        if values.shape[1] > 0:
+            self.values[row, self.lengths - peek] = values[:, 0].to(self.values.dtype)
+        if mask is not None:
+            self.key_padding_mask[row, self.lengths] = mask[:, 0]
+        return self._replace(lengths=self.lengths + 1)
+
+    @property
+    def length(self) -> int | Tensor:
+        """The number of tokens stored: one number, or one per row."""
+        return self.lengths
+
+    def to_fixed_capacity(self, capacity: int) -> "FixedStore":
+        if self.keys.shape[1] > capacity:
+            raise ValueError(f"{self.keys.shape[1]} pairs exceed a capacity of {capacity}")
+        keys, values = (F.pad(x, (0, 0, 0, 0, 0, capacity - x.shape[1])) for x in (self.keys, self.values))
+        mask = F.pad(self.key_padding_mask, (0, capacity - self.key_padding_mask.shape[1]), value=True)
+        return FixedStore(keys, values, mask, self.lengths)
+
+
+Store = Union[GrowingStore, FixedStore]  # noqa: UP007 (NamedTuples in annotations that are checked at run time)
 
 
 def append(
-    stored: State | None,
+    store: Store | None,
     keys: Float[Tensor, "B T H D"],
     values: Float[Tensor, "B M H V"],
     mask: Bool[Tensor, "B T"] | None,
     *,
     peek: int,
-) -> tuple[Pairs, State]:
-    """The pairs stored earlier followed by the new, and the state that holds them.
+    visibility: Visibility,
+) -> tuple[Pairs, Store]:
+    """Store the pairs of T more tokens, and return all of them as these tokens see them, with the new store.
 
-    A value that depends on the next `peek` inputs completes a pair so much later: there are fewer values than keys.
+    A value that depends on the next `peek` inputs completes its pair that much later: there are fewer values than keys.
     """
-    if stored is not None and len(stored) == 4:
-        return _fill(stored, keys, values, mask, peek)
-    time = keys.shape[1]
-    keys, values, key_padding_mask = stored = _append(stored, keys, values, mask)
-    pairs = values.shape[1]
-    seen = key_padding_mask[:, :pairs] if key_padding_mask.shape[1] > 0 else None
-    return Pairs(keys[:, :pairs], values, keys.shape[1] - time + 1 - peek, seen), stored
-
-
-def _append(
-    stored: State | None, keys: Tensor, values: Tensor, mask: Tensor | None
-) -> tuple[Tensor, Tensor, Bool[Tensor, "B _"]]:
-    if stored is None:
-        key_padding_mask = keys.new_ones(len(keys), 0, dtype=torch.bool) if mask is None else mask
+    if isinstance(store, FixedStore):
+        before, store = store.lengths, store.append(keys, values, mask, peek=peek)
+        # Launch no kernel that is not needed: these few numbers take as long as a small memory.
+        lengths = {0: store.lengths, 1: before}.get(visibility.delay)
+        lengths = store.lengths - visibility.delay if lengths is None else lengths
+        lengths = lengths if values.shape[1] > 0 else torch.zeros_like(lengths)
+        return Pairs(store.keys, store.values, None, store.key_padding_mask, lengths, visibility.window), store
+    if store is None:
+        padding = keys.new_ones(len(keys), 0, dtype=torch.bool) if mask is None else mask
         # A compiled graph must not return views of its own: torch 2.13 restores their shapes wrongly from its cache.
-        return (
-            (keys.clone(), values.clone(), key_padding_mask)
-            if torch.compiler.is_compiling()
-            else (keys, values, key_padding_mask)
+        compiling = torch.compiler.is_compiling()
+        store = GrowingStore(*((keys.clone(), values.clone()) if compiling else (keys, values)), padding)
+    else:
+        store = store.append(keys, values, mask)
+    return store.pairs(keys.shape[1], visibility), store
+
+
+def map_state(function: Callable[..., Any], state: Any, *others: Any) -> Any:
+    """Apply `function` to each tensor of a state (and of others of the same structure), to reorder or move it."""
+    if not isinstance(state, tuple):
+        return function(state, *others)
+    parts = [map_state(function, *each) for each in zip(state, *others, strict=True)]
+    return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryInfo:
+    """What is fixed of a layer of memories, whatever it reads."""
+
+    name: str
+    heads: int
+    lookahead: int | None = None  # later inputs that a value depends on; None where the pairs are parameters
+    slots: int | None = None  # pairs that are parameters
+    sharpness: Float[Tensor, " H"] | None = None  # beta, where it does not depend on the number of pairs
+
+
+class RetrievalMixer(nn.Module):
+    """A layer that answers queries from stored pairs: memories of all kinds, and attention."""
+
+    combine: nn.Module
+
+    def prepare_retrieval(
+        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Retrieval, State]:
+        """What is retrieved at every time of x, before it is, and the state after x."""
+        raise NotImplementedError
+
+    def memory_info(self) -> MemoryInfo:
+        raise NotImplementedError
+
+    def decays(self, x: Float[Tensor, "B T W"] | None = None) -> Tensor | None:
+        """Lambda where keys are an average over time: (H), or (B T H) where it depends on x."""
+        return None
+
+    def to_fixed_capacity(self, state: State, capacity: int) -> State:
+        """The same state with a store of fixed capacity, to be continued one token at a time."""
+        return tuple(
+            part.to_fixed_capacity(capacity) if isinstance(part, GrowingStore | FixedStore) else part for part in state
         )
-    old_keys, old_values, key_padding_mask = stored
-    if mask is not None or key_padding_mask.shape[1] > 0:
-        old_real = key_padding_mask if key_padding_mask.shape[1] > 0 else key_padding_mask.new_ones(old_keys.shape[:2])
-        key_padding_mask = torch.cat(
-            [old_real, key_padding_mask.new_ones(keys.shape[:2]) if mask is None else mask], dim=1
-        )
-    return torch.cat([old_keys, keys], dim=1), torch.cat([old_values, values], dim=1), key_padding_mask
-
-
-def _fill(stored: State, keys: Tensor, values: Tensor, mask: Tensor | None, peek: int) -> tuple[Pairs, State]:
-    """One more token of every row, in place. The first `peek` tokens of a text complete no value."""
-    if keys.shape[1] != 1:
-        raise ValueError(f"a state with room takes one token at a time, not {keys.shape[1]}")
-    all_keys, all_values, key_padding_mask, count = stored
-    row = torch.arange(len(count), device=count.device)
-    all_keys[row, count] = keys[:, 0].to(all_keys.dtype)
-    if values.shape[1] > 0:
-        all_values[row, count - peek] = values[:, 0].to(all_values.dtype)
-    if mask is not None:
-        key_padding_mask[row, count] = mask[:, 0]
-    now = count + 1
-    complete = count if peek == 1 else now - peek if peek else now  # no more tensors than it takes
-    complete = complete if values.shape[1] > 0 else torch.zeros_like(count)
-    return Pairs(all_keys, all_values, None, key_padding_mask, complete), (all_keys, all_values, key_padding_mask, now)
-
-
-def to_fixed_capacity(stored: State, capacity: int) -> State:
-    """The same pairs in room for `capacity` of them: from a state that has grown, or one whose room is used up."""
-    keys, values, key_padding_mask = stored[:3]
-    if keys.shape[1] > capacity:
-        raise ValueError(f"{keys.shape[1]} pairs do not fit into room for {capacity}")
-    count = stored[3] if len(stored) == 4 else torch.full((len(keys),), keys.shape[1], device=keys.device)
-    keys, values = (F.pad(x, (0, 0, 0, 0, 0, capacity - x.shape[1])) for x in (keys, values))
-    return keys, values, F.pad(key_padding_mask, (0, capacity - key_padding_mask.shape[1]), value=True), count
-
-
-def stored_length(stored: State | None) -> int | Tensor:
-    """How many tokens have been stored: a number, or one for each row where there is room."""
-    if stored is None:
-        return 0
-    return stored[3] if len(stored) == 4 else stored[0].shape[1]

@@ -10,7 +10,7 @@ from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.cli import main
 from memory_mosaics.evaluation import sample_windows
 from memory_mosaics.experiments import attention
-from memory_mosaics.inspection import retrieval_weights, retrievals
+from memory_mosaics.inspection import retrievals
 from memory_mosaics.text.corpus import Corpus
 
 
@@ -26,7 +26,7 @@ def test_means_are_those_of_the_sequences_one_by_one(place, name):
     weights = []
     for start in text.starts:
         row = torch.from_numpy(text.tokens[start : start + 30].astype(np.int64))[None]
-        weights.append(retrieval_weights(next(retrievals(trained.model, row))[3], [29])[0, :, 0])
+        weights.append(next(retrievals(trained.model, row)).retrieval.weights([29])[0, :, 0].detach())
     p = torch.stack(weights).double()  # (sequences, H, N)
     distance = torch.arange(29, 29 - p.shape[-1], -1)
     for head, found in enumerate(block["heads"]):

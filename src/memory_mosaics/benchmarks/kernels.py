@@ -18,8 +18,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from memory_mosaics.benchmarks.timing import Timer, progress, round_digits
 from memory_mosaics.errors import one_line
-from memory_mosaics.extractors import normalise
 from memory_mosaics.language_model import next_token_loss
+from memory_mosaics.memory import normalise
 from memory_mosaics.ops.contextual_recall import contextual_recall
 from memory_mosaics.ops.cross_entropy import linear_cross_entropy
 from memory_mosaics.ops.gated_average import gated_average, gated_key

@@ -22,9 +22,8 @@ from memory_mosaics.benchmarks import throughput
 from memory_mosaics.benchmarks.timing import Timer, progress, round_digits
 from memory_mosaics.decoding import Decoder
 from memory_mosaics.errors import UserError
-from memory_mosaics.extractors import LeakyAverage, Taps
 from memory_mosaics.language_model import LanguageModel
-from memory_mosaics.memory import ContextualMemory, PersistentMemory
+from memory_mosaics.memory import ContextualMemory, LeakyAverage, PersistentMemory, Taps
 from memory_mosaics.mixers.attention import Attention
 from memory_mosaics.models import ARCHITECTURES
 from memory_mosaics.training.trainer import WARM_UP

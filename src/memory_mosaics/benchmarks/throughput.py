@@ -15,13 +15,12 @@ from memory_mosaics.benchmarks.timing import Timer, progress, round_digits
 from memory_mosaics.decoding import GREEDY, generate
 from memory_mosaics.errors import one_line
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, parameter_count, without_state
-from memory_mosaics.memory import ContextualMemory, PersistentMemory
-from memory_mosaics.mixers.attention import Attention
+from memory_mosaics.memory import PersistentMemory
 from memory_mosaics.mixers.lstm import LSTM
 from memory_mosaics.models import ARCHITECTURES
 from memory_mosaics.parameters import named_param_specs
 from memory_mosaics.runtime import Runtime, RuntimeConfig, precision_of
-from memory_mosaics.stores import Pairs, Retrieval
+from memory_mosaics.stores import Pairs, Retrieval, RetrievalMixer
 from memory_mosaics.tasks.task import Batch, TokenTask
 from memory_mosaics.training.config import Training
 from memory_mosaics.training.trainer import WARM_UP, Objective, TrainStep, adamw
@@ -150,8 +149,8 @@ def visible_pairs(model: LanguageModel, time: int) -> float:
     """Return how many stored pairs a query sees in its context: the mean over time, summed over layers."""
     total = 0.0
     for module in model.modules():
-        if isinstance(module, ContextualMemory | Attention):
-            delay = module.value.peek if isinstance(module, ContextualMemory) else 0
+        delay = module.memory_info().lookahead if isinstance(module, RetrievalMixer) else None
+        if delay is not None:
             last = max(time - delay, 0)  # query t sees t + 1 - delay pairs
             total += last * (last + 1) / 2 / time
     return total

@@ -21,10 +21,11 @@ from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.evaluation import Windows, sample_windows
 from memory_mosaics.experiments.report import collect_records, describe_model, print_summary, text_table
-from memory_mosaics.inspection import retrieval_weights, retrievals
+from memory_mosaics.inspection import retrievals
 from memory_mosaics.results import progress_bar
 from memory_mosaics.runtime import find_device
 from memory_mosaics.shapes import Float
+from memory_mosaics.stores import RetrievalMixer
 from memory_mosaics.text.corpus import Corpus
 
 LENGTHS = (512, 1536)
@@ -80,7 +81,7 @@ def _sequences(
     read: dict[str, list[int]] = {}
     for trained in iter_models(models):
         trained.check_reads(corpus)
-        if not any(hasattr(block.sequence_mixer, "prepare_retrieval") for block in trained.model.blocks):
+        if not any(isinstance(block.sequence_mixer, RetrievalMixer) for block in trained.model.blocks):
             raise UserError(f"{trained.name} has no attention to look at: its sequence mixers recall nothing")
         longest = trained.model.max_positions or lengths[-1]
         read[trained.name] = [length for length in lengths if length <= longest]
@@ -123,13 +124,14 @@ def bin_means(weights: Float[np.ndarray, " N"], starts: list[int]) -> Float[np.n
 def measure(trained: LoadedModel, text: Windows, *, batch: int = 8) -> list[dict[str, Any]]:
     """Return the heads of each block: their widths, lambda where there is one, and mean weights by position."""
     model, totals, mixers = trained.model, {}, {}
+    device = model.embedding.weight.device
     with progress_bar(f"{trained.name}, {text.length} tokens", len(text), "sequence") as bar:
         for rows in text.batches(batch, length=text.length):
             many = f"{batch} sequences of {text.length} tokens at once are too many"
             with within_memory(f"{many}; give a smaller --batch"):
-                for number, kind, mixer, retrieval in retrievals(model, rows[:, :-1].to(model.embedding.weight.device)):
+                for number, kind, mixer, retrieval, _ in retrievals(model, rows[:, :-1].to(device)):
                     if kind == "sequence":
-                        weights = retrieval_weights(retrieval, [-1])[:, :, 0].cpu().double().numpy()  # (B, H, N)
+                        weights = retrieval.weights([-1])[:, :, 0].detach().cpu().double().numpy()  # (B, H, N)
                         totals[number] = totals.get(number, 0) + _sums(weights, text.length)
                         mixers[number] = mixer
             bar.update(len(rows))
@@ -143,10 +145,8 @@ def _sums(weights: Float[np.ndarray, "B H N"], length: int) -> Float[np.ndarray,
     return np.concatenate([pairs, distance, weights], axis=-1).sum(axis=0)
 
 
-def _heads(means: Float[np.ndarray, "H M"], mixer: Any) -> list[dict[str, Any]]:
-    decay, beta = getattr(getattr(mixer, "key", None), "decay", None), getattr(mixer, "sharpness", None)
-    trained = {"lambda": decay, "sharpness": beta}
-    values = {name: part() if isinstance(part, torch.nn.Module) else None for name, part in trained.items()}
+def _heads(means: Float[np.ndarray, "H M"], mixer: RetrievalMixer) -> list[dict[str, Any]]:
+    values = {"lambda": mixer.decays(), "sharpness": mixer.memory_info().sharpness}
     return [
         {name: files.rounded(value[head].item(), 5) for name, value in values.items() if torch.is_tensor(value)}
         | {"pairs": files.rounded(pairs, 5), "distance": files.rounded(distance, 5)}

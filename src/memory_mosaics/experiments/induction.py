@@ -31,9 +31,8 @@ from memory_mosaics.config import MAX_SEED, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments import figures
 from memory_mosaics.experiments.runner import Grid, load_packaged, prepare, report, run_grids
-from memory_mosaics.extractors import TapsConfig
 from memory_mosaics.language_model import LanguageModelConfig
-from memory_mosaics.memory import ContextualMemoryConfig
+from memory_mosaics.memory import ContextualMemoryConfig, TapsConfig
 from memory_mosaics.mixers.attention import AttentionConfig, LearnedPositionsConfig
 from memory_mosaics.ops.recall import recall
 from memory_mosaics.runtime import RuntimeConfig, check_memory

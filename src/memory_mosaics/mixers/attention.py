@@ -17,11 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memory_mosaics.config import ExtractorConfig, MixerConfig, at_least, part
-from memory_mosaics.extractors import Extractor, LinearConfig, check_causal
-from memory_mosaics.memory import head_width
+from memory_mosaics.memory import Extractor, LinearConfig, check_causal, head_width
 from memory_mosaics.ops.common import at_least_fp32, at_least_fp32_dtype
 from memory_mosaics.shapes import Bool, Float
-from memory_mosaics.stores import Retrieval, State, append, stored_length, to_fixed_capacity
+from memory_mosaics.stores import MemoryInfo, Retrieval, RetrievalMixer, State, Visibility, append
 
 
 @runtime_checkable
@@ -97,7 +96,7 @@ def alibi_slopes(
     return torch.exp2(-8 * torch.cat([powers, between]))
 
 
-class Attention(nn.Module):
+class Attention(RetrievalMixer):
     """Multi-head causal self-attention.
 
     State: the key extractor's own, then what is stored.
@@ -131,21 +130,22 @@ class Attention(nn.Module):
     def prepare_retrieval(
         self, x: Tensor, state: State | None = None, mask: Tensor | None = None
     ) -> tuple[Retrieval, State]:
-        """What is asked at every time of x, and the state after it."""
+        key_state, store = state or (None, None)
         queries = self.query(x).unflatten(-1, (self.heads, -1))
-        keys, key_state = self.key(x, state[0] if state else None, mask)
+        keys, key_state = self.key(x, key_state, mask)
         values = self.value(x).unflatten(-1, (self.heads, -1))
-        stored = state[1:] if state else None
         sharpness = queries.shape[-1] ** -0.5
         if self.position is not None:
-            start = stored_length(stored)
+            start = 0 if store is None else store.length
             queries, keys = self.position.queries(queries, start), self.position.keys(keys, start)
-        pairs, stored = append(stored, keys, values, mask, peek=0)
-        return Retrieval(queries, pairs, sharpness), (key_state, *stored)
+        pairs, store = append(store, keys, values, mask, peek=0, visibility=Visibility(delay=0))
+        return Retrieval(queries, pairs, sharpness), (key_state, store)
 
-    def to_fixed_capacity(self, state: State, capacity: int) -> State:
-        """The same state with a fixed capacity of pairs, to continue one token at a time."""
-        return state[0], *to_fixed_capacity(state[1:], capacity)
+    def memory_info(self) -> MemoryInfo:
+        return MemoryInfo(name="attention", heads=self.heads, lookahead=0)
+
+    def decays(self, x: Float[Tensor, "B T W"] | None = None) -> Tensor | None:
+        return self.key.decays(x)
 
 
 @part("attention")

@@ -25,8 +25,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from memory_mosaics.config import MixerConfig, at_least, part
-from memory_mosaics.extractors import split_heads
-from memory_mosaics.memory import head_width
+from memory_mosaics.memory import head_width, split_heads
 from memory_mosaics.ops.common import at_least_fp32_dtype, full_precision
 from memory_mosaics.ops.scan import Elements, bucket_length, scan
 from memory_mosaics.shapes import Bool, Float, Int

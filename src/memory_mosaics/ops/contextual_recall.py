@@ -1,10 +1,10 @@
-"""Recall by a memory that starts empty and asks with the keys that it stores, equation 7 of the paper:
+"""Recall by a memory that starts empty and whose queries are the keys that it stores, equation 7 of the paper:
 
-    y_t = sum_{s<t} exp(k_t . k_s) v_s / sum_{s<t} exp(k_t . k_s)
+    y_t = sum_{s<t} exp(beta_t k_t . k_s) v_s / sum_{s<t} exp(beta_t k_t . k_s)
 
-A stock kernel has to be given queries a step ahead of the pairs and an answer of zero before the first; and it returns
-two gradients for what is one tensor of keys. In the Triton form nothing is shifted, and the gradients of a key as a
-query and as a key are added where they are computed.
+A stock kernel needs queries shifted by one step, scaled by beta, and a zero in front of its answers; and it returns two
+gradients for one tensor of keys. The Triton form shifts nothing, multiplies the scores by beta in float32, and adds the
+gradients of a key as a query and as a key where they are computed.
 """
 
 # pyright: reportInvalidTypeForm=false
@@ -13,8 +13,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from memory_mosaics.ops.common import can_use_triton, contiguous_rows, custom_op, tl, triton
-from memory_mosaics.ops.recall import recall
+from memory_mosaics.ops.common import can_use_triton, contiguous, contiguous_rows, custom_op, tl, triton
+from memory_mosaics.ops.recall import Sharpness, recall
 from memory_mosaics.ops.recall import reference as recall_reference
 from memory_mosaics.shapes import Float
 
@@ -26,18 +26,27 @@ QUERIES = dict(M=TILE, N=32, num_warps=4, num_stages=3)
 PAIRS = dict(M=TILE, N=TILE, num_warps=4, num_stages=3)
 
 
-def reference(keys: Float[Tensor, "B T H D"], values: Float[Tensor, "B M H V"]) -> Float[Tensor, "B T H V"]:
+def reference(
+    keys: Float[Tensor, "B T H D"], values: Float[Tensor, "B M H V"], sharpness: Sharpness = 1.0
+) -> Float[Tensor, "B T H V"]:
     """The definition, query by query in float32."""
     pairs = values.shape[1]
-    return recall_reference(keys, keys[:, :pairs], values, causal_offset=1 + pairs - keys.shape[1])[0].to(keys.dtype)
+    offset = 1 + pairs - keys.shape[1]
+    return recall_reference(keys, keys[:, :pairs], values, sharpness, causal_offset=offset)[0].to(keys.dtype)
 
 
-def contextual_recall(keys: Float[Tensor, "B T H D"], values: Float[Tensor, "B M H V"]) -> Float[Tensor, "B T H V"]:
-    """What each key recalls of the pairs before it; the last keys, T - M of them, have no value yet."""
+def contextual_recall(
+    keys: Float[Tensor, "B T H D"], values: Float[Tensor, "B M H V"], sharpness: Sharpness = 1.0
+) -> Float[Tensor, "B T H V"]:
+    """The answer to each key from the pairs before it; the last keys, T - M of them, have no value yet.
+
+    `sharpness` (beta) is a number, or one per head (H), per time (T H), or per row (B T H).
+    """
     if _fits(keys, values) and can_use_triton(keys, values, dtypes=HALF):
-        return _contextual_recall(keys, values)[0]
+        beta = torch.as_tensor(sharpness, dtype=torch.float32, device=keys.device)
+        return _contextual_recall(keys, values, beta if beta.ndim else beta.expand(keys.shape[2]))[0]
     pairs = values.shape[1]
-    return recall(keys, keys[:, :pairs], values, causal_offset=1 + pairs - keys.shape[1])
+    return recall(keys, keys[:, :pairs], values, sharpness, causal_offset=1 + pairs - keys.shape[1])
 
 
 def _fits(keys: Tensor, values: Tensor) -> bool:
@@ -54,47 +63,58 @@ def _span(x: Tensor) -> int:
     return x.shape[1] * max(x.stride(1), x.shape[2] * x.shape[3])
 
 
-def _forward(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+def _forward(keys: Tensor, values: Tensor, sharpness: Tensor) -> tuple[Tensor, Tensor]:
     """Answers and the logarithms of their total weights, to base 2."""
-    keys, values = contiguous_rows(keys, values)
+    (keys, values), (sharpness,) = contiguous_rows(keys, values), contiguous(sharpness)
     B, T, H, D = keys.shape
     answers = torch.empty(B, T, H, D, dtype=keys.dtype, device=keys.device)
     lse = torch.empty(B, H, T, dtype=torch.float32, device=keys.device)
     contextual_forward[(-(-T // FORWARD["M"]), B * H)](
-        keys, values, answers, lse, *keys.stride()[:3], *values.stride()[:3], T, H, D=D, WHOLE=T % TILE == 0, **FORWARD
-    )
+        keys, values, sharpness, answers, lse, *keys.stride()[:3], *values.stride()[:3], *_strides(sharpness), T, H,
+        D=D, WHOLE=T % TILE == 0, **FORWARD,
+    )  # fmt: skip
     return answers, lse
 
 
-def _backward(d_answers: Tensor, keys: Tensor, values: Tensor, answers: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of keys and values."""
-    d_answers, keys, values = contiguous_rows(d_answers, keys, values)
+def _strides(sharpness: Tensor) -> tuple[int, int]:
+    """Of rows and times: beta is (H), (T H) or (B T H) without gaps, heads the last."""
+    rows, times = (0, 0, *sharpness.stride())[-3:-1]
+    return rows, times
+
+
+def _backward(
+    d_answers: Tensor, keys: Tensor, values: Tensor, sharpness: Tensor, answers: Tensor, lse: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of keys, values and sharpness."""
+    (d_answers, keys, values), (sharpness,) = contiguous_rows(d_answers, keys, values), contiguous(sharpness)
     d_answers = d_answers if _span(d_answers) < 2**31 else d_answers.contiguous()
     B, T, H, D = keys.shape
     empty = partial(torch.empty, dtype=keys.dtype, device=keys.device)
     d_queries, d_keys, d_values = empty(B, T, H, D), empty(B, T, H, D), empty(B, T - 1, H, D)
-    delta = torch.empty_like(lse)
-    sizes = (*(stride for x in (keys, values, d_answers) for stride in x.stride()[:3]), T, H)
+    delta, d_sharpness = torch.empty_like(lse), torch.empty(B, T, H, dtype=torch.float32, device=keys.device)
+    strides = (stride for x in (keys, values, d_answers) for stride in x.stride()[:3])
+    sizes = (*strides, *_strides(sharpness), T, H)
     whole = dict(D=D, WHOLE=T % TILE == 0)
     contextual_backward_queries[(-(-T // QUERIES["M"]), B * H)](
-        keys, values, answers, d_answers, lse, delta, d_queries, *sizes, **whole, **QUERIES
+        keys, values, sharpness, answers, d_answers, lse, delta, d_queries, d_sharpness, *sizes, **whole, **QUERIES
     )
     contextual_backward_pairs[(-(-T // PAIRS["N"]), B * H)](
-        keys, values, d_answers, lse, delta, d_queries, d_keys, d_values, *sizes, **whole, **PAIRS
-    )
-    return d_keys, d_values
+        keys, values, sharpness, d_answers, lse, delta, d_queries, d_keys, d_values, *sizes,
+        PER_TIME=sharpness.ndim > 1, **whole, **PAIRS,
+    )  # fmt: skip
+    return d_keys, d_values, d_sharpness.sum_to_size(sharpness.shape)
 
 
-def _fake(keys, values):
+def _fake(keys, values, sharpness):
     B, T, H, _ = keys.shape
     return keys.new_empty(keys.shape), keys.new_empty(B, H, T, dtype=torch.float32)
 
 
-_contextual_recall_backward = custom_op(
-    "contextual_recall_backward",
-    _backward,
-    fake=lambda d_answers, keys, values, *_: (keys.new_empty(keys.shape), values.new_empty(values.shape)),
-)
+def _fake_gradients(d_answers, keys, values, sharpness, *_):
+    return tuple(x.new_empty(x.shape) for x in (keys, values, sharpness))
+
+
+_contextual_recall_backward = custom_op("contextual_recall_backward", _backward, fake=_fake_gradients)
 _contextual_recall = custom_op(
     "contextual_recall",
     _forward,
@@ -132,8 +152,8 @@ def heard(scores, v, top, total, answers):
 
 @triton.jit
 def contextual_forward(
-    keys, values, answers, lse,
-    kb, kt, kh, vb, vt, vh, T, H,
+    keys, values, sharpness, answers, lse,
+    kb, kt, kh, vb, vt, vh, sb, st, T, H,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """The answers to M queries, and the logarithm of the total weight behind each, to base 2; 0 where it is nothing."""
@@ -143,17 +163,18 @@ def contextual_forward(
     values += b * vb + h * vh
     t, d, j = tile * M + tl.arange(0, M), tl.arange(0, D), tl.arange(0, N)
     q = rows_of(keys, t, kt, d, T, WHOLE)
+    beta = (tl.load(sharpness + b * sb + t * st + h, mask=t < T, other=0.0) * LOG2E)[:, None]
     top, total, found = tl.full([M], NOTHING, tl.float32), tl.zeros([M], tl.float32), tl.zeros([M, D], tl.float32)
     for start in range(0, tile * M, N):
         k = rows_of(keys, start + j, kt, d, T, True)
         v = rows_of(values, start + j, vt, d, T, True)
-        top, total, found = heard(tl.dot(q, tl.trans(k)) * LOG2E, v, top, total, found)
+        top, total, found = heard(tl.dot(q, tl.trans(k)) * beta, v, top, total, found)
     for start in range(tile * M, tl.minimum(tile * M + M, T - 1), N):
         s = start + j
         k = rows_of(keys, s, kt, d, T - 1, False)
         v = rows_of(values, s, vt, d, T - 1, False)
         before = s[None, :] < t[:, None]
-        scores = tl.where(before, tl.dot(q, tl.trans(k)) * LOG2E, NOTHING)
+        scores = tl.where(before, tl.dot(q, tl.trans(k)) * beta, NOTHING)
         top, total, found = heard(scores, v, tl.maximum(top, NOTHING / 2), total, found)
     anything = total > 0
     total = tl.where(anything, total, 1.0)
@@ -165,11 +186,11 @@ def contextual_forward(
 
 @triton.jit
 def contextual_backward_queries(
-    keys, values, answers, d_answers, lse, delta, d_queries,
-    kb, kt, kh, vb, vt, vh, ab, at, ah, T, H,
+    keys, values, sharpness, answers, d_answers, lse, delta, d_queries, d_sharpness,
+    kb, kt, kh, vb, vt, vh, ab, at, ah, sb, st, T, H,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """What reaches M keys as queries, and delta_t = y_t . dy_t, which the pairs want too."""
+    """Gradients of M keys as queries and of their beta, and delta_t = y_t . dy_t, which the pairs need too."""
     tile, row = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1).to(tl.int64)
     b, h = row // H, row % H
     keys += b * kb + h * kh
@@ -181,12 +202,14 @@ def contextual_backward_queries(
     y = rows_of(answers + (b * T * H + h) * D, t, H * D, d, T, WHOLE)
     along = tl.sum(y.to(tl.float32) * dy.to(tl.float32), 1)
     z = tl.load(lse + row * T + t, mask=inside, other=0.0)
+    beta = tl.load(sharpness + b * sb + t * st + h, mask=inside, other=0.0)
+    sharp = (beta * LOG2E)[:, None]
     tl.store(delta + row * T + t, along, mask=inside)
     found = tl.zeros([M, D], tl.float32)
     for start in range(0, tile * M, N):
         k = rows_of(keys, start + j, kt, d, T, True)
         v = rows_of(values, start + j, vt, d, T, True)
-        weights = tl.exp2(tl.dot(q, tl.trans(k)) * LOG2E - z[:, None])
+        weights = tl.exp2(tl.dot(q, tl.trans(k)) * sharp - z[:, None])
         d_scores = weights * (tl.dot(dy, tl.trans(v)) - along[:, None])
         found = tl.dot(d_scores.to(k.dtype), k, found)
     for start in range(tile * M, tl.minimum(tile * M + M, T - 1), N):
@@ -194,24 +217,27 @@ def contextual_backward_queries(
         k = rows_of(keys, s, kt, d, T - 1, False)
         v = rows_of(values, s, vt, d, T - 1, False)
         before = s[None, :] < t[:, None]
-        weights = tl.exp2(tl.where(before, tl.dot(q, tl.trans(k)) * LOG2E - z[:, None], NOTHING))
+        weights = tl.exp2(tl.where(before, tl.dot(q, tl.trans(k)) * sharp - z[:, None], NOTHING))
         d_scores = weights * (tl.dot(dy, tl.trans(v)) - along[:, None])
         found = tl.dot(d_scores.to(k.dtype), k, found)
     own = ((b * T + t) * H + h)[:, None] * D + d[None, :]
-    tl.store(d_queries + own, found.to(d_queries.dtype.element_ty), mask=inside[:, None])
+    tl.store(d_queries + own, (found * beta[:, None]).to(d_queries.dtype.element_ty), mask=inside[:, None])
+    tl.store(d_sharpness + (b * T + t) * H + h, tl.sum(found * q.to(tl.float32), 1), mask=inside)
 
 
 @triton.jit
 def contextual_backward_pairs(
-    keys, values, d_answers, lse, delta, d_queries, d_keys, d_values,
-    kb, kt, kh, vb, vt, vh, ab, at, ah, T, H,
-    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, WHOLE: tl.constexpr,
+    keys, values, sharpness, d_answers, lse, delta, d_queries, d_keys, d_values,
+    kb, kt, kh, vb, vt, vh, ab, at, ah, sb, st, T, H,
+    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, WHOLE: tl.constexpr, PER_TIME: tl.constexpr,
 ):  # fmt: skip
-    """What reaches N pairs; that of their keys together with what reached them as queries."""
+    """Gradients of N pairs; those of their keys with their gradients as queries added."""
     tile, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     b, h = row // H, row % H
     keys += b * kb + h * kh
     d_answers += b * ab + h * ah
+    sharpness += b * sb + h
+    beta = tl.load(sharpness)  # of all times, unless each has its own
     lse += row * T
     delta += row * T
     s, d, i = tile * N + tl.arange(0, N), tl.arange(0, D), tl.arange(0, M)
@@ -225,8 +251,11 @@ def contextual_backward_pairs(
         z = tl.load(lse + t, mask=t < T, other=0.0)
         along = tl.load(delta + t, mask=t < T, other=0.0)
         seen = (s[:, None] < t[None, :]) & (t < T)[None, :]
-        weights = tl.exp2(tl.where(seen, tl.dot(k, tl.trans(q)) * LOG2E - z[None, :], NOTHING))
+        beta_t = tl.load(sharpness + t * st, mask=t < T, other=0.0) if PER_TIME else beta + tl.zeros([M], tl.float32)
+        weights = tl.exp2(tl.where(seen, tl.dot(k, tl.trans(q)) * (beta_t * LOG2E)[None, :] - z[None, :], NOTHING))
         d_scores = weights * (tl.dot(v, tl.trans(dy)) - along[None, :])
+        if PER_TIME:
+            d_scores *= beta_t[None, :]
         to_values = tl.dot(weights.to(dy.dtype), dy, to_values)
         to_keys = tl.dot(d_scores.to(q.dtype), q, to_keys)
     for start in range(tile * N + N, T, M):
@@ -238,10 +267,15 @@ def contextual_backward_pairs(
         else:  # with a total of everything, no pair weighs anything
             z, along = tl.load(lse + t, mask=t < T, other=-NOTHING), tl.load(delta + t, mask=t < T, other=0.0)
         scores, d_weights = tl.dot(k, tl.trans(q)), tl.dot(v, tl.trans(dy))  # both before either is wanted
-        weights = tl.exp2(scores * LOG2E - z[None, :])
+        beta_t = tl.load(sharpness + t * st, mask=t < T, other=0.0) if PER_TIME else beta + tl.zeros([M], tl.float32)
+        weights = tl.exp2(scores * (beta_t * LOG2E)[None, :] - z[None, :])
         to_values = tl.dot(weights.to(dy.dtype), dy, to_values)
         d_scores = weights * (d_weights - along[None, :])
+        if PER_TIME:
+            d_scores *= beta_t[None, :]
         to_keys = tl.dot(d_scores.to(q.dtype), q, to_keys)
+    if not PER_TIME:
+        to_keys *= beta
     own = ((b * T + s) * H + h)[:, None] * D + d[None, :]
     to_keys += tl.load(d_queries + own, mask=(s < T)[:, None], other=0.0).to(tl.float32)
     tl.store(d_keys + own, to_keys.to(d_keys.dtype.element_ty), mask=(s < T)[:, None])

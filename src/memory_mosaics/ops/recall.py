@@ -4,7 +4,8 @@
 
 Visibility is one number: query 0 sees the first `causal_offset` pairs, query t the first `causal_offset + t`. For a
 contextual memory with values that depend on the next p inputs it is 1 - p (plus the number of pairs stored earlier),
-for attention 1, for pairs that every query sees None. A query that sees no pair is answered with zero.
+for attention 1, for pairs that every query sees None. With a `window`, a query sees only the newest that many of these.
+A query that sees no pair is answered with zero.
 
 `recall` runs on PyTorch's fused attention kernels, in memory linear in T: the strict causal mask is an ordinary one on
 shifted tensors, and anything else goes block by block of queries. Few queries, as in a step of decoding, would leave
@@ -16,6 +17,7 @@ CUDA graph and remains right as the memory fills.
 # pyright: reportInvalidTypeForm=false
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -58,8 +60,9 @@ def reference(
     *,
     causal_offset: int | None = None,
     key_padding_mask: Bool[Tensor, "B N"] | None = None,
+    window: int | None = None,
 ) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "B T H"]]:
-    """The definition, query by query in float32. The empty sum is zero: a memory that holds nothing says nothing."""
+    """The definition, query by query in float32. The empty sum is zero: an empty memory answers zero."""
     dtype = at_least_fp32_dtype(queries)
     queries, keys, values = scale_features(queries.to(dtype), sharpness), keys.to(dtype), values.to(dtype)
     B, T = queries.shape[:2]
@@ -67,7 +70,8 @@ def reference(
     answers, lse = _zeros(queries, values), queries.new_zeros(queries.shape[:3])
     for b in range(B):
         for t in range(T):
-            seen = torch.ones_like(i, dtype=torch.bool) if causal_offset is None else i < causal_offset + t
+            end = keys.shape[1] if causal_offset is None else causal_offset + t
+            seen = (i < end) & (i >= (0 if window is None else end - window))
             seen = seen if key_padding_mask is None else seen & key_padding_mask[b]
             scores = torch.einsum("hd,nhd->hn", queries[b, t], keys[b, seen])
             answers[b, t] = torch.einsum("hn,nhv->hv", scores.softmax(dim=-1), values[b, seen])
@@ -84,6 +88,7 @@ def recall(
     causal_offset: int | None = None,
     key_padding_mask: Bool[Tensor, "B N"] | None = None,
     lengths: Int[Tensor, " B"] | None = None,
+    window: int | None = None,
     dropout: float = 0.0,
 ) -> Float[Tensor, "B T H V"]:
     """Answer every query from the pairs it may see; `key_padding_mask` is True for pairs that are not padding.
@@ -94,10 +99,14 @@ def recall(
     """
     time, pairs = queries.shape[1], keys.shape[1]
     if causal_offset is not None and time == 1:  # one query: all it may see, and nothing else, is there
-        keys, values, causal_offset = keys[:, : max(causal_offset, 0)], values[:, : max(causal_offset, 0)], None
-        key_padding_mask = None if key_padding_mask is None else key_padding_mask[:, : keys.shape[1]]
+        seen = slice(0 if window is None else max(causal_offset - window, 0), max(causal_offset, 0))
+        keys, values, causal_offset, window = keys[:, seen], values[:, seen], None, None
+        key_padding_mask = None if key_padding_mask is None else key_padding_mask[:, seen]
     if 0 in (time, pairs, keys.shape[1]):
         return _zeros(queries, values)
+    if window is not None and lengths is not None:
+        recent = torch.arange(keys.shape[1], device=keys.device) >= lengths[:, None] - window
+        key_padding_mask, window = recent if key_padding_mask is None else key_padding_mask & recent, None
     few = len(queries) * time <= FEW and causal_offset is None and not (dropout or torch.is_grad_enabled())
     if few and max(queries.shape[-1], values.shape[-1]) <= WIDEST and can_use_triton(queries, keys, values):
         beta = sharpness.float() if isinstance(sharpness, Tensor) and sharpness.ndim == 1 else None
@@ -107,7 +116,7 @@ def recall(
         there = torch.arange(keys.shape[1], device=keys.device) < lengths[:, None]
         key_padding_mask = there if key_padding_mask is None else key_padding_mask & there
     queries = scale_features(queries, sharpness)
-    fused = key_padding_mask is None and (dropout == 0.0 or queries.is_cuda)
+    fused = key_padding_mask is None and window is None and (dropout == 0.0 or queries.is_cuda)
     if fused and causal_offset is None:
         return _attend_in_rows(queries, keys, values, dropout=dropout)
     if fused and causal_offset is not None and causal_offset <= 1:
@@ -117,12 +126,8 @@ def recall(
         last = time - ahead
         answers = _attend(queries[:, ahead:], keys[:, :last], values[:, :last], causal=True, dropout=dropout)
         return F.pad(answers, (0, 0, 0, 0, ahead, 0))
-    return torch.cat(
-        _in_blocks(
-            lambda *block: _masked(*block, dropout=dropout), queries, keys, values, causal_offset, key_padding_mask
-        ),
-        dim=1,
-    )
+    seen = (causal_offset, key_padding_mask, window)
+    return torch.cat(_in_blocks(partial(_masked, dropout=dropout), queries, keys, values, *seen), dim=1)
 
 
 def recall_with_lse(
@@ -148,7 +153,7 @@ def recall_with_lse(
             queries[:, ahead:], keys[:, :last], values[:, :last], causal=causal_offset is not None
         )
         return F.pad(answers, (0, 0, 0, 0, ahead, 0)), F.pad(lse, (0, 0, ahead, 0), value=-torch.inf)
-    answers, lse = zip(*_in_blocks(_weighed, queries, keys, values, causal_offset, key_padding_mask), strict=True)
+    answers, lse = zip(*_in_blocks(_weighed, queries, keys, values, causal_offset, key_padding_mask, None), strict=True)
     return torch.cat(answers, dim=1), torch.cat(lse, dim=1)
 
 
@@ -267,19 +272,26 @@ def _in_blocks(
     values: Tensor,
     causal_offset: int | None,
     key_padding_mask: Tensor | None,
+    window: int | None,
 ) -> list[Answer]:
-    """`answer(queries, keys, values, visible)` for each block, where visible is (B or 1, 1, block, N).
+    """`answer(queries, keys, values, visible)` for each block of queries, where visible is (B or 1, 1, block, N).
 
-    Only one block's mask and weights are alive at a time: the backward pass computes them again.
+    Only one block's mask and weights are alive at a time: the backward pass computes them again. With a window, a block
+    reads only the pairs that one of its queries sees.
     """
 
     def answer_from(start: int, queries: Tensor, keys: Tensor, values: Tensor) -> Answer:
-        i = torch.arange(keys.shape[1], device=keys.device)
-        t = torch.arange(start, start + queries.shape[1], device=keys.device)[:, None]
-        visible = (i < causal_offset + t if causal_offset is not None else i >= 0 * t)[None, None]
-        return answer(
-            queries, keys, values, visible if key_padding_mask is None else visible & key_padding_mask[:, None, None]
-        )
+        stop, seen = start + queries.shape[1], slice(None)
+        if window is not None:
+            ends = (start, stop) if causal_offset is None else (start + causal_offset, stop + causal_offset)
+            first, last = (keys.shape[1],) * 2 if causal_offset is None else ends
+            seen = slice(max(first - window, 0), max(last, 1))
+        i = torch.arange(keys.shape[1], device=keys.device)[seen]
+        t = torch.arange(start, stop, device=keys.device)[:, None]
+        end = 0 * t + keys.shape[1] if causal_offset is None else causal_offset + t
+        visible = (i < end if window is None else (i < end) & (i >= end - window))[None, None]
+        visible = visible if key_padding_mask is None else visible & key_padding_mask[:, None, None, seen]
+        return answer(queries, keys[:, seen], values[:, seen], visible)
 
     answers = []
     for start in range(0, queries.shape[1], BLOCK):

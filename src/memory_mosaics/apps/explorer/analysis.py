@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from memory_mosaics.apps.explorer.reading import CHUNK_TOKENS, CachedText, InstrumentedModel, Layer
-from memory_mosaics.inspection import added, name_of, retrieval_weights
+from memory_mosaics.inspection import added
 from memory_mosaics.shapes import Float
 from memory_mosaics.text.tokenizer import Tokenizer
 
@@ -23,18 +23,16 @@ def describe_layers(model: InstrumentedModel) -> list[dict[str, Any]]:
     """Return the layers of a model: their position, name, and the constants of their memories."""
     layers = []
     for layer, mixer in model.layers.items():
-        decay = getattr(getattr(mixer, "key", None), "decay", None)
-        sharpness = getattr(mixer, "sharpness", None)
-        heads = model.heads(layer)
+        info, decay = mixer.memory_info(), mixer.decays()
         layers.append({
             "block": layer[0],
             "kind": layer[1],
-            "name": name_of(mixer),
-            "heads": heads,
-            "peek": model.peek(layer),
-            "slots": model.slots(layer),
-            "lambda": _numbers(decay().expand(heads)) if decay is not None else None,
-            "beta": _numbers(torch.as_tensor(sharpness()).expand(heads)) if callable(sharpness) else None,
+            "name": info.name,
+            "heads": info.heads,
+            "peek": info.lookahead,
+            "slots": info.slots,
+            "lambda": None if decay is None else _numbers(decay),
+            "beta": None if info.sharpness is None else _numbers(info.sharpness),
         })  # fmt: skip
     return layers
 
@@ -69,7 +67,7 @@ def retrieved(
     chunk, heads = first // CHUNK_TOKENS, text.model.heads(layer)
     times = slice(first % CHUNK_TOKENS, (last - 1) % CHUNK_TOKENS + 1)
     retrieval = text.retrieval(layer, chunk, times)
-    weights = retrieval_weights(retrieval, range(last - first))[:, 0]  # (memories * H, T, N)
+    weights = retrieval.weights()[:, 0]  # (memories * H, T, N)
     answers = torch.einsum("rtn,rnv->rtv", weights, retrieval.pairs.values[:, :, 0].to(weights.dtype))
     weights = weights.unflatten(0, (-1, heads))
     answers = answers.unflatten(0, (-1, heads)).mean(dim=0).transpose(0, 1)  # (T, H, V)

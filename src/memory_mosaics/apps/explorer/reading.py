@@ -19,10 +19,9 @@ from torch import Tensor
 from memory_mosaics.errors import UserError
 from memory_mosaics.inspection import residual_norms, spread
 from memory_mosaics.language_model import LanguageModel
-from memory_mosaics.memory import PersistentMemory
 from memory_mosaics.scales import fold_for_inference
 from memory_mosaics.shapes import Float, Int
-from memory_mosaics.stores import Pairs, Retrieval
+from memory_mosaics.stores import Pairs, Retrieval, RetrievalMixer, map_state
 
 CHUNK_TOKENS = 64  # at most so many are read again when a character is typed at the end
 TOP_TOKENS = 8  # next tokens kept for each position
@@ -66,7 +65,8 @@ class LayerEdits:
 
 def one_head_per_row(retrieval: Retrieval, edits: LayerEdits | None = None) -> Retrieval:
     """Return a retrieval with every head of every memory as a row, so that each can have other pairs."""
-    queries, (keys, values, causal_offset, _, _), sharpness, _ = retrieval
+    queries, pairs, sharpness, _ = retrieval
+    keys, values = pairs.keys, pairs.values
     memories, time, heads, _ = queries.shape
     if edits and edits.rewritten:
         values = values.clone()
@@ -85,7 +85,7 @@ def one_head_per_row(retrieval: Retrieval, edits: LayerEdits | None = None) -> R
         x.transpose(1, 2).flatten(0, 1)[:, :, None] for x in (queries, keys, values)
     ]  # (memories * H, T or N, 1, D)
     beta = beta.transpose(1, 2).flatten(0, 1)[:, :, None]
-    return Retrieval(rows[0], Pairs(rows[1], rows[2], causal_offset, mask), beta)
+    return Retrieval(rows[0], Pairs(rows[1], rows[2], pairs.causal_offset, mask, window=pairs.window), beta)
 
 
 class EditedRetrieval:
@@ -116,7 +116,7 @@ class InstrumentedModel:
         self.model: LanguageModel = fold_for_inference(model).eval()
         self.device = model.embedding.weight.device
         self.mean_output = self.model.output.detach().float().mean(dim=0)  # the output vector of the average token
-        self.layers: dict[Layer, Any] = {}
+        self.layers: dict[Layer, RetrievalMixer] = {}
         self.edits: dict[Layer, LayerEdits] = {}
         self.stopped = False  # set by another thread
         self._retrievals: dict[Layer, Retrieval] = {}
@@ -124,7 +124,7 @@ class InstrumentedModel:
         for number, block in enumerate(self.model.blocks):
             for kind in ("sequence", "channel"):
                 mixer = getattr(block, f"{kind}_mixer")
-                if hasattr(mixer, "prepare_retrieval"):
+                if isinstance(mixer, RetrievalMixer):
                     self.layers[number, kind] = mixer
                     mixer.prepare_retrieval = self._captured((number, kind), mixer.prepare_retrieval)
         for norm in residual_norms(self.model):
@@ -132,18 +132,15 @@ class InstrumentedModel:
 
     def peek(self, layer: Layer) -> int | None:
         """Return how far ahead the values of a layer look; None for slots, which are not pairs of the text."""
-        mixer = self.layers[layer]
-        return None if isinstance(mixer, PersistentMemory) else getattr(getattr(mixer, "value", None), "peek", 0)
+        return self.layers[layer].memory_info().lookahead
 
     def heads(self, layer: Layer) -> int:
         """Return the number of memories in a layer."""
-        mixer = self.layers[layer]
-        return mixer.keys.shape[2] if isinstance(mixer, PersistentMemory) else mixer.key.heads
+        return self.layers[layer].memory_info().heads
 
     def slots(self, layer: Layer) -> int | None:
         """Return the number of slots of a persistent memory."""
-        keys = self.layers[layer].keys if self.peek(layer) is None else None
-        return None if keys is None else keys.shape[0] * keys.shape[1]
+        return self.layers[layer].memory_info().slots
 
     def has(self, memory: tuple[int, str, int]) -> bool:
         """Return whether the model has this memory."""
@@ -302,15 +299,11 @@ def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
 
 def _without_growth(old: Any, new: Any) -> Any:
     """Replace the tensors of a state that have grown since by the length they had."""
-    if isinstance(old, Tensor):
-        return old if old.shape == new.shape else old.shape[1]
-    return tuple(_without_growth(*pair) for pair in zip(old, new, strict=True))
+    return map_state(lambda old, new: old if old.shape == new.shape else old.shape[1], old, new)
 
 
 def _restore(state: Any, newest: Any) -> Any:
     """Undo `_without_growth`, with the newest state."""
-    if state is None or isinstance(state, Tensor):
-        return state
-    if isinstance(state, int):
-        return newest[:, :state]
-    return tuple(_restore(*pair) for pair in zip(state, newest, strict=True))
+    if state is None:
+        return None
+    return map_state(lambda old, new: new[:, :old] if isinstance(old, int) else old, state, newest)

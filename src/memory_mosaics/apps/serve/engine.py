@@ -18,6 +18,7 @@ from torch import Tensor
 from memory_mosaics.decoding import Decoder, Sampler
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.shapes import Int
+from memory_mosaics.stores import map_state
 
 MAX_PREFILL_TOKENS = 16_384  # with padding: reading more prompts together is not faster, and needs memory
 MAX_CAPACITY_RATIO = 2  # batches of more different capacities are not merged: every row would pay for the largest
@@ -177,10 +178,10 @@ class Batch:
         if not self.live or not min(capacities) or max(capacities) > MAX_CAPACITY_RATIO * min(capacities):
             return False
         states = [each.decoder.model.to_fixed_capacity(each.decoder.state, max(capacities)) for each in (self, other)]
-        if not _can_concatenate(*states):
+        if not _canmap_state(lambda *rows: torch.cat(rows), *states):
             return False
         decoder = self.decoder
-        decoder.state, decoder.capacity = _concatenate(*states), max(capacities)
+        decoder.state, decoder.capacity = map_state(lambda *rows: torch.cat(rows), *states), max(capacities)
         decoder.logits = torch.cat([decoder.logits, other.decoder.logits])
         decoder.tokens = torch.cat([decoder.tokens, other.decoder.tokens])
         decoder.replay = None  # was captured with other tensors
@@ -252,9 +253,3 @@ def _can_concatenate(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor):
         return one.dim() > 0 and one.shape[1:] == other.shape[1:] and one.dtype == other.dtype
     return len(one) == len(other) and all(_can_concatenate(*parts) for parts in zip(one, other, strict=True))
-
-
-def _concatenate(one: Any, other: Any) -> Any:
-    if isinstance(one, Tensor):
-        return torch.cat([one, other])
-    return tuple(_concatenate(*parts) for parts in zip(one, other, strict=True))
