@@ -109,6 +109,6 @@ def test_padding_room_and_sharpness_of_any_shape_count():
 
 
 def test_a_time_that_is_not_there_is_an_error():
-    _, _, _, retrieval = next(retrievals(LanguageModel(MODELS["none"]), TOKENS))
+    retrieval = next(retrievals(LanguageModel(MODELS["none"]), TOKENS)).retrieval
     with pytest.raises(IndexError):
         retrieval.weights([11])

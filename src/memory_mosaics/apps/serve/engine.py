@@ -178,7 +178,7 @@ class Batch:
         if not self.live or not min(capacities) or max(capacities) > MAX_CAPACITY_RATIO * min(capacities):
             return False
         states = [each.decoder.model.to_fixed_capacity(each.decoder.state, max(capacities)) for each in (self, other)]
-        if not _canmap_state(lambda *rows: torch.cat(rows), *states):
+        if not _can_concatenate(*states):
             return False
         decoder = self.decoder
         decoder.state, decoder.capacity = map_state(lambda *rows: torch.cat(rows), *states), max(capacities)
