@@ -40,7 +40,7 @@ def test_hidden_states_and_attentions_are_returned(name: str):
     assert_close(whole.logits(seen.hidden_states[-1]), seen.logits)
     assert_close(seen.logits, model(ids).logits)
     assert [tuple(x.shape) for x in seen.attentions] == [(2, 2, 9, 9)] * 2
-    for weights, (number, kind, _, retrieval) in zip(
+    for weights, (number, kind, _, retrieval, _) in zip(
         seen.attentions, (one for one in retrievals(whole, ids) if one[1] == "sequence"), strict=True
     ):
         offset = retrieval.pairs.causal_offset
