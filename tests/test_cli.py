@@ -256,6 +256,10 @@ def test_lists_are_several_words_or_one_list():
     found = parsed("attention", "a", "b", "--data", "d", "--length", "512", "1536", "--batch", "2")
     assert (found.runs, found.length, found.batch) == (["a", "b"], [512, 1536], 2)
     assert parsed("moons", "--heads", "[1,3]").heads == [1, 3]
+    for words in (["--training.betas=[0.8, 0.9]"], ["--training.betas", "[0.8,0.9]", "--out", "b"]):
+        assert parsed("train", "c", *words).training.betas == [0.8, 0.9]
+    for words in (["train"], ["--benchmarks", "train"], ["--cpu", "--benchmarks=train"]):
+        assert parsed("bench", *words).benchmarks == ["train"]
 
 
 def test_ctrl_c_while_python_cleans_up_is_not_lost():

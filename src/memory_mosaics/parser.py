@@ -9,6 +9,7 @@ import sys
 from argparse import SUPPRESS, Action, ArgumentError
 from argparse import ArgumentParser as PlainParser
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from importlib import import_module
 from inspect import Parameter, signature
@@ -94,6 +95,8 @@ class Parser(ArgumentParser):
     def add_argument(self, *args: Any, **options: Any) -> Any:  # which jsonargparse's groups of arguments have as well
         args, options = argument_options(args, options, getattr(self, "words", ""))
         action: Any = super().add_argument(*args, **options)
+        if options.get("nargs") == "*":
+            self._option_string_actions[f"--{action.dest}"] = action  # the words may come after their name as well
         if isinstance(options.get("nargs"), int):
             action.instantiate_classes = tuple
         return action
@@ -148,16 +151,23 @@ class Parser(ArgumentParser):
             alone = action.dest.startswith(flag[2:].replace("-", "_"))  # not --json=false
             if alone and following and following[0].lower() not in ("true", "false"):
                 return 0
+        one_word = arg_strings_pattern == "A"  # of those that follow, or of `--flag=word`
+        if isinstance(action.nargs, int) and (one_word or self.args[-len(arg_strings_pattern) :][0].startswith("[")):
+            return 1  # it may be a list: `_get_values` counts
         return super()._match_argument(action, arg_strings_pattern)
 
     def _get_values(self, action: Action, arg_strings: list[str]) -> Any:
         """The words of an argument, if they are of its type; a list may be one word, `[1,3]`."""
+        if action.nargs == "*" and not arg_strings:
+            return SUPPRESS  # leaves what its flag has set
         values = super()._get_values(action, arg_strings)
         if takes_config(action):
             check_config(action, values)
         elif hasattr(action, "_typehint"):
             if takes_list(action) and len(values) == 1 and (items := json_list(values[0], action)) is not None:
                 values = items
+            if isinstance(action.nargs, int) and len(values) != action.nargs:
+                raise ArgumentError(action, f"expected {action.nargs} arguments")
             check_type(action, values)
         return values
 
@@ -248,6 +258,9 @@ def check_type(action: Any, values: Any) -> None:
     if several and not isinstance(values, list | tuple | None):
         raise InvalidValue(action, values)
     for value in (values or ()) if several else (values,):
+        if isinstance(value, str) and action._typehint is not str:
+            with suppress(yaml.YAMLError, UnicodeEncodeError):  # no YAML for jsonargparse either, which sets no bounds
+                check_yaml(value, MAX_CONFIG_BYTES)
         try:
             found = action._check_type([value])[0] if several else action._check_type(value)
         except (TypeError, ValueError):
