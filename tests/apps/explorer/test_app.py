@@ -167,8 +167,9 @@ def test_the_moons(served):
     assert max(three[100:240]) < 0.15, "a memory a moon is right once the slowest has returned"
     assert min(one[100:240]) > 0.5, "one memory has to wait for all"
     assert max(one[280:]) < 0.3
-    for periods in ([1, 2, 3], [44, 66], [44, 66, 9999], []):
-        status, answer, _ = send(served, path="/api/moons", body={"periods": periods})
+    wrong = [{"periods": periods} for periods in ([1, 2, 3], [44, 66], [44, 66, 9999], [])]
+    for body in (*wrong, {"periods": [44, 66, 88], "seed": -1}, {"periods": [44, 66, 88], "seed": 10**20}):
+        status, answer, _ = send(served, path="/api/moons", body=body)
         assert (status, "error" in answer) == (400, True)
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from memory_mosaics.errors import UserError
+from memory_mosaics.config import MAX_SEED
+from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments import moons as study
 from memory_mosaics.tasks.moons import MoonNetwork, MoonNetworkConfig, MoonsData, System
 
@@ -53,6 +54,7 @@ def watch(periods: list[int], *, seed: int = 0) -> dict[str, Any]:
     for period in periods:
         if not SHORTEST <= period <= LONGEST:
             raise UserError(f"a period must be between {SHORTEST} and {LONGEST} observations, not {period}")
+    check_range(0, MAX_SEED, seed=seed)
     together = math.lcm(*periods)
     sky = TASK.sequences(System(tuple(periods), together), 1, seed=seed)[:, : WATCHED + study.AHEAD]
     found: dict[str, Any] = {"periods": periods, "together": together, "slowest": max(periods)}
