@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
+from torch.utils._pytree import tree_leaves
 
 from memory_mosaics.config import MixerConfig
+from memory_mosaics.stores import map_state
 
 CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
 CAPACITY = 10  # pairs, in the check of states of fixed capacity
@@ -131,12 +133,12 @@ def check_empty_input(config: MixerConfig, *, width: int, bias: bool) -> None:
 
 
 def check_batch_first_states(config: MixerConfig, *, width: int, bias: bool) -> None:
-    """A state is a flat tuple of tensors whose rows can be reordered."""
+    """A state is a tuple of tensors, and of such tuples, whose rows can be reordered."""
     mixer, x, next_x = build_mixer(config, width, bias), torch.randn(3, 6, width), torch.randn(3, 1, width)
     _, state = mixer(x)
-    assert all(tensor.shape[0] == 3 for tensor in state)
+    assert all(tensor.shape[0] == 3 for tensor in tree_leaves(state))
     order = torch.tensor([2, 0, 0])
-    reordered = tuple(tensor.index_select(0, order) for tensor in state)
+    reordered = map_state(lambda tensor: tensor.index_select(0, order), state)
     assert_close(mixer(next_x[order], reordered)[0], mixer(next_x, state)[0][order])
 
 
@@ -144,7 +146,7 @@ def check_save_and_load(config: MixerConfig, *, width: int, bias: bool) -> None:
     """Weights and states survive torch.save."""
     mixer, x, file = build_mixer(config, width, bias), torch.randn(2, 5, width), io.BytesIO()
     y, state = mixer(x)
-    torch.save((mixer.state_dict(), tuple(tensor.detach() for tensor in state)), file)
+    torch.save((mixer.state_dict(), map_state(Tensor.detach, state)), file)
     file.seek(0)
     weights, loaded_state = torch.load(file, weights_only=True)
     other = config.build(width, bias=bias).eval()
@@ -170,7 +172,7 @@ def check_bfloat16(config: MixerConfig, *, width: int, bias: bool) -> None:
         cast = mixer(x)[0]
     y, state = mixer.bfloat16()(x.bfloat16())
     assert y.dtype == torch.bfloat16, y.dtype
-    assert all(tensor.isfinite().all() for tensor in (y, *state))
+    assert all(tensor.isfinite().all() for tensor in tree_leaves((y, state)))
     for found in (cast, y):
         assert (found.float() - expected).abs().mean() < 0.03 * expected.abs().mean()
 
@@ -218,7 +220,8 @@ def check_compile(config: MixerConfig, *, width: int, bias: bool, backend: str =
     torch.compiler.reset()
     compiled = torch.compile(mixer, fullgraph=True, backend=backend)
     x, mask = torch.randn(2, 40, width), torch.arange(40) >= torch.tensor([[0], [9]])
-    state = tuple(tensor.detach() for tensor in mixer(x)[1])
+    with torch.no_grad():
+        state = mixer(x)[1]
     cases = ((x, None, None), (x, None, mask), (x[:, :1], state, None))
 
     def run(function: Callable[..., tuple[Tensor, tuple]], inputs: tuple) -> tuple:
