@@ -16,6 +16,7 @@ from memory_mosaics.memory import (
     LinearConfig,
     PersistentMemoryConfig,
     TapsConfig,
+    contextual_retrieval,
 )
 from memory_mosaics.mixers.attention import AttentionConfig
 from memory_mosaics.ops.recall import dot_product, gaussian
@@ -191,6 +192,15 @@ def test_a_contextual_memory_is_an_associative_memory_that_stores_as_it_reads():
             if t < 8:
                 memory.store(keys[0, t : t + 1, head], values[0, t : t + 1, head])
     assert_close(layer(x)[0], layer.combine(answers), rtol=1e-5, atol=1e-5)
+
+
+def test_a_contextual_memory_is_equation_7():
+    mixer = ContextualMemoryConfig(heads=2).build(8).double()
+    x = torch.randn(3, 9, 8, dtype=torch.float64)
+    keys, values = mixer.key(x)[0], mixer.value(x)[0]
+    values = torch.cat([values, torch.zeros_like(values[:, :1])], dim=1)  # the last is not complete, and not used
+    expected = mixer.combine(contextual_retrieval(keys, values, mixer.sharpness()))
+    assert_close(mixer(x)[0], expected, rtol=1e-10, atol=1e-10)
 
 
 def test_a_persistent_memory_is_an_associative_memory_of_trained_pairs():

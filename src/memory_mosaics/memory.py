@@ -377,12 +377,12 @@ class ContextualMemory(RetrievalMixer):
     ) -> tuple[Retrieval, State]:
         key_state, value_state, store = state or (None, None, None)
         for_keys, for_values = (x, x) if self.maps is None else self.maps(x).split(self.maps_widths, dim=-1)
-        beta = self.sharpness(None)  # keys of norm sqrt(beta) have the products beta q.k
-        keys, key_state = self.key(for_keys, key_state, mask, beta**0.5)
+        keys, key_state = self.key(for_keys, key_state, mask)
         values, value_state = self.value(for_values, value_state, mask)
         first = store is None and mask is None and self.visibility == ALL_EARLIER
         pairs, store = append(store, keys, values, mask, peek=self.value.peek, visibility=self.visibility)
-        return Retrieval(keys, pairs, 1.0, queries_are_keys=first), (key_state, value_state, store)
+        beta = evaluate_sharpness(self.sharpness, pairs, keys.shape[1])
+        return Retrieval(keys, pairs, beta, queries_are_keys=first), (key_state, value_state, store)
 
     def memory_info(self) -> MemoryInfo:
         beta = None if depends_on_count(self.sharpness) else torch.as_tensor(self.sharpness(None))
