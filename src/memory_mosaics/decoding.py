@@ -27,7 +27,7 @@ from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.runtime import capture
 from memory_mosaics.scales import fold_for_inference
 from memory_mosaics.shapes import Bool, Float, Int
-from memory_mosaics.stores import map_state
+from memory_mosaics.stores import map_state, state_tensors
 from memory_mosaics.text.tokenizer import StreamDecoder
 
 INITIAL_CAPACITY = 2048  # tokens reserved at once; beyond, the capacity doubles
@@ -108,7 +108,7 @@ class Decoder:
     def _capture(self) -> None:
         """Reuse an idle captured step of the same shapes, or capture one."""
         mine = (self.tokens, self.state, self.logits)
-        key = str([(tensor.shape, tensor.dtype) for tensor in _tensors(mine)])
+        key = str([(tensor.shape, tensor.dtype) for tensor in state_tensors(mine)])
         key += str((self.block_fn is None, torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")))
         captured = self.graphs.take(key)
         if captured is None:
@@ -198,19 +198,11 @@ def _left_pad(prompts: Sequence[Int[Tensor, " _"]]) -> tuple[Int[Tensor, "B T"],
 def _overwrite(old: Any, new: Any) -> None:
     """Copy one state over another where a step has not done so in place: one call per dtype."""
     by_dtype: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
-    for before, after in zip(_tensors(old), _tensors(new), strict=True):
+    for before, after in zip(state_tensors(old), state_tensors(new), strict=True):
         if before.data_ptr() != after.data_ptr() and before.numel():
             by_dtype.setdefault(before.dtype, []).append((before, after))
     for pairs in by_dtype.values():
         torch._foreach_copy_([before for before, _ in pairs], [after for _, after in pairs])
-
-
-def _tensors(state: Any) -> Iterator[Tensor]:
-    if isinstance(state, Tensor):
-        yield state
-    else:
-        for part in state:
-            yield from _tensors(part)
 
 
 def _capture_step(step: Callable[[], None], state: Any) -> Callable[[], None]:

@@ -11,7 +11,7 @@
 A store is part of a mixer's state: a tuple of tensors, the batch first.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Union
 
@@ -230,6 +230,19 @@ def append(
     else:
         store = store.append(keys, values, mask)
     return store.pairs(keys.shape[1], visibility), store
+
+
+# A state can be saved with torch.save and loaded with weights_only: these tuples hold tensors and nothing else.
+torch.serialization.add_safe_globals([GrowingStore, FixedStore])
+
+
+def state_tensors(state: Any) -> Iterator[Tensor]:
+    """All tensors of a state, in order."""
+    if isinstance(state, Tensor):
+        yield state
+    else:
+        for part in state:
+            yield from state_tensors(part)
 
 
 def map_state(function: Callable[..., Any], state: Any, *others: Any) -> Any:

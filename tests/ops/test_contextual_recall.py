@@ -39,9 +39,7 @@ class TestTriton:
         answers, d_keys, d_values, d_sharpness = zip(fast, slow, strict=True)
         assert_same(*([x] for x in answers), 3e-3)
         assert_same(*([x] for x in d_values), 4e-3)
-        assert_same(
-            *([x] for x in d_keys), 8e-3 if time > 3 else 0.1
-        )  # of one pair all but rounding cancels
+        assert_same(*([x] for x in d_keys), 8e-3 if time > 3 else 0.1)  # of one pair all but rounding cancels
         assert_same(*([x] for x in d_sharpness), 2.5e-2 if time > 3 else 0.1)  # PyTorch's own kernel has up to 1.9e-2
 
     @pytest.mark.parametrize("time", [2, 64, 130])
