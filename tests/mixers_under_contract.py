@@ -1,6 +1,7 @@
 """Every mixer there is, at a size that tests in a moment. A new one adds its line here and nowhere else."""
 
 from memory_mosaics.memory import (
+    AdaptiveSharpnessConfig,
     ContextualMemoryConfig,
     ConvolutionConfig,
     LinearConfig,
@@ -13,6 +14,7 @@ from memory_mosaics.mixers.linear_attention import GLAConfig, LinearTransformerC
 from memory_mosaics.mixers.lstm import LSTMConfig
 from memory_mosaics.mixers.rwkv import RWKVConfig
 from memory_mosaics.mixers.state_space import H3Config, MambaConfig, S4DConfig
+from memory_mosaics.stores import Visibility
 
 WIDTH = 32
 
@@ -25,6 +27,14 @@ MIXERS = {
     ),
     "contextual memory, convolutions peeking 2": ContextualMemoryConfig(
         heads=4, value=ConvolutionConfig(back=1, peek=2)
+    ),
+    "contextual memory, the last 5 pairs": ContextualMemoryConfig(heads=4, visibility=Visibility(window=5)),
+    "contextual memory, pairs 3 to 6 steps ago": ContextualMemoryConfig(
+        heads=4, visibility=Visibility(delay=3, window=4)
+    ),
+    "contextual memory, adaptive sharpness": ContextualMemoryConfig(heads=4, sharpness=AdaptiveSharpnessConfig()),
+    "contextual memory, adaptive sharpness, the last 5 pairs": ContextualMemoryConfig(
+        heads=4, sharpness=AdaptiveSharpnessConfig(), visibility=Visibility(window=5)
     ),
     "persistent memory": PersistentMemoryConfig(heads=4, slots=40),
     "persistent memory, three a head": PersistentMemoryConfig(heads=4, slots=13, memories=3),

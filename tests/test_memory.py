@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from memory_mosaics.memory import (
+    AdaptiveSharpness,
+    AdaptiveSharpnessConfig,
     AssociativeMemory,
     Combine,
     ContextualMemory,
@@ -21,6 +23,7 @@ from memory_mosaics.memory import (
 from memory_mosaics.mixers.attention import AttentionConfig
 from memory_mosaics.ops.recall import dot_product, gaussian
 from memory_mosaics.scales import Scale
+from memory_mosaics.stores import Visibility
 
 seeds = st.integers(0, 2**31)
 counts = st.integers(1, 12)
@@ -263,3 +266,34 @@ def test_a_saved_state_holds_only_itself(tmp_path):
     _, state = layer(torch.randn(1, 5000, 8))
     torch.save(state[:2], tmp_path / "small")
     assert (tmp_path / "small").stat().st_size < 4000
+
+
+def test_adaptive_sharpness_is_a_function_of_the_visible_pairs():
+    sharpness = AdaptiveSharpness(2, b_0=3.0, b_1=2.0, alpha=0.5)
+    assert_close(sharpness(torch.tensor([0.0, 1.0, 4.0, 100.0]))[:, 0], torch.tensor([5.0, 5.0, 7.0, 23.0]))
+    mixer = ContextualMemoryConfig(heads=2, sharpness=AdaptiveSharpnessConfig()).build(8).double()
+    x = torch.randn(2, 7, 8, dtype=torch.float64)
+    beta = mixer.prepare_retrieval(x)[0].sharpness
+    assert_close(beta, mixer.sharpness(torch.arange(7.0).double()))  # before time t there are t pairs
+    mask = torch.tensor([[True] * 7, [False] * 3 + [True] * 4])
+    padded = mixer.prepare_retrieval(x, None, mask)[0].sharpness
+    assert_close(padded[1, 3:], beta[:4])
+    keys, values = mixer.key(x)[0], mixer.value(x)[0]
+    values = torch.cat([values, torch.zeros_like(values[:, :1])], dim=1)
+    assert_close(mixer(x)[0], mixer.combine(contextual_retrieval(keys, values, beta)), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(("delay", "window"), [(1, 3), (4, None), (2, 5), (1, 200)])
+def test_visibility_is_a_mask_of_pairs(delay, window):
+    """At a length of several blocks of queries, against the softmax over the whole matrix of scores."""
+    mixer = ContextualMemoryConfig(heads=2, visibility=Visibility(delay=delay, window=window)).build(8).double()
+    x = torch.randn(2, 300, 8, dtype=torch.float64)
+    retrieval, _ = mixer.prepare_retrieval(x)
+    i, t = torch.arange(299), torch.arange(300)[:, None]
+    seen = (i <= t - delay) & (True if window is None else i > t - delay - window)
+    beta = mixer.sharpness()[:, None]
+    scores = torch.einsum("bthd,bnhd->bhtn", beta * retrieval.queries, retrieval.pairs.keys)
+    weights = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1).nan_to_num(0.0)
+    assert_close(retrieval.weights(), weights)
+    assert_close(retrieval.answer(), torch.einsum("bhtn,bnhv->bthv", weights, retrieval.pairs.values))
+    assert_close(retrieval.pairs.visible_counts(300), seen.sum(dim=-1).double())

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from memory_mosaics.config import MixerConfig, from_plain, to_plain
 from memory_mosaics.language_model import LanguageModelConfig
+from memory_mosaics.scales import Scale
 from memory_mosaics.stores import GrowingStore
 from memory_mosaics.testing import CHECKS, amplify, build_mixer, check_mixer, stream
 from mixers_under_contract import MIXERS, WIDTH
@@ -117,8 +118,9 @@ def test_the_plain_form_of_a_configuration_reads_back(config):
 
 
 def test_half_precision_is_finite_however_sharp(mixer):
-    if hasattr(mixer, "sharpness"):
-        mixer.sharpness.set(torch.full_like(mixer.sharpness.theta, 2e5))
+    for module in mixer.sharpness.modules() if hasattr(mixer, "sharpness") else ():
+        if isinstance(module, Scale):
+            module.set(torch.full_like(module.theta, 2e5))
     x = torch.randn(2, 30, WIDTH)
     assert not mixer.half()(x.half())[0].isnan().any()
 

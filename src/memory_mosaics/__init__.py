@@ -16,6 +16,8 @@ from memory_mosaics.language_model import (
     parameter_count,
 )
 from memory_mosaics.memory import (
+    AdaptiveSharpness,
+    AdaptiveSharpnessConfig,
     AssociativeMemory,
     Combine,
     ConstantSharpness,
@@ -72,6 +74,8 @@ __all__ = [
     "PRESETS",
     "RWKV",
     "S4D",
+    "AdaptiveSharpness",
+    "AdaptiveSharpnessConfig",
     "Alibi",
     "AssociativeMemory",
     "Attention",

@@ -7,6 +7,7 @@
         Convolution     phi_T = Norm(sum_j W_j x_{T+j})                       a full matrix for every tap
     Sharpness                   beta as a function of the number n of visible pairs
         ConstantSharpness                                                     one trained number per head
+        AdaptiveSharpness    beta(n) = b_1 n^alpha + b_0                      Memory Mosaics v2
     AssociativeMemory           section 3: stores pairs and estimates E(V | K = k)                equations 1, 2, 3
     ContextualMemory            a layer of memories that start empty and store as they read      figure 1, equation 7
     PersistentMemory            a layer of memories whose pairs are trained                      appendix D.1
@@ -247,9 +248,31 @@ class ConstantSharpness(Scale):
     """Beta, one trained number per head, whatever the number of pairs."""
 
     depends_on_count: ClassVar = False
+    init_roles: ClassVar = {"": "sharpness"}
 
     def forward(self, pairs: Tensor | None = None) -> Float[Tensor, " H"]:
         return super().forward()
+
+
+class AdaptiveSharpness(nn.Module):
+    """beta(n) = b_1 n^alpha + b_0, each trained per head: the more pairs, the more sharply they are distinguished.
+
+    The bandwidth at which kernel smoothing errs least shrinks as pairs are stored. Caps and initial values are those of
+    Memory Mosaics v2: b_0 and b_1 at most e^10, alpha in [0, 1].
+    """
+
+    depends_on_count: ClassVar = True
+    param_specs: ClassVar = {"alpha": SENSITIVE}
+
+    def __init__(self, heads: int, *, b_0: float = e**1.5, b_1: float = e**1.5, alpha: float = 1 / 3):
+        super().__init__()
+        self.b_0, self.b_1 = Scale(heads, initial=b_0), Scale(heads, initial=b_1)
+        self.alpha = nn.Parameter(torch.full((heads,), alpha))
+
+    def forward(self, pairs: Float[Tensor, "..."]) -> Float[Tensor, "... H"]:
+        n = pairs.clamp(min=1)[..., None]  # whatever beta, an empty memory answers zero
+        growth = n ** at_least_fp32(self.alpha).abs().clamp(max=1)
+        return self.b_1().clamp(max=e**10) * growth + self.b_0().clamp(max=e**10)
 
 
 def depends_on_count(sharpness: Any) -> bool:
@@ -345,8 +368,6 @@ class ContextualMemory(RetrievalMixer):
     is called with the number of pairs that each query sees. State: the extractors' own, then the store.
     """
 
-    init_roles: ClassVar = {"sharpness": "sharpness"}
-
     def __init__(
         self,
         *,
@@ -414,7 +435,7 @@ class PersistentMemory(RetrievalMixer):
     normalised. State: the key extractor's own.
     """
 
-    init_roles: ClassVar = {"": "slots", "sharpness": "sharpness"}
+    init_roles: ClassVar = {"": "slots"}
 
     def __init__(
         self,
@@ -546,6 +567,19 @@ class ConstantSharpnessConfig(SharpnessConfig):
 
     def build(self, heads: int, *, initial: float) -> ConstantSharpness:
         return ConstantSharpness(heads, initial=initial if self.initial is None else self.initial, speed=20.0)
+
+
+@part("adaptive_sharpness")
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveSharpnessConfig(SharpnessConfig):
+    """b_1 n^alpha + b_0, from these initial values."""
+
+    b_0: float = e**1.5
+    b_1: float = e**1.5
+    alpha: float = 1 / 3
+
+    def build(self, heads: int, *, initial: float) -> AdaptiveSharpness:
+        return AdaptiveSharpness(heads, b_0=self.b_0, b_1=self.b_1, alpha=self.alpha)
 
 
 @part("contextual_memory")
