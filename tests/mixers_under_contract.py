@@ -4,6 +4,7 @@ from memory_mosaics.memory import (
     AdaptiveSharpnessConfig,
     ContextualMemoryConfig,
     ConvolutionConfig,
+    GatedAverageConfig,
     LinearConfig,
     PersistentMemoryConfig,
     TapsConfig,
@@ -36,6 +37,8 @@ MIXERS = {
     "contextual memory, adaptive sharpness, the last 5 pairs": ContextualMemoryConfig(
         heads=4, sharpness=AdaptiveSharpnessConfig(), visibility=Visibility(window=5)
     ),
+    "contextual memory, gated keys": ContextualMemoryConfig(heads=4, key=GatedAverageConfig()),
+    "persistent memory, gated keys": PersistentMemoryConfig(heads=4, slots=40, key=GatedAverageConfig()),
     "persistent memory": PersistentMemoryConfig(heads=4, slots=40),
     "persistent memory, three a head": PersistentMemoryConfig(heads=4, slots=13, memories=3),
     "attention": AttentionConfig(heads=4),

@@ -7,6 +7,7 @@ from torch.testing import assert_close
 from memory_mosaics.memory import (
     ComplexMap,
     Convolution,
+    GatedAverage,
     LeakyAverage,
     Linear,
     Taps,
@@ -93,3 +94,31 @@ def test_a_complex_map_is_a_product_of_complex_numbers():
     assert_close(one(x), torch.view_as_real(z @ torch.view_as_complex(one.weight.detach())[0].T).flatten(-2))
     each = [torch.view_as_real(z[i] @ torch.view_as_complex(two.weight.detach())[i].T).flatten(-2) for i in range(2)]
     assert_close(two(x), torch.stack(each))
+
+
+def test_gated_average_is_the_recurrence_of_memory_mosaics_v2():
+    extractor = GatedAverage(6, 2, head_width=4).double()
+    x = torch.randn(3, 40, 6, dtype=torch.float64)
+    raw, gate, rate = (z for z in extractor.map(x).split([8, 2, 2], dim=-1))
+    average, keys = torch.zeros(3, 2, 4, dtype=torch.float64), []
+    for t in range(40):
+        new = gate[:, t].exp()[..., None] * raw[:, t].unflatten(-1, (2, 4))
+        average = new + (-rate[:, t].abs()).exp()[..., None] * average
+        keys.append(torch.nn.functional.normalize(average, dim=-1))
+    assert_close(extractor(x)[0], torch.stack(keys, dim=1))
+    assert_close(extractor.decays(x), (-rate.abs()).exp())
+
+
+def test_gates_of_any_size_give_unit_keys():
+    """In float32 exp(100) overflows, and exp(-100) times it is nothing; a long text and a second call stay finite."""
+    extractor = GatedAverage(6, 2, head_width=4)
+    with torch.no_grad():
+        extractor.map.weight[8:10] *= 200
+        extractor.map.weight[10:] *= 1e-3  # and hardly any decay
+    x = torch.randn(1, 3000, 6)
+    keys, state = extractor(x)
+    assert_close(keys.norm(dim=-1), torch.ones(1, 3000, 2))
+    exact, _ = extractor.double()(x.double())
+    assert_close(keys, exact.float(), rtol=1e-3, atol=1e-3)
+    again, _ = extractor.float()(x, state)
+    assert again.isfinite().all()

@@ -3,6 +3,7 @@
     Key and value extractors    what the keys and values of a sequence are                       equations 4, 5, 6
         Linear          phi_T = W x_{T+peek}                                  the three moons
         LeakyAverage    k_T = Norm(W x_T + lambda W x_{T-1} + ...)            the keys of the language models
+        GatedAverage    k_T = Norm(g_T W x_T + lambda_T g_{T-1} W x_{T-1} + ...)  those of Memory Mosaics v2
         Taps            v_T = Norm(c_0 W x_T + c_1 W x_{T+1})                 their values; any number of taps
         Convolution     phi_T = Norm(sum_j W_j x_{T+j})                       a full matrix for every tap
     Sharpness                   beta as a function of the number n of visible pairs
@@ -33,6 +34,7 @@ from torch import Tensor, nn
 
 from memory_mosaics.config import ExtractorConfig, MixerConfig, SharpnessConfig, at_least, part
 from memory_mosaics.ops.common import at_least_fp32
+from memory_mosaics.ops.gated_average import NO_PEAK, gated_key, rescale_gates
 from memory_mosaics.ops.leaky_average import leaky_key
 from memory_mosaics.ops.normalise import HeadScale, normalise
 from memory_mosaics.ops.recall import gaussian, recall, scale_features
@@ -163,6 +165,44 @@ class LeakyAverage(Extractor):
 
     def decays(self, x: Inputs | None = None) -> Tensor | None:
         return self.decay()
+
+
+class GatedAverage(Extractor):
+    """k_T = Norm(k-_T),  k-_T = g_T W x_T + lambda_T k-_{T-1}: what is averaged, and how long, depends on the input.
+
+    Of each head g_T = exp(w.x_T) and lambda_T = exp(-|u.x_T|). State: the average, and the logarithm of its scale.
+    """
+
+    init_roles: ClassVar = {"map": "normalised"}
+
+    def __init__(self, width: int, heads: int, *, head_width: int, bias: bool = False):
+        super().__init__()
+        self.heads = heads
+        self.map = nn.Linear(width, heads * (head_width + 2), bias=bias)  # W, then the w and the u of all heads
+
+    def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
+        raw, log_gate, rate = self._split(self.map(x))
+        raw, log_gate, log_decay = (
+            split_heads(raw, self.heads, mask),
+            at_least_fp32(log_gate),
+            -at_least_fp32(rate).abs(),
+        )
+        if mask is not None:  # padding adds nothing and lets nothing decay
+            log_gate = log_gate.masked_fill(~mask[..., None], NO_PEAK)
+            log_decay = log_decay.masked_fill(~mask[..., None], 0.0)
+        if state is None:
+            state = F.pad(torch.zeros_like(raw[:, :1].sum(dim=1), dtype=log_gate.dtype), (0, 1), value=NO_PEAK)
+        if x.shape[1] == 0:
+            return raw, state
+        decay, gate, peak = rescale_gates(log_decay, log_gate, state[..., -1])
+        keys, average = gated_key(raw, decay, gate, state[..., :-1])
+        return scale_features(keys, scale), torch.cat([average, peak[..., None]], dim=-1)
+
+    def decays(self, x: Inputs | None = None) -> Tensor | None:
+        return None if x is None else (-at_least_fp32(self._split(self.map(x))[2]).abs()).exp()
+
+    def _split(self, mapped: Float[Tensor, "B T _"]) -> tuple[Tensor, ...]:
+        return mapped.split([mapped.shape[-1] - 2 * self.heads, self.heads, self.heads], dim=-1)
 
 
 class Taps(Extractor):
@@ -522,6 +562,15 @@ class LeakyAverageConfig(ExtractorConfig):
 
     def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> LeakyAverage:
         return LeakyAverage(width, heads, head_width=head_width, bias=bias)
+
+
+@part("gated_average")
+@dataclass(frozen=True, kw_only=True)
+class GatedAverageConfig(ExtractorConfig):
+    """Norm of the gated average of W x."""
+
+    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> GatedAverage:
+        return GatedAverage(width, heads, head_width=head_width, bias=bias)
 
 
 @part("taps")

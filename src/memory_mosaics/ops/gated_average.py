@@ -12,7 +12,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from memory_mosaics.ops.common import WIDTHS, can_use_triton, contiguous, contiguous_rows, custom_op, tl, triton
+from memory_mosaics.ops.common import (
+    WIDTHS,
+    at_least_fp32,
+    can_use_triton,
+    contiguous,
+    contiguous_rows,
+    custom_op,
+    tl,
+    triton,
+)
 from memory_mosaics.ops.leaky_average import fake_key, mix, norm_gradient, or_empty, segments
 from memory_mosaics.ops.normalise import EPS, normalise
 from memory_mosaics.ops.scan import recurrence
@@ -20,6 +29,7 @@ from memory_mosaics.shapes import Float
 
 FORWARD = dict(C=32, num_warps=4, num_stages=2)
 BACKWARD = dict(C=32, num_warps=4, num_stages=1)
+NO_PEAK = -1e30  # the logarithm of a gate that is closed
 RESIDENT = 6  # programs per multiprocessor, with several segments
 
 
@@ -45,12 +55,32 @@ def gated_key(
     mean: Float[Tensor, "B H D"] | None = None,
 ) -> tuple[Float[Tensor, "B T H D"], Float[Tensor, "B H D"]]:
     """Keys, and the last average in float32, to continue from. Decays in (0, 1], clamped to at least 1e-12."""
-    mean = None if mean is None else mean.float()
     if raw.shape[1] > 1 and can_use_triton(raw, widths=WIDTHS):
+        mean = None if mean is None else mean.float()
         key, last, _ = _gated_key(raw, decay.float(), gate.float(), mean)
         return key, last
     averages = gated_average(raw, decay, gate, mean)
     return normalise(averages).to(raw.dtype), averages[:, -1].clone()
+
+
+def rescale_gates(
+    log_decay: Float[Tensor, "B T H"], log_gate: Float[Tensor, "B T H"], peak: Float[Tensor, "B H"] | None = None
+) -> tuple[Float[Tensor, "B T H"], Float[Tensor, "B T H"], Float[Tensor, "B H"]]:
+    """Decays and gates of at most 1 that give the same keys, and the last peak, to continue from.
+
+    Gates are exponentials without a bound, and so are the averages. The norm removes any factor that all terms of an
+    average share: each is divided by exp(peak_t), where peak_t = max(peak_{t-1} + log decay_t, log gate_t). Less the
+    sum of log decays that is a running maximum. No gradient goes through it, since no key depends on it.
+    """
+    precise = torch.float32 if log_gate.device.type == "mps" else torch.float64  # of sums that grow with time
+    with torch.no_grad():
+        total = log_decay.to(precise).cumsum(dim=1)
+        highest = (log_gate.to(precise) - total).cummax(dim=1).values
+        peak = torch.full_like(log_gate[:, 0], NO_PEAK) if peak is None else peak
+        peaks = torch.maximum(highest, peak.to(precise)[:, None]) + total
+        before = torch.cat([peak.to(precise)[:, None], peaks[:, :-1]], dim=1)
+        fall, peaks = (before - peaks).to(log_decay.dtype), peaks.to(log_gate.dtype)
+    return (log_decay + fall).exp(), (log_gate - peaks).exp(), peaks[:, -1].clone()
 
 
 def gated_average(
@@ -60,7 +90,7 @@ def gated_average(
     mean: Float[Tensor, "B H D"] | None = None,
 ) -> Float[Tensor, "B T H D"]:
     """The averages in float32, in a number of operations that is logarithmic in T."""
-    x = gate[..., None] * raw.float()
+    x = gate[..., None] * at_least_fp32(raw)
     return recurrence(decay[..., None], x, torch.zeros_like(x[:, 0]) if mean is None else mean)
 
 
