@@ -88,8 +88,9 @@ def test_nothing_is_drawn_where_all_fail(corpus, tmp_path, capsys):
 
 
 def test_figures_can_be_drawn_elsewhere(corpus, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(figures, "available", lambda: False)
-    study(corpus, tmp_path, blocks=[1], rates=[1e-3])
+    with monkeypatch.context() as without_matplotlib:
+        without_matplotlib.setattr(figures, "available", lambda: False)
+        study(corpus, tmp_path, blocks=[1], rates=[1e-3])
     assert "mosaics draw makes them" in capsys.readouterr().out
     assert not (tmp_path / "curves.png").exists()
     assert main(["draw", str(tmp_path)]) == 0

@@ -143,10 +143,9 @@ def _resume(file: Path, identity: Entry) -> tuple[set[int], list[int], str]:
         return done, tokens, ""
     try:
         with file.open("rb+") as stream:
-            end = 0
-            for line in iter(lambda: stream.readline(MAX_LINE), b""):
-                end = stream.tell() if line.endswith(b"\n") else end
-            if stream.tell() - end < MAX_LINE:  # a longer line is refused below
+            start = stream.seek(max(0, stream.seek(0, os.SEEK_END) - MAX_LINE))
+            end = start + stream.read(MAX_LINE).rfind(b"\n") + 1
+            if end > start or start == 0:  # a longer line is refused below
                 stream.truncate(end)
         lines = read_journal(file)
         first, second = next(lines, None), next(lines, None)
