@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test coverage test-gpu test-newest chaos goldens lint format clean
+.PHONY: setup demo test results test-all coverage test-gpu test-newest chaos goldens lint format clean
 
 setup: $(READY)
 
@@ -26,6 +26,13 @@ demo: setup
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 test: setup
 	$(PYTEST)
+
+# The numbers on the pages against the committed results.
+results: setup
+	$(PYTEST) -m results
+
+test-all: setup
+	$(PYTEST) -m ''
 
 # Which lines no test runs; counting them takes a fifth more time.
 coverage: setup

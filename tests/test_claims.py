@@ -8,6 +8,7 @@ from statistics import fmean
 
 import pytest
 
+pytestmark = pytest.mark.results
 ROOT = Path(__file__).parents[1]
 EVIDENCE = re.compile(r"`(?:([≥≤]) )?([\d.,]+(?: %| million)?) = ([^`]+\.json: [^`]+)`")
 GIVEN = re.compile(r"`given: ([^`]+)`")  # numbers of a sentence that name a setting and are no result

@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -193,36 +192,6 @@ def test_results_are_written_whole_or_not_at_all(tmp_path):
         write(file, {"loss": float("nan")})
     assert file.read_text() == before
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
-
-
-def test_the_experiment_says_what_its_results_hold():
-    folder = Path(__file__).parents[2] / "experiments" / "induction"
-    results = json.loads((folder / "results.json").read_text())
-    readme = (folder / "README.md").read_text()
-    rows = [
-        [cell.strip(" *") for cell in line.split("|")[1:-1]] for line in readme.splitlines() if line.startswith("|")
-    ]
-    random = json.loads((folder / "random_triggers" / "results.json").read_text())
-    records = [
-        (triggers, record)
-        for triggers, measured in (("fixed", results), ("random", random))
-        for record in (*measured["models"].values(), *measured["rules"].values())
-    ]
-    for (kind, *row), (triggers, record) in zip(rows[2:], records, strict=True):
-        final = record["final"]
-        assert (kind, row[0].replace(":*", ":")) == (triggers, record["label"])
-        assert row[1] == (f"{record['parameters']:,}" if "parameters" in record else "")
-        assert row[2:5] == [f"{final[key]:.3f}" for key in ("accuracy", "accuracy_changing", "accuracy_others")]
-        assert row[5] == (f"{final['loss']:.3f}" if "loss" in final else "")
-    assert f"Time: {results['seconds'] / 60:.0f} minutes" in readme
-    assert f"above 0.99 after {reached(results, 'memory', 0.99)} steps" in readme
-    assert f"pass 0.9 after {reached(results, 'transformer-2', 0.9)} steps" in readme
-    assert results["models"]["memory"]["final"]["accuracy"] >= 0.99
-
-
-def reached(results, name, accuracy):
-    """The first measured step at which the model was this good."""
-    return next(step for step, _, share in results["models"][name]["curve"] if share >= accuracy)
 
 
 def test_seeds_are_models_of_their_own_and_the_first_is_that_of_one_seed(tmp_path, finished):
