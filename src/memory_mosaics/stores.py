@@ -183,7 +183,7 @@ class FixedStore(NamedTuple):
             self.values[row, self.lengths - peek] = values[:, 0].to(self.values.dtype)
         if mask is not None:
             self.key_padding_mask[row, self.lengths] = mask[:, 0]
-        return self._replace(lengths=self.lengths + 1)
+        return FixedStore(self.keys, self.values, self.key_padding_mask, self.lengths + 1)
 
     @property
     def length(self) -> int | Tensor:
