@@ -126,11 +126,12 @@ def test_results_of_something_else_are_left_alone(content, told, tmp_path, capsy
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], ([], False)),
+        ([], (None, False)),
         (["train", "memory"], (["train", "memory"], False)),
         (["train", "--cpu"], (["train"], True)),
-        (["--cpu"], ([], True)),
-        (["--cpu", "false"], ([], False)),
+        (["--cpu", "--benchmarks", "train"], (["train"], True)),
+        (["--cpu"], (None, True)),
+        (["--cpu", "false"], (None, False)),
     ],
 )
 def test_the_first_words_are_the_benchmarks(words, expected, monkeypatch):
