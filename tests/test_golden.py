@@ -9,10 +9,11 @@ import pytest
 
 from goldens import CASES, FOLDER, compute, differences, machine, recorded
 
+SLOW = ("command/sweep",)
 CONTINUOUS = ("train/", "preset/", "positions/", "convert/")
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(each, marks=[pytest.mark.slow] * (each in SLOW)) for each in CASES])
 def test_nothing_is_computed_otherwise(name):
     if not name.startswith(CONTINUOUS) and machine() != json.loads((FOLDER / "machine.json").read_text()):
         pytest.skip("another processor may choose otherwise where two are almost equal")

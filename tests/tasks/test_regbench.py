@@ -387,6 +387,7 @@ def measured():
     return [anchors(RegBenchData(seed=seed).sequences("test")) for seed in range(10)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_anchors_are_where_others_measured_them(measured, name):
     """500 sequences have a standard deviation of about .005, so one set in a few is further than .01 off."""
