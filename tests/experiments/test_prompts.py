@@ -1,7 +1,6 @@
 import json
 import re
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -9,15 +8,6 @@ import pytest
 from memory_mosaics.cli import main
 from memory_mosaics.experiments import prompts
 from waiting import HANG
-
-RELOADED = """<script>
-if (!sessionStorage.getItem("again")) {
-  sessionStorage.setItem("again", "yes");
-  const buttons = document.querySelectorAll(".choices button");
-  buttons[0].click(); buttons[4].click(); buttons[8].click(); buttons[8].click();
-  location.reload();
-} else { document.body.dataset.judged = JSON.stringify(judged()); }
-</script></body>"""
 
 
 @pytest.fixture(scope="module")
@@ -139,18 +129,24 @@ def test_prompts_of_your_own(mosaic, tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium here")
-def test_verdicts_survive_a_reload(out, results, tmp_path):
-    page = tmp_path / "page.html"
-    text = (out / "prompts.html").read_text(encoding="utf-8")
-    page.write_text(text.replace("</body>", RELOADED), encoding="utf-8")
-    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'browser'}"]
-    options += ["--enable-logging=stderr", "--log-level=0", "--virtual-time-budget=4000", "--dump-dom"]
-    shown = subprocess.run(["chromium", *options, page.as_uri()], capture_output=True, text=True, timeout=HANG)
-    assert "CONSOLE" not in shown.stderr
-    assert re.findall(r'value="(\w+)" aria-pressed="true"', shown.stdout) == ["right", "partly"]
-    assert "2 of 48 judged, kept in this browser" in shown.stdout
-    judged = re.search(r'data-judged="([^"]*)"', shown.stdout)
-    assert judged is not None
-    said = json.loads(judged[1].replace("&quot;", '"').replace("&amp;", "&"))
+def test_verdicts_survive_a_reload(out, results):
+    sync_api, complaints = pytest.importorskip("playwright.sync_api", reason="playwright is not installed"), []
+    with sync_api.sync_playwright() as playwright:
+        chromium = shutil.which("chromium")
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=1000 * HANG)
+        page = browser.new_page()
+        page.set_default_timeout(1000 * HANG)
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto((out / "prompts.html").as_uri())
+        for button in (0, 4, 8, 8):
+            page.locator(".choices button").nth(button).click()
+        page.reload()
+        pressed = page.locator(".choices button[aria-pressed=true]").evaluate_all("all => all.map(one => one.value)")
+        assert pressed == ["right", "partly"]
+        assert "2 of 48 judged, kept in this browser" in page.content()
+        said = page.evaluate("judged()")
+        browser.close()
+    assert not complaints
     assert said["report"] == results["id"]
     assert [(each["model"], each["verdict"]) for each in said["verdicts"]] == [("mosaic", "right"), ("twin", "partly")]
