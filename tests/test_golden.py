@@ -9,7 +9,7 @@ import pytest
 
 from goldens import CASES, FOLDER, compute, differences, machine, recorded
 
-SLOW = ("command/sweep",)
+SLOW = ("command/sweep", "induction/random triggers")
 CONTINUOUS = ("train/", "preset/", "positions/", "convert/")
 
 

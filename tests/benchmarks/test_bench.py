@@ -14,6 +14,7 @@ def results_in(folder):
     return json.loads((folder / "results.json").read_text())
 
 
+@pytest.mark.slow
 def test_all_of_them(tiny, tmp_path, capsys):
     assert main(["bench", "--cpu", "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
