@@ -12,6 +12,9 @@ from memory_mosaics.ops.recall import reference as recall_reference
 
 DTYPE = torch.bfloat16 if KERNELS else torch.float32
 H = 2
+SUM = (
+    0.1  # of the gradient of one beta per head: a sum over rows and times that cancels; PyTorch's own kernel has 0.054
+)
 
 
 def problem(
@@ -40,7 +43,7 @@ class TestTriton:
         assert_same(*([x] for x in answers), 3e-3)
         assert_same(*([x] for x in d_values), 4e-3)
         assert_same(*([x] for x in d_keys), 8e-3 if time > 3 else 0.1)  # of one pair all but rounding cancels
-        assert_same(*([x] for x in d_sharpness), 2.5e-2 if time > 3 else 0.1)  # PyTorch's own kernel has up to 1.9e-2
+        assert_same(*([x] for x in d_sharpness), SUM)
 
     @pytest.mark.parametrize("time", [2, 64, 130])
     @pytest.mark.parametrize("rows", [0, 2])
@@ -49,7 +52,7 @@ class TestTriton:
         weight = torch.randn_like(inputs[0])
         fast, slow = (with_gradients(act, inputs, (weight,)) for act in (contextual_recall, exact))
         assert_same(fast[:3], slow[:3], 8e-3 if time > 3 else 0.1)
-        assert_same(fast[3:], slow[3:], 2.5e-2 if time > 3 else 0.1)
+        assert_same(fast[3:], slow[3:], (2.5e-2 if rows else SUM) if time > 3 else SUM)
 
     @needs_kernels
     def test_total_weights(self):
@@ -63,7 +66,8 @@ class TestTriton:
         inputs = problem(130, width=32, dtype=torch.float16)
         weight = torch.randn_like(inputs[0])
         fast, slow = (with_gradients(act, inputs, (weight,)) for act in (contextual_recall, exact))
-        assert_same(fast, slow, 2e-3)
+        assert_same(fast[:3], slow[:3], 2e-3)
+        assert_same(fast[3:], slow[3:], SUM / 8)  # eight times as precise
 
     def test_the_first_answer_is_nothing(self):
         assert (contextual_recall(*problem(70))[:, 0] == 0).all()
@@ -126,7 +130,8 @@ def test_many_tiles_and_heads(time, rows):
         return recall(keys, keys[:, :-1], values, sharpness, causal_offset=0)
 
     fast, slow = (with_gradients(act, inputs, (weight,)) for act in (contextual_recall, plain))
-    assert_same(fast, slow, 8e-3)
+    assert_same(fast[:3], slow[:3], 8e-3)
+    assert_same(fast[3:], slow[3:], SUM)
 
 
 @pytest.mark.gpu
