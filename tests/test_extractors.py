@@ -6,15 +6,17 @@ from torch.testing import assert_close
 
 from memory_mosaics.memory import (
     ComplexMap,
+    ContextualMemoryConfig,
     Convolution,
     GatedAverage,
+    GatedAverageConfig,
     LeakyAverage,
     Linear,
     Taps,
     identity,
     normalise,
 )
-from memory_mosaics.scales import Decay, Scale
+from memory_mosaics.scales import Decay, Scale, fold_for_inference
 
 WIDTH, HEADS, HEAD = 6, 3, 4
 
@@ -122,3 +124,10 @@ def test_gates_of_any_size_give_unit_keys():
     assert_close(keys, exact.float(), rtol=1e-3, atol=1e-3)
     again, _ = extractor.float()(x, state)
     assert again.isfinite().all()
+
+
+def test_a_folded_memory_has_the_same_decays():
+    memory, x = ContextualMemoryConfig(heads=2, key=GatedAverageConfig()).build(8), torch.randn(1, 5, 8)
+    folded = fold_for_inference(memory)
+    assert_close(folded.decays(x), memory.decays(x))
+    assert_close(folded(x)[0], memory(x)[0])

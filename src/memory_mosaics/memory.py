@@ -437,7 +437,7 @@ class ContextualMemory(RetrievalMixer):
         self, x: Tensor, state: State | None = None, mask: Tensor | None = None
     ) -> tuple[Retrieval, State]:
         key_state, value_state, store = state or (None, None, None)
-        for_keys, for_values = (x, x) if self.maps is None else self.maps(x).split(self.maps_widths, dim=-1)
+        for_keys, for_values = self._mapped(x)
         keys, key_state = self.key(for_keys, key_state, mask)
         values, value_state = self.value(for_values, value_state, mask)
         first = store is None and mask is None and self.visibility == ALL_EARLIER
@@ -455,7 +455,11 @@ class ContextualMemory(RetrievalMixer):
         )
 
     def decays(self, x: Float[Tensor, "B T W"] | None = None) -> Tensor | None:
-        return self.key.decays(x)
+        return self.key.decays(x if x is None else self._mapped(x)[0])
+
+    def _mapped(self, x: Tensor) -> tuple[Tensor, ...]:
+        """What key and value read: x, or once folded what their maps have made of it."""
+        return (x, x) if self.maps is None else self.maps(x).split(self.maps_widths, dim=-1)
 
     def fold_for_inference(self) -> "ContextualMemory":
         """One matrix for key and value: both have to wait for one product, not for two."""
