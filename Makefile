@@ -22,10 +22,11 @@ $(READY): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/mosaics demo --out runs/demo
 
+# The quick tests; test-all has the slow ones too (compiled models, interpreted kernels, kills) and the numbers on the pages.
 # One thread for each of the two workers: threads of two processes that wait for each other are many times slower.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 test: setup
-	$(PYTEST)
+	$(PYTEST) -m 'not slow and not results'
 
 # The numbers on the pages against the committed results.
 results: setup
