@@ -2,6 +2,7 @@ import json
 import re
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -130,7 +131,14 @@ def test_prompts_of_your_own(mosaic, tmp_path):
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium here")
 def test_verdicts_survive_a_reload(out, results):
-    sync_api, complaints = pytest.importorskip("playwright.sync_api", reason="playwright is not installed"), []
+    """In a thread of its own: the browser of the explorer's tests may have an event loop running in this one."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(judge_and_reload, sync_api, out, results).result()
+
+
+def judge_and_reload(sync_api, out, results):
+    complaints = []
     with sync_api.sync_playwright() as playwright:
         chromium = shutil.which("chromium")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=1000 * HANG)
