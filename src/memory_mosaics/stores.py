@@ -199,7 +199,6 @@ class FixedStore(NamedTuple):
 
 
 Store = Union[GrowingStore, FixedStore]  # noqa: UP007 (NamedTuples in annotations that are checked at run time)
-torch.serialization.add_safe_globals([GrowingStore, FixedStore])  # torch.load(weights_only=True) takes states
 
 
 def append(

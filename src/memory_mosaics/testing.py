@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
-from torch.utils._pytree import tree_leaves
 
 from memory_mosaics.config import MixerConfig
-from memory_mosaics.stores import map_state
+from memory_mosaics.stores import map_state, state_tensors
 
 CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
 CAPACITY = 10  # pairs, in the check of states of fixed capacity
@@ -136,7 +135,7 @@ def check_batch_first_states(config: MixerConfig, *, width: int, bias: bool) -> 
     """A state is a tuple of tensors, and of such tuples, whose rows can be reordered."""
     mixer, x, next_x = build_mixer(config, width, bias), torch.randn(3, 6, width), torch.randn(3, 1, width)
     _, state = mixer(x)
-    assert all(tensor.shape[0] == 3 for tensor in tree_leaves(state))
+    assert all(tensor.shape[0] == 3 for tensor in state_tensors(state))
     order = torch.tensor([2, 0, 0])
     reordered = map_state(lambda tensor: tensor.index_select(0, order), state)
     assert_close(mixer(next_x[order], reordered)[0], mixer(next_x, state)[0][order])
@@ -172,7 +171,7 @@ def check_bfloat16(config: MixerConfig, *, width: int, bias: bool) -> None:
         cast = mixer(x)[0]
     y, state = mixer.bfloat16()(x.bfloat16())
     assert y.dtype == torch.bfloat16, y.dtype
-    assert all(tensor.isfinite().all() for tensor in tree_leaves((y, state)))
+    assert all(tensor.isfinite().all() for tensor in state_tensors((y, state)))
     for found in (cast, y):
         assert (found.float() - expected).abs().mean() < 0.03 * expected.abs().mean()
 

@@ -149,10 +149,7 @@ def _report(results: dict[str, Any], out: Path, interrupted: bool) -> None:
     if not any(name in results for name in BENCHMARKS):
         print(f"{stopped}No results.")
         return
-    drawn = "No figures: matplotlib is not installed here; mosaics draw makes them from results.json."
-    if figures.available():
-        drawn = f"Figures: {', '.join(file.name for file in figures.draw(results, out)) or 'none'}."
-    print(f"{stopped}Results: {out / 'results.json'}. {drawn}")
+    print(f"{stopped}Results: {out / 'results.json'}. {figures.draw_if_possible(results, out)}")
 
 
 def table(name: str, section: dict[str, Any]) -> str:
