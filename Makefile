@@ -8,9 +8,9 @@ READY  := $(VENV)/.ready
 
 setup: $(READY)
 
-# torch comes first and alone, so that no other package's range can choose another build. With a build for CUDA comes Triton;
-# beside any other it is for the interpreter that tests the kernels, where there is a package of it. pip would compile one
-# file after the other.
+# torch is installed first and alone, so that no other package's range can choose another build. CUDA builds bring Triton;
+# with other builds it is installed, where there is a package, for the interpreter that tests the kernels. compileall
+# compiles in parallel, which pip does not.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt torch
@@ -53,13 +53,14 @@ test-newest:
 	$(NEWEST)/bin/pip install --quiet --upgrade --constraint $(NEWEST)/constraints.txt --editable '.[dev]'
 	OMP_NUM_THREADS=1 $(NEWEST)/bin/pytest -n 2 tests/test_huggingface*.py
 
-# Kills, crashes at every file-system event, damaged files: runs/chaos/report.md says what came of them.
+# Kills, crashes at every file-system event, damaged files; the report is runs/chaos/report.md.
 MINUTES ?= 30
 SEED    ?= 0
 chaos: setup
 	$(BIN)/python tests/chaos/run.py --minutes $(MINUTES) --seed $(SEED)
 
-# What is computed, to the last bit, against what was recorded on such a machine; `tests/goldens.py write` records it anew.
+# Results of all architectures and commands against those stored in tests/golden, to the last bit; `tests/goldens.py write`
+# replaces them.
 goldens: setup
 	OMP_NUM_THREADS=1 $(BIN)/python tests/goldens.py check
 

@@ -1,10 +1,10 @@
-"""What every architecture, preset and command computes, in small: recorded, and compared on every change.
+"""What every architecture, preset and command computes, in small: stored, and compared on every change.
 
     python tests/goldens.py list                 all there are
-    python tests/goldens.py check [NAME ...]     which differ from what is recorded, and where: to the last bit
-    python tests/goldens.py write [NAME ...]     record anew, in a commit that says why the numbers change
+    python tests/goldens.py check [NAME ...]     which differ from the stored ones, and where: to the last bit
+    python tests/goldens.py write [NAME ...]     store them again, in a commit that says why the numbers change
 
-A refactor changes no bit on the machine that recorded them. Another processor may round otherwise: the tests compare to
+A refactor changes no bit on the machine that computed them. Another processor may round otherwise: the tests compare to
 2e-4, and there only what is continuous: losses and logits, no choices.
 """
 
@@ -58,11 +58,11 @@ def numbers(tensor: torch.Tensor) -> list[float]:
 
 def mosaics(*words: object) -> str:
     """What a command prints; it must succeed."""
-    said, told = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(told):
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         code = main([str(word) for word in words])
-    assert code == 0, (words, told.getvalue())
-    return said.getvalue()
+    assert code == 0, (words, errors.getvalue())
+    return output.getvalue()
 
 
 def results(folder: Path) -> Any:
@@ -89,8 +89,8 @@ def corpus() -> Path:
 def train(out: Path, data: Path, name: object, *words: object) -> list[Any]:
     """Twenty steps by the command; the losses of each and of the end."""
     recipe = ["--training.steps", 20, "--training.batch", 4, "--training.warm_up", 4, "--training.evaluate_every", 10]
-    recipe += ["--training.evaluate_windows", 8, "--training.learning_rate", 3e-3, "--machine.log_every", 1]
-    mosaics("train", data, "--out", out, "--model.name", name, *recipe, "--machine.samples", 0, *words)
+    recipe += ["--training.evaluate_windows", 8, "--training.learning_rate", 3e-3, "--runtime.log_every", 1]
+    mosaics("train", data, "--out", out, "--model.name", name, *recipe, "--runtime.samples", 0, *words)
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     return [plain(line) for line in lines]
 
@@ -99,7 +99,7 @@ def architecture(name: str, folder: Path) -> Any:
     """A mixer in a language model: as its channel mixer, its positions or its sequence mixer."""
     config = memory_mosaic(**SMALL | {"vocabulary": 257}, slots=24)
     mixer = MIXERS[name]
-    part = "channel_mixer" if name.startswith(("persistent", "mlp", "own")) else "sequence_mixer"
+    part = "channel_mixer" if name.startswith(("persistent", "mlp", "swiglu", "own")) else "sequence_mixer"
     part = "positions" if name in ("learned positions", "dropped inputs") else part
     config = dataclasses.replace(config, dropout=0.1, **{part: mixer})
     (folder / "config.json").write_text(json.dumps(to_plain(config)))
@@ -181,8 +181,9 @@ def attention(folder: Path) -> Any:
 
 
 def generated(folder: Path) -> Any:
-    words = ["--prompt", "One day", "--length", 24, "--device", "cpu", "--seed", 3]
-    ways = ([], ["--temperature", 0], ["--top_k", 5, "--top_p", 0.9, "--count", 2], ["--beams", 3])
+    words = ["--prompt", "One day", "--length", 24, "--device", "cpu"]
+    seed = ["--seed", 3]
+    ways = (seed, [*seed, "--temperature", 0], [*seed, "--top_k", 5, "--top_p", 0.9, "--count", 2], ["--beams", 3])
     return [mosaics("generate", shared() / "mosaic", *words, *way).splitlines() for way in ways]
 
 
@@ -193,19 +194,8 @@ def inspected(folder: Path) -> Any:
 
 def prompted(folder: Path) -> Any:
     (folder / "prompts.txt").write_text("One day\nThe cat\n")
-    words = [
-        "--prompts",
-        folder / "prompts.txt",
-        "--length",
-        12,
-        "--beams",
-        2,
-        "--device",
-        "cpu",
-        "--out",
-        folder / "o",
-    ]
-    mosaics("prompts", shared() / "mosaic", shared() / "twin", *words)
+    words = ["--length", 12, "--beams", 2, "--device", "cpu", "--out", folder / "o"]
+    mosaics("prompts", shared() / "mosaic", shared() / "twin", "--prompts", folder / "prompts.txt", *words)
     return results(folder / "o")
 
 
@@ -214,13 +204,13 @@ SCHEDULE += ["--training.evaluate_windows", 4, "--model.width", WIDTH, "--model.
 
 
 def curves(folder: Path) -> Any:
-    words = ["--blocks", 1, "--rates", 1e-3, 3e-3, "--out", folder, "--machine.device", "cpu"]
+    words = ["--blocks", 1, "--rates", 1e-3, 3e-3, "--out", folder, "--runtime.device", "cpu"]
     mosaics("curves", corpus(), *words, *SCHEDULE)
     return results(folder)
 
 
 def sweep(folder: Path) -> Any:
-    mosaics("sweep", corpus(), "--out", folder, *SCHEDULE, "--model.blocks", 1, "--machine.device", "cpu")
+    mosaics("sweep", corpus(), "--out", folder, *SCHEDULE, "--model.blocks", 1, "--runtime.device", "cpu")
     return results(folder)
 
 
@@ -266,11 +256,11 @@ def machine() -> dict[str, str]:
 
 
 def file_of(name: str) -> Path:
-    """One file a group."""
+    """One file per group."""
     return FOLDER / f"{name.split('/')[0]}.json"
 
 
-def recorded(name: str) -> Any:
+def stored(name: str) -> Any:
     return json.loads(file_of(name).read_text())[name]
 
 
@@ -281,7 +271,7 @@ def compute(name: str) -> Any:
 
 
 def differences(found: Any, wanted: Any, *, exact: bool, at: str = "") -> list[str]:
-    """Where two recordings differ, each in one line."""
+    """Where two results differ, each in one line."""
     if isinstance(found, dict) and isinstance(wanted, dict):
         keys = {*found, *wanted}
         missing = object()
@@ -308,7 +298,7 @@ def differences(found: Any, wanted: Any, *, exact: bool, at: str = "") -> list[s
     )
     if close and not exact:
         return []
-    return [f"{at}: {found!r}, recorded {wanted!r}"]
+    return [f"{at}: {found!r}, stored {wanted!r}"]
 
 
 def run(command: str, names: list[str]) -> int:
@@ -336,8 +326,8 @@ def run(command: str, names: list[str]) -> int:
         known = json.loads(file.read_text()) if file.exists() else {}
         if command == "check":
             wrong = differences(found, known.get(name), exact=True)
-            said = f"{len(wrong)} differ, first {wrong[0][:300]}" if wrong else "same"
-            print(f"{name}: {said} ({spent})", flush=True)
+            verdict = f"{len(wrong)} differ, first {wrong[0][:300]}" if wrong else "same"
+            print(f"{name}: {verdict} ({spent})", flush=True)
             failed += bool(wrong)
         else:
             known[name] = found

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from memory_mosaics import LanguageModelConfig, memory_mosaic, to_plain, transformer
+from memory_mosaics import LanguageModelConfig, llama, memory_mosaic, to_plain, transformer
 from memory_mosaics.huggingface import MosaicConfig, MosaicForCausalLM
 
 SIZE: dict[str, Any] = {"width": 16, "blocks": 2, "heads": 2, "vocabulary": 48, "context": 64}
@@ -16,6 +16,7 @@ CONFIGS: dict[str, LanguageModelConfig] = {
     "learned": transformer(position="learned", **SIZE),
     "rotary": transformer(position="rotary", **SIZE),
     "alibi": transformer(position="alibi", **SIZE),
+    "llama, grouped queries": llama(key_value_heads=1, **SIZE),
 }
 SAVED: dict[str, LanguageModelConfig] = CONFIGS | {
     "mosaic untied, biased": replace(CONFIGS["mosaic"], tied=False, bias=True),
@@ -28,7 +29,7 @@ GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 8, "pad_token_id
 
 
 def huggingface_model(config: LanguageModelConfig) -> MosaicForCausalLM:
-    """A model with weights large enough that what it says depends on what it has read."""
+    """A model with weights large enough that its predictions depend on what it has read."""
     model = MosaicForCausalLM(MosaicConfig(language_model=to_plain(config))).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():

@@ -9,12 +9,21 @@ from memory_mosaics.memory import (
     PersistentMemoryConfig,
     TapsConfig,
 )
-from memory_mosaics.mixers.attention import Alibi, AttentionConfig, LearnedPositionsConfig, MLPConfig, Rotary
+from memory_mosaics.mixers.attention import (
+    Alibi,
+    AttentionConfig,
+    LearnedPositionsConfig,
+    MLPConfig,
+    Rotary,
+    SwiGLUConfig,
+)
+from memory_mosaics.mixers.delta_net import DeltaNetConfig, GatedDeltaNetConfig
 from memory_mosaics.mixers.hyena import HyenaConfig
 from memory_mosaics.mixers.linear_attention import GLAConfig, LinearTransformerConfig, RetNetConfig
 from memory_mosaics.mixers.lstm import LSTMConfig
 from memory_mosaics.mixers.rwkv import RWKVConfig
 from memory_mosaics.mixers.state_space import H3Config, MambaConfig, S4DConfig
+from memory_mosaics.norms import LayerNormConfig, RMSNormConfig
 from memory_mosaics.stores import Visibility
 
 WIDTH = 32
@@ -45,13 +54,19 @@ MIXERS = {
     "attention, rotary": AttentionConfig(heads=4, position=Rotary()),
     "attention, alibi": AttentionConfig(heads=4, position=Alibi()),
     "attention, keys see the previous token": AttentionConfig(heads=4, key=ConvolutionConfig(norm=False)),
+    "attention, grouped queries": AttentionConfig(heads=4, key_value_heads=2, position=Rotary()),
+    "attention, QK-norm": AttentionConfig(heads=4, position=Rotary(), qk_norm=RMSNormConfig()),
+    "attention, one group, layer norm": AttentionConfig(heads=4, key_value_heads=1, qk_norm=LayerNormConfig()),
     "learned positions": LearnedPositionsConfig(context=2048),
     "mlp": MLPConfig(),
+    "swiglu": SwiGLUConfig(hidden=80),
     "lstm": LSTMConfig(),
     "linear transformer": LinearTransformerConfig(heads=4),
     "retnet": RetNetConfig(heads=4),
     "gla": GLAConfig(),
     "gla, heads": GLAConfig(heads=4),
+    "delta net": DeltaNetConfig(heads=4),
+    "gated delta net": GatedDeltaNetConfig(heads=4),
     "rwkv": RWKVConfig(),
     "rwkv, as published": RWKVConfig(as_published=True),
     "s4d": S4DConfig(),

@@ -1,4 +1,4 @@
-"""What is said of files that only a GPU can test: `pytestmark = ON_CUDA`."""
+"""The mark of files that only a GPU can test: `pytestmark = ON_CUDA`."""
 
 import pytest
 import torch

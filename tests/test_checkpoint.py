@@ -182,7 +182,7 @@ def test_damage_is_one_line_and_exit_code_2(folder, harm, message, capsys, monke
     with pytest.raises(CheckpointError, match=message):
         load(folder)
     assert main(["info", str(folder)]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1
     assert not (folder / "pwned").exists()

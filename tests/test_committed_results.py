@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from memory_mosaics.results import mean_and_interval
+
 pytestmark = pytest.mark.results
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -135,7 +137,50 @@ def test_the_losses_by_position_are_those_measured(text):
     )
 
 
-def test_other_sets_of_languages_are_told_as_measured():
+PARTS = {"gated keys": "gated-0.003-", "gated keys, adaptive sharpness": "gated-adaptive-0.003-"}
+BASELINES = {
+    "leaky average": "memory-mosaic",
+    "transformer, RoPE": "transformer-rotary",
+    "transformer, ALiBi": "transformer-alibi",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_losses_of_the_parts_of_memories_are_those_measured(text):
+    folder = "experiments/memory_parts"
+    page, corpus = (ROOT / folder / "README.md").read_text(), text.split("-")[0]
+    measured = [read(f"{folder}/rate-0.003{part}/{text}") for part in ("", "-more")]
+    runs = [run for results in measured for run in results.get("runs", results["models"])]  # by run if interrupted
+    for label, name in PARTS.items():
+        own = [[run["loss"], *(span[2] for span in run["spans"])] for run in runs if run["name"].startswith(name)]
+        columns = [mean_and_interval(column) if len(own) > 2 else column for column in zip(*own, strict=True)]
+        cells = [loss_cell(*column) if len(own) > 2 else ", ".join(map(loss_cell, column)) for column in columns]
+        assert f"| {corpus} | {label} | {len(own)} | {' | '.join(cells)} |" in page
+    models = {model["architecture"]: model for model in read(f"experiments/out_of_distribution/{text}")["models"]}
+    for label, kind in BASELINES.items():
+        cells = [loss_cell(models[kind]["loss"], models[kind]["loss_within"])]
+        cells += [loss_cell(*span[2:]) for span in models[kind]["spans"]]
+        assert f"| {corpus} | {label} | {models[kind]['seeds']} | {' | '.join(cells)} |" in page
+
+
+def test_the_rates_of_the_parts_of_memories_are_those_measured():
+    folder = ROOT / "experiments" / "memory_parts"
+    runs = {run["name"]: run for run in json.loads((folder / "training.json").read_text())["runs"]}
+    page = (folder / "README.md").read_text()
+    for rate in ("0.0015", "0.003", "0.006"):
+        found = [
+            [runs[f"{kind}-{rate}-{seed}"]["valid_loss"] for seed in (0, 1)] for kind in ("gated", "gated-adaptive")
+        ]
+        assert f"| {rate} | {' | '.join(', '.join(map(loss_cell, losses)) for losses in found)} |" in page
+    for kind, joint in (("gated", "in training and {} in validation"), ("gated-adaptive", "and {}")):
+        own = [runs[f"{kind}-0.003-{seed}"] for seed in range(5)]
+        train, valid = (
+            loss_cell(*mean_and_interval([run[name] for run in own])) for name in ("train_loss", "valid_loss")
+        )
+        assert f"{train} {joint.format(valid)}" in page
+
+
+def test_the_numbers_of_other_sets_of_languages_are_those_measured():
     folders = [f"experiments/regbench{seed}" for seed in ("", "/data_seed_1", "/data_seed_2")]
     page = (ROOT / folders[0] / "README.md").read_text()
     for kind in ("memory-mosaic", "transformer"):

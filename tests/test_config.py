@@ -6,8 +6,13 @@ import pytest
 from torch import nn
 
 from memory_mosaics.config import MixerConfig, from_plain, part, to_plain
+from memory_mosaics.errors import UserError
 from memory_mosaics.language_model import LanguageModelConfig, config_from_plain
+from memory_mosaics.memory import AdaptiveSharpnessConfig, ConstantSharpnessConfig
+from memory_mosaics.mixers.attention import Rotary
 from memory_mosaics.models import PRESETS, preset
+from memory_mosaics.norms import LayerNormConfig, RMSNormConfig
+from memory_mosaics.runtime import RuntimeConfig
 
 PLAIN = to_plain(preset("memory-mosaic-tiny"))
 ATTENTION = {"part": "attention", "heads": 4}
@@ -80,6 +85,10 @@ def test_every_preset_survives_json(name):
         ({"sequence_mixer": {"part": "linear"}}, "sequence_mixer wants a mixer, not the part 'linear'"),
         ({"sequence_mixer": {"part": "rotary"}}, "sequence_mixer wants a mixer, not the part 'rotary'"),
         ({"sequence_mixer": ATTENTION | {"key": {"part": "mlp"}}}, "AttentionConfig.key wants an extractor, not .*mlp"),
+        (
+            {"sequence_mixer": {"part": "contextual_memory", "heads": 4, "sharpness": {"part": "mlp"}}},
+            "ContextualMemoryConfig.sharpness wants a sharpness, not the part 'mlp'",
+        ),
         ({"sequence_mixer": ATTENTION | {"position": {"part": "mlp"}}}, "wants the part 'rotary' or the part 'alibi'"),
         ({"sequence_mixer": ATTENTION | {"heads": 0}}, "heads must be at least 1, not 0"),
         ({"channel_mixer": MEMORY | {"slots": -1}}, "slots must be at least 1, not -1"),
@@ -112,3 +121,23 @@ def test_two_parts_cannot_share_a_name():
 
 def test_a_variant_is_a_replace():
     assert replace(preset("memory-mosaic-tiny"), blocks=2).blocks == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "values", "message"),
+    [
+        (RuntimeConfig, {"precision": "float16"}, "precision must be 'auto', 'float32' or 'bfloat16', not 'float16'"),
+        (RuntimeConfig, {"sharding": "zero"}, "sharding must be 'ddp' or 'fsdp', not 'zero'"),
+        (RuntimeConfig, {"save_seconds": -1.0}, "save_seconds must be at least 0, not -1.0"),
+        (ConstantSharpnessConfig, {"initial": -1.0}, "initial must be positive, not -1.0"),
+        (AdaptiveSharpnessConfig, {"b_0": 0.0}, "b_0 must be positive, not 0.0"),
+        (AdaptiveSharpnessConfig, {"b_1": 1e5}, "b_1 must be at most 22,026.4.*, not 100000.0"),
+        (AdaptiveSharpnessConfig, {"alpha": 2.0}, "alpha must be at most 1, not 2.0"),
+        (Rotary, {"base": 0.0}, "base must be positive, not 0.0"),
+        (LayerNormConfig, {"eps": -1.0}, "eps must be at least 0, not -1.0"),
+        (RMSNormConfig, {"eps": float("nan")}, "eps must be at least 0, not nan"),
+    ],
+)
+def test_values_that_would_be_ignored_or_give_nan_are_refused(config, values, message):
+    with pytest.raises(UserError, match=message):
+        config(**values)

@@ -99,7 +99,7 @@ def test_a_shifted_post_norm_model_reads_on_as_it_reads_at_once(tmp_path):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_options_that_are_not_said_are_their_defaults(layout, tmp_path):
+def test_missing_options_have_their_defaults(layout, tmp_path):
     contents = quiet(checkpoint(layout))
     for name in LIBRARY_ARGS:
         contents["model_args"].pop(name, None)
@@ -162,10 +162,10 @@ def test_sizes_come_from_the_weights_where_model_args_are_silent(layout, tmp_pat
     assert_same_logits(read_reference(written(contents, tmp_path)), contents)
 
 
-@pytest.mark.parametrize(("said", "equal"), [(False, False), (None, False), (False, True)])
-def test_an_output_matrix_of_its_own(said, equal, tmp_path):
+@pytest.mark.parametrize(("message", "equal"), [(False, False), (None, False), (False, True)])
+def test_an_output_matrix_of_its_own(message, equal, tmp_path):
     contents = checkpoint("plain")
-    contents["model_args"]["weight_tying"] = said
+    contents["model_args"]["weight_tying"] = message
     if not equal:
         contents["model"]["head.weight"] = torch.randn(VOCABULARY, WIDTH, generator=torch.Generator().manual_seed(3))
     model = load(convert(written(contents, tmp_path), tmp_path / "out"))

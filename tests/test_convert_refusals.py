@@ -41,7 +41,7 @@ def weight(name: str, value: object):
     return lambda contents: contents["model"].update({name: value})
 
 
-def said(**changes: object):
+def with_model_args(**changes: object):
     return lambda contents: contents["model_args"].update(changes)
 
 
@@ -103,49 +103,65 @@ REFUSED = {
         weight("blocks.1.attn.v_featurizer.conv.weight", torch.ones(WIDTH, WIDTH, 3)),
         "v_featurizer.conv.weight is (24, 24, 3), where the other weights want (24, 24, 2)",
     ),
-    "no shift": ("fast", said(v_shift=0), "model_args say v_shift=0; convertible are 1 to 64"),
-    "long shift": ("plain", said(v_shift=10**9), "model_args say v_shift=1000000000; convertible are 1 to 64"),
-    "odd shift": ("plain", said(v_shift=1.5), "model_args say v_shift=1.5; convertible are 1 to 64"),
-    "no norm": ("plain", said(pre_ln=None), "model_args say pre_ln=None; convertible are True or False"),
-    "strange norm": ("plain", said(pre_ln="no"), "model_args say pre_ln='no'; convertible are True or False"),
-    "attention only": ("plain", said(attn_only=True), "attn_only=True, the weights False"),
-    "bias": ("plain", said(bias=True), "bias=True, the weights False"),
-    "no bias": ("nano+bias", said(bias=False), "bias=False, the weights True"),
-    "leaky values": ("plain", said(v_leaky=True), "model_args say v_leaky=True; convertible is False"),
-    "leaky values, fast": ("fast", said(v_leaky=1), "model_args say v_leaky=1; convertible is False"),
-    "unknown": ("plain", said(v_gate=True), "model_args say v_gate=True, an option whose meaning is not known here"),
-    "unknown, fast": ("fast", said(gate="silu"), "model_args say gate='silu', an option whose"),
-    "unknown, nano": ("nano", said(rope=None), "model_args say rope=None, an option whose"),
-    "of the Library": ("nano", said(pre_ln=False), "model_args say pre_ln=False, an option whose"),
-    "of nanoMosaics": ("plain", said(dropout=0.1), "model_args say dropout=0.1, an option whose"),
+    "no shift": ("fast", with_model_args(v_shift=0), "model_args say v_shift=0; convertible are 1 to 64"),
+    "long shift": (
+        "plain",
+        with_model_args(v_shift=10**9),
+        "model_args say v_shift=1000000000; convertible are 1 to 64",
+    ),
+    "odd shift": ("plain", with_model_args(v_shift=1.5), "model_args say v_shift=1.5; convertible are 1 to 64"),
+    "no norm": ("plain", with_model_args(pre_ln=None), "model_args say pre_ln=None; convertible are True or False"),
+    "strange norm": (
+        "plain",
+        with_model_args(pre_ln="no"),
+        "model_args say pre_ln='no'; convertible are True or False",
+    ),
+    "attention only": ("plain", with_model_args(attn_only=True), "attn_only=True, the weights False"),
+    "bias": ("plain", with_model_args(bias=True), "bias=True, the weights False"),
+    "no bias": ("nano+bias", with_model_args(bias=False), "bias=False, the weights True"),
+    "leaky values": ("plain", with_model_args(v_leaky=True), "model_args say v_leaky=True; convertible is False"),
+    "leaky values, fast": ("fast", with_model_args(v_leaky=1), "model_args say v_leaky=1; convertible is False"),
+    "unknown": (
+        "plain",
+        with_model_args(v_gate=True),
+        "model_args say v_gate=True, an option whose meaning is not known here",
+    ),
+    "unknown, fast": ("fast", with_model_args(gate="silu"), "model_args say gate='silu', an option whose"),
+    "unknown, nano": ("nano", with_model_args(rope=None), "model_args say rope=None, an option whose"),
+    "of the Library": ("nano", with_model_args(pre_ln=False), "model_args say pre_ln=False, an option whose"),
+    "of nanoMosaics": ("plain", with_model_args(dropout=0.1), "model_args say dropout=0.1, an option whose"),
     "no name": ("nano", lambda contents: contents["model_args"].update({"a\x1bb": 1}), "model_args say 'a\\x1bb'=1"),
     "huge scale": ("plain", weight("blocks.0.attn.value_beta", torch.full((3,), 3.0)), "value_beta is above 2.218"),
-    "depth": ("nano", said(n_layer=3), "n_layer=3, the weights 2"),
-    "width": ("nano", said(n_embd=48), "n_embd=48, the weights 24"),
-    "heads": ("nano", said(n_head=4), "n_head=4, the weights 3"),
-    "vocabulary": ("fast", said(vocab_size=61), "vocab_size=61, the weights 60"),
-    "slots": ("fast", said(pmem_size=6), "pmem_size=6, the weights 5"),
-    "memories": ("nano", said(pmem_count=2), "pmem_count=2, the weights 1"),
-    "no plain size": ("nano", said(n_head=torch.ones(2)), "n_head=tensor([1., 1.]), the weights 3"),
-    "value type": ("plain", said(v_fe_type="mlp"), "v_fe_type='mlp', the weights 'lowrlinearconv'"),
-    "other value type": ("plain", said(v_fe_type="linearconv"), "v_fe_type='linearconv', the weights 'lowrlinearconv'"),
-    "key type": ("plain", said(k_fe_type="mlp"), "k_fe_type='mlp', the weights 'linearconv'"),
+    "depth": ("nano", with_model_args(n_layer=3), "n_layer=3, the weights 2"),
+    "width": ("nano", with_model_args(n_embd=48), "n_embd=48, the weights 24"),
+    "heads": ("nano", with_model_args(n_head=4), "n_head=4, the weights 3"),
+    "vocabulary": ("fast", with_model_args(vocab_size=61), "vocab_size=61, the weights 60"),
+    "slots": ("fast", with_model_args(pmem_size=6), "pmem_size=6, the weights 5"),
+    "memories": ("nano", with_model_args(pmem_count=2), "pmem_count=2, the weights 1"),
+    "no plain size": ("nano", with_model_args(n_head=torch.ones(2)), "n_head=tensor([1., 1.]), the weights 3"),
+    "value type": ("plain", with_model_args(v_fe_type="mlp"), "v_fe_type='mlp', the weights 'lowrlinearconv'"),
+    "other value type": (
+        "plain",
+        with_model_args(v_fe_type="linearconv"),
+        "v_fe_type='linearconv', the weights 'lowrlinearconv'",
+    ),
+    "key type": ("plain", with_model_args(k_fe_type="mlp"), "k_fe_type='mlp', the weights 'linearconv'"),
     "other key type": (
         "plain",
-        said(k_fe_type="lowrlinearconv"),
+        with_model_args(k_fe_type="lowrlinearconv"),
         "k_fe_type='lowrlinearconv', the weights 'linearconv'",
     ),
-    "value taps": ("plain", said(v_kernel_size=3), "v_kernel_size=3, the weights 2"),
+    "value taps": ("plain", with_model_args(v_kernel_size=3), "v_kernel_size=3, the weights 2"),
     "tied": ("plain", weight("head.weight", torch.ones(VOCABULARY, WIDTH)), "weight_tying=True, the weights False"),
     "no length": (
         "nano",
         lambda contents: contents["model_args"].pop("block_size"),
         "a number as block_size, not None",
     ),
-    "length": ("nano", said(block_size=0), "context must be at least 1, not 0"),
-    "half a token": ("nano", said(block_size=8.5), "block_size=8.5, which is not a whole number"),
-    "no end": ("nano", said(block_size=math.inf), "cannot convert float infinity"),
-    "dropout": ("nano", said(dropout="much"), "a number as dropout, not 'much'"),
+    "length": ("nano", with_model_args(block_size=0), "context must be at least 1, not 0"),
+    "half a token": ("nano", with_model_args(block_size=8.5), "block_size=8.5, which is not a whole number"),
+    "no end": ("nano", with_model_args(block_size=math.inf), "cannot convert float infinity"),
+    "dropout": ("nano", with_model_args(dropout="much"), "a number as dropout, not 'much'"),
 }
 
 
@@ -194,8 +210,8 @@ def test_what_is_no_file_is_refused(tmp_path):
 def test_safetensors_are_refused(name, tmp_path):
     """Later versions of torch.load open them by their name; then it is the dictionaries that are missing."""
     safetensors.torch.save_file({"mosaic.ln_f.weight": torch.ones(WIDTH)}, tmp_path / name)
-    said = refusal(tmp_path / name, tmp_path)
-    assert "is damaged" in said or (name == "model.safetensors" and "no dictionary 'model'" in said)
+    found = refusal(tmp_path / name, tmp_path)
+    assert "is damaged" in found or (name == "model.safetensors" and "no dictionary 'model'" in found)
 
 
 def test_damaged_files_are_refused(tmp_path):

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memory_mosaics import LanguageModel, decoding, memory_mosaic, transformer
+from memory_mosaics import LanguageModel, decoding, llama, memory_mosaic, transformer
 from memory_mosaics.decoding import GREEDY, Decoder, Sampler, beam_search, generate, stream
 from memory_mosaics.memory import TapsConfig
 from mixers_under_contract import MIXERS
@@ -27,33 +27,33 @@ def model(request):
     return strong(MODELS[request.param](**SMALL, dropout=0.5)).train()
 
 
-def say(model, prompt=PROMPT, length=8, **options):
+def continuation(model, prompt=PROMPT, length=8, **options):
     return generate(model, [prompt], length, **options)[0].tolist()
 
 
-def log_probability(model, prompt, said):
-    logits = model.eval()(torch.cat([prompt, said])[None])[0][0].log_softmax(-1)
-    return sum(logits[len(prompt) - 1 + i, token].item() for i, token in enumerate(said))
+def log_probability(model, prompt, message):
+    logits = model.eval()(torch.cat([prompt, message])[None])[0][0].log_softmax(-1)
+    return sum(logits[len(prompt) - 1 + i, token].item() for i, token in enumerate(message))
 
 
 def test_greedy_is_the_best_token_of_the_whole_text_each_time(model):
-    said = torch.tensor(say(model, sampler=GREEDY))
+    tokens = torch.tensor(continuation(model, sampler=GREEDY))
     text = PROMPT
     model.eval()
-    for token in said:
+    for token in tokens:
         assert token == model(text[None])[0][0, -1].argmax()
         text = torch.cat([text, token[None]])
 
 
 def test_training_goes_on_as_before(model):
-    say(model, length=2)
+    continuation(model, length=2)
     assert model.training
 
 
 @pytest.mark.parametrize("how", [{"fused": True}, {"foreach": True}, {}])
-def test_a_model_that_was_trained_on_speaks_with_its_new_weights(model, how):
+def test_a_model_that_is_trained_further_generates_with_its_new_weights(model, how):
     """A fused optimiser changes parameters without autograd's counting it."""
-    say(model)
+    continuation(model)
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.3, **how)
     for _ in range(3):
         model(torch.randint(50, (2, 9)))[0].logsumexp(-1).square().mean().backward()
@@ -65,34 +65,34 @@ def test_a_model_that_was_trained_on_speaks_with_its_new_weights(model, how):
 
 
 def test_it_ends_before_the_end(model):
-    first = say(model, length=6, sampler=GREEDY)
+    first = continuation(model, length=6, sampler=GREEDY)
     end = first[-1]
-    assert say(model, length=6, sampler=GREEDY, eos=end) == first[: first.index(end)]
+    assert continuation(model, length=6, sampler=GREEDY, eos=end) == first[: first.index(end)]
 
 
 def test_each_row_ends_by_itself(model):
     prompts = [PROMPT, torch.tensor([9, 2]), torch.tensor([7, 7, 7, 7, 7])]
-    alone = [say(model, prompt, 12, sampler=GREEDY) for prompt in prompts]
+    alone = [continuation(model, prompt, 12, sampler=GREEDY) for prompt in prompts]
     end = alone[0][4]
     expected = [row[: row.index(end)] if end in row else row for row in alone]
     assert [row.tolist() for row in generate(model, prompts, 12, sampler=GREEDY, eos=end)] == expected
 
 
 def test_a_stream_stops_when_all_rows_have_ended(model):
-    end = say(model, length=3, sampler=GREEDY)[-1]
+    end = continuation(model, length=3, sampler=GREEDY)[-1]
     steps = [tokens.tolist() for tokens in stream(model, [PROMPT, PROMPT], 20, sampler=GREEDY, eos=end)]
     assert steps[-1] == [end, end]
     assert len(steps) <= 3
 
 
-def test_the_same_generator_says_the_same_and_another_does_not(model):
-    said = [say(model, length=15, generator=torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
-    assert said[0] == said[1] != said[2]
+def test_the_same_seed_generates_the_same_text_and_another_does_not(model):
+    tokens = [continuation(model, length=15, generator=torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
+    assert tokens[0] == tokens[1] != tokens[2]
 
 
 @pytest.mark.parametrize("sampler", [Sampler(top_k=1), Sampler(top_p=1e-6)])
 def test_one_choice_is_greedy(model, sampler):
-    assert say(model, sampler=sampler) == say(model, sampler=GREEDY)
+    assert continuation(model, sampler=sampler) == continuation(model, sampler=GREEDY)
 
 
 def test_drawn_tokens_follow_the_probabilities():
@@ -118,10 +118,12 @@ def test_a_wrong_choice_is_named(wrong):
 
 def test_a_table_of_positions_ends_the_text_and_memories_go_on():
     prompt = torch.arange(20)
-    assert len(say(LanguageModel(transformer(**SMALL)), prompt, 50)) == 5  # 24 are read, and the next is predicted
-    assert len(say(LanguageModel(transformer(**SMALL, position="rotary")), prompt, 50)) == 50
-    assert len(say(LanguageModel(memory_mosaic(**SMALL)), prompt, 50)) == 50
-    assert len(say(LanguageModel(transformer(**SMALL)), torch.arange(24), 50)) == 1
+    assert (
+        len(continuation(LanguageModel(transformer(**SMALL)), prompt, 50)) == 5
+    )  # 24 are read, and the next is predicted
+    assert len(continuation(LanguageModel(transformer(**SMALL, position="rotary")), prompt, 50)) == 50
+    assert len(continuation(LanguageModel(memory_mosaic(**SMALL)), prompt, 50)) == 50
+    assert len(continuation(LanguageModel(transformer(**SMALL)), torch.arange(24), 50)) == 1
 
 
 def test_however_cold_it_takes_the_largest():
@@ -130,21 +132,21 @@ def test_however_cold_it_takes_the_largest():
 
 def test_what_is_kept_out_of_training_stays_out(model):
     model.blocks[0].eval()
-    say(model, length=2)
+    continuation(model, length=2)
     assert not model.blocks[0].training
     assert model.blocks[1].training
 
 
 def test_beams_do_not_depend_on_the_prompts_beside_them(model):
-    end = say(model, length=5, sampler=GREEDY)[1]
+    end = continuation(model, length=5, sampler=GREEDY)[1]
     prompts = [torch.tensor([number, 2 * number % 50, 7]) for number in range(12)]
     together = beam_search(model, prompts, 18, beams=2, eos=end)
-    for prompt, said in zip(prompts, together, strict=True):
-        assert said.tolist() == beam_search(model, [prompt], 18, beams=2, eos=end)[0].tolist()
+    for prompt, found in zip(prompts, together, strict=True):
+        assert found.tolist() == beam_search(model, [prompt], 18, beams=2, eos=end)[0].tolist()
 
 
 def test_one_beam_is_greedy(model):
-    assert beam_search(model, [PROMPT], 8, beams=1)[0].tolist() == say(model, sampler=GREEDY)
+    assert beam_search(model, [PROMPT], 8, beams=1)[0].tolist() == continuation(model, sampler=GREEDY)
 
 
 def test_enough_beams_find_the_most_probable_text_of_all():
@@ -161,14 +163,14 @@ def test_beams_of_rows_side_by_side_find_what_transformers_finds(model, beams):
 
     theirs = MosaicForCausalLM(MosaicConfig(language_model=model.config)).eval()
     theirs.language_model.load_state_dict(model.state_dict())
-    end = say(model, length=5, sampler=GREEDY)[3]
+    end = continuation(model, length=5, sampler=GREEDY)[3]
     prompts = [PROMPT, torch.tensor([9, 2, 8]), torch.tensor([5, 5, 5])]
     found = beam_search(model, prompts, 12, beams=beams, eos=end)
     options = {"num_beams": beams, "do_sample": False, "eos_token_id": end, "pad_token_id": end, "max_new_tokens": 12}
-    for prompt, said in zip(prompts, found, strict=True):
+    for prompt, values in zip(prompts, found, strict=True):
         expected = theirs.generate(prompt[None], **options)[0, len(prompt) :].tolist()
         expected = expected[: expected.index(end)] if end in expected else expected
-        assert said.tolist() == expected
+        assert values.tolist() == expected
 
 
 def test_no_beam_is_refused(model):
@@ -186,6 +188,7 @@ def test_the_most_probable_token_is_always_allowed():
 LONG = {"width": 32, "blocks": 2, "heads": 4, "vocabulary": 50, "context": 256}
 CODES = {
     "memory mosaic": memory_mosaic(**LONG),
+    "llama, grouped queries": llama(**LONG, key_value_heads=2),
     **{f"transformer, {code}": transformer(**LONG, position=code) for code in ("learned", "rotary", "alibi", "none")},
 }
 
@@ -249,10 +252,20 @@ def test_a_value_that_peeks_further_than_the_prompt_reaches():
         torch.testing.assert_close(decoder.step(text[:, t]), expected[:, t])
 
 
+@pytest.mark.parametrize("name", ["attention", "contextual memory"])
+def test_a_channel_mixer_may_store_pairs_too(name):
+    model = LanguageModel(replace(memory_mosaic(**LONG), channel_mixer=MIXERS[name])).double()
+    text = tokens(2, 12)
+    expected = logits_of(model, text)
+    decoder = Decoder(model, list(text[:, :6]))
+    for t in range(6, 12):
+        torch.testing.assert_close(decoder.step(text[:, t]), expected[:, t])
+
+
 @pytest.mark.parametrize(
     "name", [name for name, config in MIXERS.items() if hasattr(config.build(32), "to_fixed_capacity")]
 )
-def test_every_mixer_with_room_equals_itself_at_once(name):
+def test_every_mixer_of_fixed_capacity_equals_itself_at_once(name):
     torch.manual_seed(0)
     mixer = MIXERS[name].build(32).double().eval()
     x = torch.randn(2, 30, 32, dtype=torch.float64)
@@ -264,7 +277,7 @@ def test_every_mixer_with_room_equals_itself_at_once(name):
         torch.testing.assert_close(y[:, 0], expected[:, t])
 
 
-def test_room_is_for_one_token_at_a_time_and_not_for_less_than_there_is():
+def test_a_fixed_capacity_takes_one_token_at_a_time_and_no_more_pairs_than_it_has():
     mixer = MIXERS["contextual memory"].build(32)
     _, state = mixer(torch.randn(2, 10, 32))
     with pytest.raises(ValueError, match="10 pairs exceed a capacity of 9"):
@@ -273,7 +286,7 @@ def test_room_is_for_one_token_at_a_time_and_not_for_less_than_there_is():
         mixer(torch.randn(2, 2, 32), mixer.to_fixed_capacity(state, 20))
 
 
-def test_padding_read_in_room_counts_for_nothing():
+def test_padding_in_a_fixed_capacity_counts_for_nothing():
     mixer = MIXERS["contextual memory"].build(32).double().eval()
     x = torch.randn(1, 12, 32, dtype=torch.float64)
     _, state = mixer(x[:, :5])

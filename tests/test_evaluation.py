@@ -69,13 +69,13 @@ def test_numbers_are_those_of_a_direct_computation(trained, corpus):
 def test_it_is_the_loss_that_training_measures(corpus, tmp_path):
     model = ModelArgs(width=16, heads=2, blocks=1, context=24)
     training = Training(steps=2, batch=4, warm_up=1, evaluate_every=2, evaluate_windows=9)
-    machine = RuntimeConfig(device="cpu", samples=0)
-    run = Run(data=corpus.folder, out=tmp_path / "run", model=model, training=training, machine=machine)
-    said = trainer.train(run)
+    runtime = RuntimeConfig(device="cpu", samples=0)
+    run = Run(data=corpus.folder, out=tmp_path / "run", model=model, training=training, runtime=runtime)
+    results = trainer.train(run)
     trained = LoadedModel.open(tmp_path / "run")
     for split in ("valid", "train"):
         measured = evaluate(trained, sample_windows(corpus, split=split, length=24, count=9), batch=2)
-        assert measured.loss == pytest.approx(said[f"{split}_loss"], abs=1e-6)
+        assert measured.loss == pytest.approx(results[f"{split}_loss"], abs=1e-6)
 
 
 def test_all_windows_lie_side_by_side(corpus):
@@ -165,5 +165,6 @@ def test_models_are_called_by_their_kind():
     assert names["transformer-12"] == "transformer"
     for code in ("rotary", "alibi", "none"):
         assert names[f"transformer-{code}-12"] == f"transformer-{code}"
+    assert names["llama-12"] == names["llama-small"] == "llama"
     both = replace(transformer(position="rotary"), positions=transformer().positions)
     assert architecture_name(both) == "transformer-learned+rotary"

@@ -118,12 +118,12 @@ def losses(config, *, captured, steps=10):
 
 
 @BOTH
-def test_a_recorded_step_learns_what_an_eager_one_learns(build):
+def test_a_captured_step_learns_what_an_eager_one_learns(build):
     config = build(**SMALL, blocks=2)
     assert losses(config, captured=True) == pytest.approx(losses(config, captured=False), rel=5e-3)
 
 
-def test_dropout_of_recorded_steps_follows_the_seed_of_each_step():
+def test_dropout_of_captured_steps_follows_the_seed_of_each_step():
     plain, dropped = (memory_mosaic(**SMALL, blocks=2, dropout=dropout) for dropout in (0.0, 0.2))
     first, again = losses(dropped, captured=True), losses(dropped, captured=True)
     assert first == pytest.approx(again, rel=1e-3)
@@ -132,7 +132,7 @@ def test_dropout_of_recorded_steps_follows_the_seed_of_each_step():
 
 @pytest.mark.parametrize("build", [memory_mosaic, *(partial(transformer, position=code) for code in POSITIONS)])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_recorded_decoding_says_what_the_cpu_says(build, compiled):
+def test_captured_decoding_gives_the_tokens_of_the_cpu(build, compiled):
     torch.manual_seed(0)
     model = LanguageModel(build(**SMALL, blocks=2))
     torch.nn.init.normal_(model.embedding.weight)  # clear choices
@@ -148,7 +148,7 @@ def test_recorded_decoding_says_what_the_cpu_says(build, compiled):
 
 
 @pytest.mark.parametrize("build", [memory_mosaic, transformer])
-def test_a_recorded_step_serves_the_next_until_the_weights_change(build):
+def test_a_captured_step_is_replayed_until_the_weights_change(build):
     torch.manual_seed(0)
     model = LanguageModel(build(**SMALL, blocks=2))
     torch.nn.init.normal_(model.embedding.weight)

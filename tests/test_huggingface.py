@@ -1,4 +1,4 @@
-"""Hugging Face: what a model says there is what it says here; what it looks like inside, and its configuration."""
+"""Hugging Face: a model generates the same there as here; what it looks like inside, and its configuration."""
 
 import json
 from dataclasses import replace
@@ -48,7 +48,8 @@ def test_hidden_states_and_attentions_are_returned(name: str):
             weights.sum(dim=-1), (torch.arange(9) + offset > 0).float().expand(2, 2, 9), msg=f"{number} {kind}"
         )
         assert weights.triu(offset).abs().sum() == 0  # no query sees what is later
-        values = F.pad(retrieval.pairs.values, (0, 0, 0, 0, 0, 9 - retrieval.pairs.values.shape[1]))
+        values = retrieval.pairs.per_head(2).values
+        values = F.pad(values, (0, 0, 0, 0, 0, 9 - values.shape[1]))
         assert_close(torch.einsum("bhtn,bnhv->bthv", weights, values), retrieval.answer(), rtol=1e-4, atol=1e-5)
     plain = model(ids)
     assert plain.attentions is None
@@ -80,9 +81,9 @@ def test_attentions_with_a_cache_and_padding_are_those_of_the_rows_alone(name: s
 def test_attentions_of_the_configuration_and_of_generate(tmp_path: Path):
     model, ids = huggingface_model(CONFIGS["mosaic"]), tokens(2, 5)
     wanted = {"output_attentions": True, "output_hidden_states": True, "return_dict_in_generate": True}
-    told = model.generate(ids, **wanted, **GREEDY)
-    assert [step[0].shape[2:] for step in told.attentions] == [(5, 5), *((1, n) for n in range(6, 13))]
-    assert all(len(step) == 3 for step in told.hidden_states)
+    generated = model.generate(ids, **wanted, **GREEDY)
+    assert [step[0].shape[2:] for step in generated.attentions] == [(5, 5), *((1, n) for n in range(6, 13))]
+    assert all(len(step) == 3 for step in generated.hidden_states)
     model.config.output_attentions = model.config.output_hidden_states = True
     assert len(model(ids).attentions) == 2
     assert model(ids, output_attentions=False, output_hidden_states=False).attentions is None
@@ -128,7 +129,7 @@ def test_only_the_logits_asked_for_are_computed():
     assert_close(model(ids, logits_to_keep=torch.tensor([0, 5])).logits, logits[:, [0, 5]])
 
 
-def test_a_mask_is_passed_on_only_where_a_row_begins_with_padding(monkeypatch: pytest.MonkeyPatch):
+def test_a_mask_is_passed_on_only_where_a_row_starts_with_padding(monkeypatch: pytest.MonkeyPatch):
     model, ids = huggingface_model(CONFIGS["mosaic"]), tokens(2, 6)
     masks, features = [], model.language_model.features
 

@@ -61,7 +61,7 @@ def test_a_folder_of_theirs_opens_here(name: str, tmp_path: Path):
     assert same_weights(theirs.language_model, checkpoint.load(tmp_path / "shards"))
 
 
-def test_a_new_model_begins_as_a_language_model_does():
+def test_a_new_model_has_the_initial_values_of_a_language_model():
     torch.manual_seed(5)
     theirs = AutoModelForCausalLM.from_config(MosaicConfig(language_model=to_plain(CONFIGS["mosaic"])))
     torch.manual_seed(5)
@@ -109,15 +109,17 @@ def test_a_changed_file_of_a_checkpoint_is_refused(name: str, tmp_path: Path):
             AutoModelForCausalLM.from_pretrained(folder, ignore_mismatched_sizes=lenient)
 
 
-@pytest.mark.parametrize(("blocks", "said"), [(4000, r"lacks the weight blocks\.2"), (1, r"does not have: blocks\.1")])
-def test_weights_of_another_model_are_refused(blocks: int, said: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("blocks", "message"), [(4000, r"lacks the weight blocks\.2"), (1, r"does not have: blocks\.1")]
+)
+def test_weights_of_another_model_are_refused(blocks: int, message: str, tmp_path: Path):
     model = huggingface_model(CONFIGS["mosaic"])
     folder = checkpoint.save(model.language_model, tmp_path / "model")
     plain = json.loads((folder / "config.json").read_text())
     plain["language_model"]["blocks"] = blocks
     (folder / "config.json").write_text(json.dumps(plain))
     for options in ({}, {"subfolder": "model"}):
-        with pytest.raises(checkpoint.CheckpointError, match=said):
+        with pytest.raises(checkpoint.CheckpointError, match=message):
             AutoModelForCausalLM.from_pretrained(folder.parent if options else folder, **options)
 
 
@@ -242,8 +244,8 @@ def test_a_pipeline_writes_what_generate_writes(name: str, tmp_path: Path):
     assert together == alone
     for prompt, text in zip(prompts, alone, strict=True):
         ids = tokenizer(prompt, return_tensors="pt")
-        said = model.generate(**ids, **GREEDY | {"max_new_tokens": 6}, eos_token_id=1)[0, ids["input_ids"].shape[1] :]
-        assert text.split() == tokenizer.decode(said, skip_special_tokens=True).split()
+        tokens = model.generate(**ids, **GREEDY | {"max_new_tokens": 6}, eos_token_id=1)[0, ids["input_ids"].shape[1] :]
+        assert text.split() == tokenizer.decode(tokens, skip_special_tokens=True).split()
         assert text.strip()
 
 

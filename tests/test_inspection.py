@@ -1,20 +1,23 @@
 """What the layers ask, and the weights behind their answers: against the layers' own answers and a plain softmax."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from memory_mosaics.inspection import retrievals
+from memory_mosaics.inspection import inspect_position, retrievals
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.mixers.attention import alibi_slopes
-from memory_mosaics.models import memory_mosaic, transformer
+from memory_mosaics.models import llama, memory_mosaic, transformer
+from memory_mosaics.norms import NoNormConfig
 from memory_mosaics.stores import Pairs, Retrieval, RetrievalMixer
 
 SIZE = {"width": 16, "blocks": 2, "heads": 2, "vocabulary": 40, "context": 12}
 MODELS = {
     "memory-mosaic": memory_mosaic(**SIZE),
     **{position: transformer(position=position, **SIZE) for position in ("learned", "rotary", "alibi", "none")},
+    "llama, grouped queries": llama(**SIZE, key_value_heads=1),
 }
 TOKENS = torch.arange(33).reshape(3, 11) * 7 % 40
 
@@ -35,7 +38,7 @@ def test_weights_give_the_answers_of_the_layer_as_it_runs(name):
     assert [(number, kind) for number, kind, *_ in found] == [(n, kind) for n in range(2) for kind in kinds]
     for _, kind, mixer, retrieval, _ in found:
         weights = retrieval.weights(range(retrieval.queries.shape[1]))
-        answers = torch.einsum("bhtn,bnhv->bthv", weights, retrieval.pairs.values)
+        answers = torch.einsum("bhtn,bnhv->bthv", weights, retrieval.pairs.per_head(weights.shape[1]).values)
         if kind == "channel":
             answers = answers.mean(dim=0).unflatten(0, TOKENS.shape)
         output = mixer.combine(answers if name == "memory-mosaic" else answers.flatten(2))
@@ -96,7 +99,7 @@ def test_attention_is_the_softmax_of_the_papers(position):
     torch.testing.assert_close(retrieval.weights([4, -1]), wanted[:, :, [4, 10]], atol=1e-5, rtol=1e-4)
 
 
-def test_padding_room_and_sharpness_of_any_shape_count():
+def test_padding_capacity_and_sharpness_of_any_shape_count():
     queries, keys, values = torch.randn(2, 3, 2, 4), torch.randn(2, 5, 2, 4), torch.randn(2, 5, 2, 4)
     real = torch.tensor([[True] * 5, [False, True, True, True, True]])
     held = torch.tensor([3, 4])
@@ -112,3 +115,16 @@ def test_a_time_that_is_not_there_is_an_error():
     retrieval = next(retrievals(LanguageModel(MODELS["none"]), TOKENS)).retrieval
     with pytest.raises(IndexError):
         retrieval.weights([11])
+
+
+def test_heads_and_embedding_add_up_to_the_logits_of_a_model_without_norms():
+    config = replace(MODELS["memory-mosaic"], norm=NoNormConfig())
+    model = LanguageModel(config).eval()
+    found = sum(
+        logits[tokens.argsort()]
+        for mixer in inspect_position(model, TOKENS[0], top=40)
+        for tokens, logits in zip(mixer.tokens, mixer.logits, strict=True)
+    )
+    with torch.no_grad():
+        expected = model(TOKENS[:1])[0][0, -1] - model.logits(model.embedding(TOKENS[0, -1]))
+    torch.testing.assert_close(torch.from_numpy(found), expected, atol=1e-6, rtol=1e-5)

@@ -125,7 +125,7 @@ def test_deep_yaml_is_refused_before_it_is_parsed(text):
 
 def test_control_characters_are_shown_not_obeyed():
     assert one_line(ValueError("a\x1b[31m\x9b\u202eb\nc")) == r"a\x1b[31m\x9b\u202eb c"
-    assert printable("é\n\x07", keep="\n") == "é\n\\x07"
+    assert printable("é\x07") == "é\\x07"
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from memory_mosaics.mixers.attention import AttentionConfig
 from memory_mosaics.models import (
     DEPTHS,
     PRESETS,
+    llama,
     matching_slots,
     memory_mosaic,
     preset,
@@ -35,6 +36,8 @@ MODELS = {
     "rotary": transformer(position="rotary", **SMALL),
     "alibi": transformer(position="alibi", **SMALL),
     "none": transformer(position="none", **SMALL),
+    "llama": llama(**SMALL),
+    "llama, grouped queries": llama(**SMALL, key_value_heads=2),
     "one mixer only": LanguageModelConfig(
         vocabulary=50, width=32, blocks=1, sequence_mixer=ContextualMemoryConfig(heads=4), tied=False, bias=True
     ),
@@ -137,6 +140,7 @@ def test_twins_have_the_same_size(depth):
     mosaic, twin = count(preset(f"memory-mosaic-{depth}")), count(preset(f"transformer-{depth}"))
     assert abs(mosaic["total"] / twin["total"] - 1) < 0.01
     assert sum(value for name, value in mosaic.items() if name != "total") == mosaic["total"]
+    assert abs(count(preset(f"llama-{depth}"))["total"] / twin["total"] - 1) < 0.01
 
 
 @settings(max_examples=60, deadline=None)
@@ -156,6 +160,35 @@ def test_twins_have_the_same_size_at_any_size(head_width, heads, blocks, vocabul
     mosaic = memory_mosaic(**sizes, slots=None if position == "learned" else matching_slots(twin))
     bound = max(0.01, 1 / (12 * width))  # half a slot of every block, which is more than 1 % below a width of 9
     assert abs(weight_count(mosaic) / weight_count(twin) - 1) <= bound
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    head_width=st.integers(1, 64).map(lambda half: 2 * half),
+    heads=st.integers(1, 8),
+    groups=st.sampled_from([1, 2, 4]),
+    blocks=st.integers(1, 24),
+    vocabulary=st.integers(2, 50_000),
+    context=st.integers(16, 2048),
+)
+def test_llama_twins_have_the_same_size_at_any_size(head_width, heads, groups, blocks, vocabulary, context):
+    width = head_width * heads
+    assume(8 <= width <= 1024 and heads % groups == 0)
+    sizes = {"width": width, "heads": heads, "blocks": blocks, "vocabulary": vocabulary, "context": context}
+    count = weight_count(llama(**sizes, key_value_heads=heads // groups))
+    bound = max(0.01, 1 / (8 * width))  # half a hidden unit of every block, which is more than 1 % below a width of 13
+    assert abs(count / weight_count(transformer(**sizes)) - 1) <= bound
+
+
+def test_the_hidden_width_of_llama_is_round_where_it_can_be():
+    hidden = lambda name, **changes: preset(name, **changes).channel_mixer.hidden  # noqa: E731
+    assert {hidden(f"llama-{depth}") for depth in (12, 18)} == {2048}  # 8/3 of the width
+    assert hidden("llama-small") == 1024
+    assert hidden("llama-tiny") == 360
+    assert (
+        hidden("llama-12", key_value_heads=4) == 2432
+    )  # 4/9 of the width more, in place of two thirds of the keys and values
+    assert hidden("llama-12", hidden=100) == 100
 
 
 def test_the_size_of_a_model_that_is_not_built():
@@ -232,7 +265,7 @@ def test_initial_values_follow_declared_roles_and_depth():
 
 
 @pytest.mark.parametrize("heads", [1, 4, 16])
-def test_at_first_random_keys_are_told_apart_whatever_the_width_of_a_head(heads):
+def test_random_keys_are_distinguished_at_initialisation_for_any_head_width(heads):
     """The scores of a unit key against random unit keys and against the slots deviate as memory.py says."""
     from memory_mosaics.memory import PERSISTENT_SPREAD, SPREAD
 

@@ -151,7 +151,7 @@ def test_the_memory_keeps_what_it_was_given():
     assert before.abs().sum() > 0
 
 
-def test_far_keys_are_told_apart():
+def test_far_keys_are_distinguished():
     """Distances between large keys are small differences of large numbers."""
     keys, values = torch.rand(5000, 2) * 100, torch.randn(5000, 1)
     query = torch.rand(20, 2) * 100

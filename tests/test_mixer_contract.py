@@ -68,6 +68,8 @@ class Faulty(torch.nn.Module):
         last = total[:, -1] if x.shape[1] or state is None else state[0]
         if self.fault == "looks ahead":
             total = total.flip(1)
+        if self.fault == "state grows":
+            return total, (last, total if state is None else torch.cat([state[1], total], dim=1))
         return total.to(x.dtype), (last[None] if self.fault == "batch second" else last,)
 
 
@@ -83,6 +85,7 @@ FAULTS = {
     "looks ahead": "causality",
     "no memory": "streaming",
     "padding counts": "left_padding",
+    "state grows": "fixed_capacity",
     "batch second": "streaming",
     "narrow": "float64",
     "unused parameter": "gradients",
@@ -164,6 +167,7 @@ def test_gradients_in_double_precision_are_those_of_differences(mixer):
     assert torch.autograd.gradcheck(answer, (x, *weights), fast_mode=True)
 
 
+PATHS = os.pathsep.join([str(HERE), *sys.path])  # the package of this process, and what lies beside this file
 CODE_IS_MADE_FOR = ["contextual memory"]  # and for a language model of memories; all mixers are traced and run
 
 
@@ -173,7 +177,7 @@ def test_compiled_gives_the_same_numbers(backend, tmp_path):
     """In a process of its own: the shape checks that tests switch on are not there for the compiler to trace."""
     names = CODE_IS_MADE_FOR if backend == "inductor" else list(MIXERS)
     quickly = {"AOT_INDUCTOR_DEBUG_COMPILE": "1"}  # what the compiler writes is compiled, but not optimised
-    environment = os.environ | {"PYTHONPATH": str(HERE), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)} | quickly
+    environment = os.environ | {"PYTHONPATH": PATHS, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)} | quickly
     again = [[]] if backend == "inductor" else []  # the language model once more, from the compiler's cache
     for checked in [names, *again]:
         run = subprocess.run(
@@ -195,7 +199,7 @@ def test_training_memory_grows_linearly_with_time(name, dropout):
     every_tensor_to_the_system = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed does not linger in the process
     run = subprocess.run(
         [sys.executable, str(HERE / "measure_peak_memory.py"), name, str(dropout), "2048", "4096"],
-        env=os.environ | {"PYTHONPATH": str(HERE)} | every_tensor_to_the_system,
+        env=os.environ | {"PYTHONPATH": PATHS} | every_tensor_to_the_system,
         capture_output=True,
         text=True,
         check=True,

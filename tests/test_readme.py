@@ -21,13 +21,13 @@ def test_python_blocks_run(code, tmp_path):
     assert run.stdout
 
 
-def test_the_memory_of_the_readme_answers_what_it_says():
+def test_the_memory_of_the_readme_answers_as_documented():
     (code,) = [block for block in BLOCKS if "AssociativeMemory" in block]
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert abs(float(run.stdout) - 1) < 0.3
 
 
-def test_a_mixer_of_your_own_is_as_the_guide_says(tmp_path):
+def test_the_mixer_of_the_guide_works(tmp_path):
     """The guide's mixer passes the checks, and a model trains, saves and loads with it."""
     guide = (ROOT / "docs" / "adding_a_mixer.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)
@@ -46,7 +46,7 @@ print(torch.allclose(y, model(tokens)[0]), type(load("run").blocks[0].sequence_m
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
+def test_links_point_to_existing_files(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), target

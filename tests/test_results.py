@@ -1,9 +1,19 @@
-"""Into a log a long computation says a line now and then, and a short one nothing."""
+"""Confidence intervals, and progress bars: in a log file a line per minute, none for a short computation."""
 
 import io
 import sys
 
-from memory_mosaics.results import progress_bar
+import pytest
+
+from memory_mosaics.results import mean_and_interval, progress_bar
+
+
+@pytest.mark.parametrize(("runs", "student"), [(2, 12.706), (16, 2.131), (17, 2.120), (31, 2.042), (61, 2.000)])
+def test_intervals_are_those_of_student(runs, student):
+    values = [0.0, 1.0] + [0.5] * (runs - 2)
+    mean, within = mean_and_interval(values)
+    assert mean == 0.5
+    assert within == pytest.approx(student * (0.5 / (runs - 1) / runs) ** 0.5, abs=1e-3)
 
 
 def test_a_log_has_whole_lines_and_few(monkeypatch):

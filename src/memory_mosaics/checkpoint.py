@@ -42,17 +42,11 @@ ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 STEP = re.compile(r"step-\d{8}")  # a checkpoint of a training run
 
 
-def save(
-    model: nn.Module,
-    folder: str | os.PathLike[str],
-    *,
-    generation: dict[str, Any] | None = None,
-    tokenizer: Tokenizer | None = None,
-) -> Path:
+def save(model: nn.Module, folder: str | os.PathLike[str], *, tokenizer: Tokenizer | None = None) -> Path:
     """Write a checkpoint folder atomically. A folder that is not empty is refused.
 
-    The model may be compiled, as a whole or in parts. `generation` is added to generation_config.json. A `tokenizer` is
-    saved too, and generation ends with its end of text.
+    The model may be compiled, as a whole or in parts. A `tokenizer` is saved too, and generation ends with its end of
+    text.
     """
     from safetensors import SafetensorError
 
@@ -61,7 +55,7 @@ def save(
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise FileExistsError("it exists already; name a new folder, or remove that one first")
         with atomic_folder(folder) as tmp:
-            write_files(model, tmp, generation=generation, tokenizer=tokenizer)
+            write_files(model, tmp, tokenizer=tokenizer)
     except (OSError, SafetensorError, RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(f"cannot write {folder}: {one_line(error)}") from error
     return folder
@@ -72,7 +66,6 @@ def write_files(
     folder: Path,
     *,
     weights: dict[str, Tensor] | None = None,
-    generation: dict[str, Any] | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> None:
     """Write the files of a checkpoint into a folder, unless they could not be read back.
@@ -91,7 +84,7 @@ def write_files(
     architecture = ARCHITECTURE if isinstance(model.config, LanguageModelConfig) else type(model).__name__
     config = {"model_type": MODEL_TYPE, "architectures": [architecture], "dtype": dtype, key: plain}
     ends = {} if tokenizer is None else dict.fromkeys(ENDS, tokenizer.end_of_text)
-    others = {"config.json": config, "generation_config.json": {"use_cache": True} | ends | (generation or {})}
+    others = {"config.json": config, "generation_config.json": {"use_cache": True} | ends}
     for name, content in others.items():
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     if tokenizer is not None:
@@ -151,7 +144,7 @@ def remove(folder: Path) -> None:
 
 def newest(folder: Path) -> Path:
     """Return the folder itself, or the newest checkpoint of a training run."""
-    return folder if (folder / "config.json").exists() else ([folder, *steps(folder)])[-1]
+    return folder if (folder / "config.json").exists() else [folder, *steps(folder)][-1]
 
 
 def read_config(folder: Path) -> LanguageModelConfig:
@@ -270,7 +263,7 @@ class LoadedModel:
         if tokenizer.vocabulary > model.config.vocabulary:
             sizes = f"{tokenizer.vocabulary:,} tokens, and the model {model.config.vocabulary:,}"
             raise UserError(f"{folder}: its tokenizer has {sizes}; they do not belong together")
-        return cls(name or run.name, folder, model, tokenizer)
+        return cls(name or Path(os.path.abspath(run)).name, folder, model, tokenizer)
 
     def check_reads(self, corpus: Corpus) -> None:
         """Refuse a corpus of another tokenizer."""

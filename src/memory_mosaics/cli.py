@@ -12,6 +12,7 @@ from json import dumps
 from pathlib import Path
 from typing import Any
 
+import torch
 from jsonargparse import auto_cli
 
 from memory_mosaics.apps import demo
@@ -20,24 +21,27 @@ from memory_mosaics.apps.explorer import explore
 from memory_mosaics.apps.serve import serve
 from memory_mosaics.apps.story_world import generator
 from memory_mosaics.benchmarks import bench
-from memory_mosaics.checkpoint import STEP
+from memory_mosaics.checkpoint import STEP, load
+from memory_mosaics.config import to_plain
 from memory_mosaics.errors import UserError, one_line, within_memory
 from memory_mosaics.experiments import (
+    all_figures,
+    arena,
     attention,
     curves,
     evaluate,
-    gallery,
     generate,
     induction,
     inspect,
     lm_eval,
     moons,
-    mqar,
     prompts,
     regbench,
     sweep,
 )
 from memory_mosaics.files import read_json
+from memory_mosaics.language_model import LanguageModel, parameter_count
+from memory_mosaics.models import PRESETS, preset, preset_hint
 from memory_mosaics.parser import Parser
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus
@@ -46,7 +50,7 @@ from memory_mosaics.training.config import ModelArgs, Run, Training, as_flag_onl
 from memory_mosaics.version import __version__
 
 MODEL, TRAINING = ModelArgs(), recipe("memory-mosaic-tiny")[1]
-MACHINE = RuntimeConfig()
+RUNTIME = RuntimeConfig()
 
 
 def info(model: str, *, json: bool = False) -> None:
@@ -54,15 +58,9 @@ def info(model: str, *, json: bool = False) -> None:
 
     Args:
         model: a checkpoint folder, or the name of a preset such as memory-mosaic-12 or mamba-tiny
-        json: print one JSON object and nothing else: `config`, which --model.name of train reads, and `parameters`
+        json: print one JSON object and nothing else: `config`, in the form of a file for `train --model.name`, and
+            `parameters`
     """
-    import torch
-
-    from memory_mosaics.checkpoint import load
-    from memory_mosaics.config import to_plain
-    from memory_mosaics.language_model import LanguageModel, parameter_count
-    from memory_mosaics.models import PRESETS, preset, preset_hint
-
     if Path(model).exists():
         built = load(model)
     elif model in PRESETS:
@@ -85,8 +83,8 @@ def convert(source: Path, out: Path, *, tokenizer: str | None = None) -> None:
     Args:
         source: the .pt file: nanoMosaics, or the Library's plain or fast variant
         out: the folder to write; it must not exist yet
-        tokenizer: of its training data, written into the folder: gpt2, bytes, or a folder with a tokenizer.json;
-            without it, commands that read text, and `train --from`, refuse the folder
+        tokenizer: the tokenizer of its training data, to be saved with it: gpt2, bytes, or a folder with a
+            tokenizer.json. Without it, commands that read text, and `train --from`, refuse the folder
     """
     from memory_mosaics.convert import convert as convert_checkpoint
 
@@ -106,11 +104,11 @@ def draw(folder: Path) -> None:
         results = read_json(folder / "results.json")
         drawn = figures.draw(results, folder)
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{folder} holds no results.json; name the folder of a study") from None
+        raise UserError(f"{folder} holds no results.json; name the folder of an experiment") from None
     except UserError:
         raise
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder / 'results.json'} is not what a study wrote: {one_line(error)}") from error
+        raise UserError(f"{folder / 'results.json'} is not what an experiment wrote: {one_line(error)}") from error
     print(f"drawn: {', '.join(map(str, drawn))}" if drawn else "nothing to draw: what was measured has no figure")
 
 
@@ -122,32 +120,33 @@ def train(
     preset: str | None = None,
     model: ModelArgs = MODEL,
     training: Training = TRAINING,
-    machine: RuntimeConfig = MACHINE,
+    runtime: RuntimeConfig = RUNTIME,
 ) -> dict[str, Any]:
     """Train a language model on a prepared corpus, or resume a run, on one process or by torchrun.
 
     Args:
         data: a folder that `mosaics prepare` wrote
-        out: the folder of the run; the same command resumes from the newest checkpoint in it, also to more
-            --training.steps than before: the learning rate is then that of the new length from there on. null is
-            runs/model, and with --from runs/SOURCE-finetuned: runs/a-finetuned, or runs/a-step-00000800-finetuned
-        init_from: fine-tuning: a checkpoint, or a run, whose weights, model and tokenizer to begin with; optimiser and
-            schedule are new, and of the model only --model.dropout and --model.context may be others
-        preset: where the values below come from that are not given: memory-mosaic-{1,4,8,12,18} are the paper's, -small
-            and -tiny, the default, for small corpora; transformer- has the same
+        out: the folder of the run. The same command resumes from its newest checkpoint; with more --training.steps it
+            continues even a finished run, on the schedule of the new length. null is runs/model, or with --from
+            runs/NAME-finetuned, where NAME is that of the run or checkpoint
+        init_from: a checkpoint or run to fine-tune: its weights, model and tokenizer, with a new optimiser and
+            schedule. Only --model.dropout and --model.context may differ from it
+        preset: an architecture and a size, which set the defaults of all flags below. memory-mosaic-tiny is the
+            default; -tiny and -small are for small corpora, and -1, -4, -8, -12 and -18 are the paper's depths.
+            transformer and llama have the same sizes, other architectures such as mamba -tiny, -small and -12
         model: the architecture and its sizes
         training: the optimiser, the schedule and the batches
-        machine: how it is computed, saved and watched
+        runtime: device, precision, checkpoints and logs
     """
     as_flag_only(preset)
     if out is None:
         out = Path("runs") / ("model" if init_from is None else f"{_source_name(init_from)}-finetuned")
-    plan = Run(data=data, out=out, init_from=init_from, model=model, training=training, machine=machine)
+    plan = Run(data=data, out=out, init_from=init_from, model=model, training=training, runtime=runtime)
     return trainer.train(plan, lengthen=True)
 
 
 def _source_name(source: Path) -> str:
-    """The name of a checkpoint folder, after that of its run if it is one of a run."""
+    """Return the name of a run or checkpoint folder; RUN-STEP for a checkpoint of a run."""
     source = source.resolve()
     return f"{source.parent.name}-{source.name}" if STEP.fullmatch(source.name) else source.name
 
@@ -176,13 +175,13 @@ COMMANDS: dict[str, Any] = {
     "evaluate": evaluate.run,
     "anchors": evaluate.run_anchors,
     "attention": attention.run,
-    "figures": gallery.run,
+    "figures": all_figures.run,
     "curves": curves.run,
     "sweep": sweep.run,
     "draw": draw,
     "induction": induction.run,
     "moons": moons.run,
-    "mqar": mqar.run,
+    "arena": arena.run,
     "regbench": regbench.run,
     "bench": bench.run,
 }
@@ -201,7 +200,10 @@ def _interrupt_again(ignored: Any) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 2 for a user's mistake, 130 after Ctrl-C."""
     arguments = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if len(arguments) == 1 and isinstance(COMMANDS.get(arguments[0]), dict):
+        arguments.append("--help")  # lists its commands
     options: dict[str, Any] = {"prog": "mosaics", "parser_class": Parser, "version": __version__, "allow_abbrev": True}
+    options["description"] = "Networks of associative memories: train, run, measure and look inside."
     if sys.unraisablehook is sys.__unraisablehook__:
         sys.unraisablehook = _interrupt_again
     try:

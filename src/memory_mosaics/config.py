@@ -8,11 +8,12 @@ import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from math import inf
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from torch import nn
 
-from memory_mosaics.errors import UserError
+from memory_mosaics.errors import UserError, check_range
 
 MAX_SIZE = 2**31 - 1  # of any dimension of a tensor
 MAX_SEED = 2**63 - 1  # what PyTorch takes
@@ -45,6 +46,16 @@ class MixerConfig(ABC):
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> nn.Module: ...
 
 
+class NormConfig(ABC):
+    """Configuration of a norm."""
+
+    @abstractmethod
+    def build(self, width: int, *, bias: bool = False) -> nn.Module: ...
+
+
+KINDS = {ExtractorConfig: "an extractor", SharpnessConfig: "a sharpness", MixerConfig: "a mixer", NormConfig: "a norm"}
+
+
 def part(name: str) -> Callable[[type[T]], type[T]]:
     """Register a configuration dataclass under `name`. Defining the same class again replaces it."""
 
@@ -59,17 +70,30 @@ def part(name: str) -> Callable[[type[T]], type[T]]:
 
 
 def at_least(config: Any, **smallest: int) -> None:
-    """Raise `UserError` for fields below their minimum."""
+    """Raise `UserError` for fields below their minimum. None is an option that is not given."""
     for name, bound in smallest.items():
-        if getattr(config, name) < bound:
-            raise UserError(f"{name} must be at least {bound}, not {getattr(config, name)}")
+        check_range(bound, inf, **{name: getattr(config, name)})
 
 
 def at_most(config: Any, **largest: int) -> None:
     """Raise `UserError` for fields above their maximum."""
     for name, bound in largest.items():
-        if getattr(config, name) > bound:
-            raise UserError(f"{name} must be at most {bound:,}, not {getattr(config, name)}")
+        check_range(-inf, bound, **{name: getattr(config, name)})
+
+
+def check_positive(config: Any, *names: str) -> None:
+    """Raise `UserError` for fields that are not positive and finite. None is an option that is not given."""
+    for name in names:
+        if (value := getattr(config, name)) is not None and not 0 < value < inf:
+            raise UserError(f"{name} must be positive, not {value}")
+
+
+def check_choices(config: Any) -> None:
+    """Raise `UserError` for fields annotated as a Literal with another value: dataclasses do not check it."""
+    for name, hint in get_type_hints(type(config)).items():
+        if get_origin(hint) is Literal and getattr(config, name) not in get_args(hint):
+            *others, last = map(repr, get_args(hint))
+            raise UserError(f"{name} must be {', '.join(others)} or {last}, not {getattr(config, name)!r}")
 
 
 def check_sizes(config: Any) -> None:
@@ -120,7 +144,7 @@ def _value(where: str, hint: Any, value: Any) -> Any:
         value = _part(where, value)
     for kind in allowed:
         if get_origin(kind) is tuple and isinstance(value, list):
-            return tuple(value)
+            return tuple(_value(where, get_args(kind)[0], item) for item in value)
         if get_origin(kind) is Literal and value in get_args(kind):
             return value
         if kind is float and type(value) is int:
@@ -141,8 +165,10 @@ def _name(kind: Any, value: Any = None) -> str:
     """The name of a type, or of a value of it, in messages."""
     if is_dataclass(kind):
         return f"the part {next((name for name, cls in PARTS.items() if cls is kind), kind)!r}"
-    if kind in (ExtractorConfig, MixerConfig):
-        return "an extractor" if kind is ExtractorConfig else "a mixer"
+    if kind in KINDS:
+        return KINDS[kind]
     if value is not None:
         return repr(value)
+    if get_origin(kind) is tuple:
+        return "a list"
     return "null" if kind is types.NoneType else getattr(kind, "__name__", str(kind))

@@ -12,12 +12,14 @@ import re
 import warnings
 import zipfile
 from collections.abc import Sequence
+from importlib.resources import files
 from math import log
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+import yaml
 from torch import Tensor
 
 from memory_mosaics.checkpoint import CheckpointError, save
@@ -28,61 +30,7 @@ from memory_mosaics.memory import ContextualMemoryConfig, ConvolutionConfig, Per
 from memory_mosaics.scales import Scale
 from memory_mosaics.text.tokenizer import find_tokenizer
 
-# A layout maps our names of parts of a model to theirs. Where one of ours is a prefix of another, the longer is first.
-NANO = {
-    "embedding": "mosaic.wte",
-    "blocks": "mosaic.h",
-    "norm": "mosaic.ln_f",
-    "head": "lm_head",
-    "sequence_norm": "ln_1",
-    "channel_norm": "ln_2",
-    "sequence_mixer.combine.scale.theta": "attn.v_featurizer.val_scale",
-    "channel_mixer.combine.scale.theta": "mlp.out_scale",
-    "sequence_mixer": "attn",
-    "channel_mixer": "mlp",
-    "key.map": "k_featurizer.W_k",
-    "key.decay.rate": "k_featurizer.leaky_avg.leaky_key_beta",
-    "sharpness.theta": "k_featurizer.key_scale",
-    "value.map": "v_featurizer.W_v",
-    "value.taps": "v_featurizer.coef",
-    "combine.map": "c_proj",
-    "keys": "P_k",
-    "values": "P_v",
-}
-LIBRARY = {
-    "embedding": "emb",
-    "blocks": "blocks",
-    "norm": "ln_out",
-    "head": "head",
-    "sequence_norm": "ln1",
-    "channel_norm": "ln2",
-    "sequence_mixer": "attn",
-    "channel_mixer": "pmem",
-    "key.map": "k_featurizer.conv",
-    "key.decay.rate": "leaky_key_beta",
-    "sharpness.theta": "kernel_beta",
-    "value.map": "v_featurizer.linear",
-    "value.taps": "v_featurizer.coef",
-    "combine.scale.theta": "value_beta",
-    "combine.map": "c_proj",
-    "keys": "pmem.M_k",
-    "values": "pmem.M_v",
-}
-FAST = LIBRARY | {"key.map": "leaky_average.linear", "key.decay.rate": "leaky_average.leaky_beta_w_under"}
-
-LAYOUTS = ((NANO, "mosaic.h."), (FAST, ".leaky_average."), (LIBRARY, ".kernel_beta"))  # by part of a name, in order
-BUFFERS = (".attn.bias", ".leaky_avg.coef")  # of nanoMosaics: a mask and a computed tensor
-ALIAS = ("leaky_beta_u_under", "leaky_beta_w_under")  # two names of one tensor in the fast form
-
-# Options that are ignored, since they do not change the logits of a trained model, by purpose.
-IGNORED_ARGS = {
-    "machine and logging": "seed out_dir backend device dtype compile dataset log_interval save_checkpoint_interval",
-    "evaluation": "eval_interval eval_iters skip_tokens",  # skip_tokens only leaves the first ones out of the loss
-    "optimizer": "batch_size gradient_accumulation_steps max_iters weight_decay beta1 beta2 grad_clip",
-    "dropout of weights": "ic_dropout",  # our one dropout is their hd_dropout
-    "learning rate": "learning_rate min_lr decay_type warmup_iters lr_decay_iters gamma milestone",
-    "nothing": "att_shift leaky_cuda",  # their models do not use them
-}
+REFERENCE = yaml.safe_load(files("memory_mosaics").joinpath("reference_layouts.yaml").read_text("utf-8"))
 MAX_VALUE_SHIFT = 64  # every step is a tap, for the Library's convolutions a matrix
 
 
@@ -143,12 +91,13 @@ class _Reference:
             if not isinstance(contents, dict) or not isinstance(contents.get(entry), dict):
                 raise ValueError(f"it has no dictionary {entry!r}, as checkpoints of the authors' code have")
         self.args: dict[Any, Any] = contents["model_args"]
-        ignored = " ".join(IGNORED_ARGS.values()).split()
+        ignored = " ".join(REFERENCE["ignored_args"].values()).split()
         self.unused_args = {name: value for name, value in self.args.items() if name not in ignored}
         self.weights = _strip_prefixes(contents["model"])
-        self.names = _find_layout(self.weights)
-        self.nano, self.fast = self.names is NANO, self.names is FAST
-        self.weights = _parameters(self.weights, BUFFERS if self.nano else ())
+        layout = _find_layout(self.weights)
+        self.nano, self.fast = layout == "nano", layout == "fast"
+        self.names: dict[str, str] = REFERENCE["layouts"][layout]["weights"]
+        self.weights = _parameters(self.weights, tuple(REFERENCE["layouts"][layout].get("buffers", ())))
         self.convolution = "blocks.0.attn.v_featurizer.conv.weight" in self.weights
         if self.convolution:  # the Library's other value extractor, with a matrix per tap
             self.names = self.names | {"value.map": "v_featurizer.conv"}
@@ -356,9 +305,9 @@ def _strip_prefixes(model: dict[Any, Any]) -> dict[str, Tensor]:
     return weights
 
 
-def _find_layout(weights: dict[str, Tensor]) -> dict[str, str]:
-    for layout, mark in LAYOUTS:
-        if any(mark in name for name in weights):
+def _find_layout(weights: dict[str, Tensor]) -> str:
+    for layout, about in REFERENCE["layouts"].items():
+        if any(about["name"] in name for name in weights):
             return layout
     if any(name.startswith("transformer.") for name in weights):
         raise ValueError("it is a nanoGPT transformer, not a Memory Mosaic")
@@ -374,8 +323,9 @@ def _parameters(weights: dict[str, Tensor], buffers: tuple[str, ...]) -> dict[st
         if not tensor.isfinite().all():
             raise ValueError(f"{name} contains NaN or Inf; convert an earlier checkpoint of that training")
         parameters[name] = tensor.float()
-    for name in [name for name in parameters if name.endswith(ALIAS[0])]:
-        other = name.replace(*ALIAS)
+    alias = REFERENCE["alias"]
+    for name in [name for name in parameters if name.endswith(alias[0])]:
+        other = name.replace(*alias)
         if other in parameters and not torch.equal(parameters.pop(name), parameters[other]):
             raise ValueError(f"{name} is not the same as {other}")
     return parameters

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary, finalize
 
@@ -232,8 +233,7 @@ class Sampler:
     def __post_init__(self) -> None:
         if not self.temperature >= 0:
             raise UserError(f"temperature must be 0 or more, not {self.temperature}")
-        if self.top_k is not None and self.top_k < 1:
-            raise UserError(f"top_k must be at least 1, not {self.top_k}")
+        check_range(1, inf, top_k=self.top_k)
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise UserError(f"top_p must be in (0, 1], not {self.top_p}")
 

@@ -16,7 +16,7 @@ class CheckpointError(UserError):
     """A checkpoint that cannot be read or written."""
 
 
-def check_range(least: int, most: int, **values: int | float | None) -> None:
+def check_range(least: float, most: float, **values: int | float | None) -> None:
     """Raise `UserError` for numbers outside a range. None is an option that is not given."""
     for name, value in values.items():
         if value is not None and not least <= value <= most:
@@ -30,12 +30,9 @@ def one_line(error: BaseException, limit: int = 500) -> str:
     return message if len(message) <= limit else message[: limit - 3] + "..."
 
 
-def printable(text: str, keep: str = "") -> str:
-    r"""Escape control characters of a text that is shown on a terminal as \x1b, except those in `keep`."""
-    return "".join(
-        letter if letter.isprintable() or letter in keep else letter.encode("unicode_escape").decode()
-        for letter in text
-    )
+def printable(text: str) -> str:
+    r"""Escape control characters of a text that is shown on a terminal, such as \x1b."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 @contextmanager

@@ -15,15 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from memory_mosaics.checkpoint import LoadedModel
-from memory_mosaics.errors import UserError, within_memory
+from memory_mosaics.errors import UserError, check_range, within_memory
 from memory_mosaics.language_model import LanguageModel, without_state
 from memory_mosaics.ops.common import at_least_fp32
-from memory_mosaics.results import progress_bar
+from memory_mosaics.results import NORMAL_95, progress_bar
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.text.corpus import Corpus, TokenFile
 
 MAX_LOGITS = 1 << 25  # computed at a time: 128 MiB in float32
-NORMAL_95 = 1.959964  # half the width of a 95 % confidence interval of a normal distribution, in standard errors
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,7 @@ def sample_windows(
     Windows are adjacent; with `overlap` one may start at any token. With `at_documents` each starts with a document and
     ends within it; documents shorter than a window are skipped.
     """
-    for name, number in (("length", length), ("windows", count)):
-        if number is not None and number < 1:
-            raise UserError(f"{name} must be at least 1, not {number}")
+    check_range(1, math.inf, length=length, windows=count)
     tokens = corpus.tokens(split)
     if len(tokens) <= length:
         raise UserError(
@@ -75,8 +72,9 @@ def sample_windows(
     return Windows(tokens, [int(starts[number * len(starts) // count]) for number in range(count)], length)
 
 
-def _long_documents(tokens: TokenFile, corpus: Corpus, split: str, length: int, step: int = 1 << 24) -> np.ndarray:
+def _long_documents(tokens: TokenFile, corpus: Corpus, split: str, length: int) -> np.ndarray:
     """Return the starts of documents that are longer than a window, counting the end-of-text token."""
+    step = 1 << 24  # tokens at a time
     parts = [np.flatnonzero(tokens[at : at + step] == corpus.end_of_text) + at for at in range(0, len(tokens), step)]
     ends = np.concatenate(parts)
     starts, stops = np.concatenate([[0], ends + 1]), np.concatenate([ends + 1, [len(tokens)]])
@@ -155,7 +153,7 @@ def evaluate(trained: LoadedModel, text: Windows, *, batch: int = 8) -> LossStat
             measured.add(losses, bytes=trained.tokenizer.count_bytes(rows[:, 1:].numpy()))
             bar.set_postfix(loss=f"{measured.loss:.4f}", refresh=False)
             bar.update(len(rows))
-    if not measured.loss < 700:  # whose exponential is the largest finite number
+    if not measured.loss < 700:  # the exponential of 710 is infinite
         raise UserError(f"the loss of {trained.name} is {measured.loss}: {trained.folder} is no trained model")
     return measured
 

@@ -80,7 +80,7 @@ def temporary_path(target: Path) -> Path:
 
     Temporary files that killed processes of this machine left in the folder are removed first.
     """
-    _remove_leftovers(target.parent)
+    remove_leftovers(target.parent)
     path = target.with_name(f".{target.name}.{next(_NUMBERS)}.{os.getpid()}@{platform.node()}.part")
     _IN_USE.add(path.name)
     return path
@@ -96,7 +96,7 @@ def remove_temporary(path: Path) -> None:
             path.unlink()
 
 
-def _remove_leftovers(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Remove temporary files and folders of processes of this machine that no longer exist."""
     ours = re.compile(rf"\..+\.(\d+)@{re.escape(platform.node())}\.part")
     try:
@@ -203,10 +203,10 @@ def _finite(text: str) -> float:
     return number
 
 
-def read_json(file: Path, limit: int = MAX_JSON_BYTES) -> Any:
+def read_json(file: Path) -> Any:
     """Return the JSON value of a file. A missing file raises FileNotFoundError, a damaged one UserError."""
     try:
-        return parse_json(read_text(file, limit))
+        return parse_json(read_text(file))
     except (FileNotFoundError, NotADirectoryError, UserError):
         raise
     except (OSError, ValueError, RecursionError) as error:
@@ -216,8 +216,8 @@ def read_json(file: Path, limit: int = MAX_JSON_BYTES) -> Any:
 MAX_YAML_DEPTH, MAX_YAML_ALIASES = 100, 16  # deeper, PyYAML overflows its stack; more could grow without bound
 
 
-def check_yaml(text: str, limit: int = MAX_JSON_BYTES) -> None:
-    """Refuse a YAML or JSON text that is too large, nested too deeply or full of aliases, before it is parsed."""
+def check_yaml(text: str, limit: int = MAX_JSON_BYTES) -> str:
+    """Return a YAML or JSON text unless it is too large to parse, nested too deeply or full of aliases."""
     import yaml
 
     if len(text) > limit:
@@ -229,6 +229,7 @@ def check_yaml(text: str, limit: int = MAX_JSON_BYTES) -> None:
         if depth > MAX_YAML_DEPTH or aliases > MAX_YAML_ALIASES:
             bounds = f"{MAX_YAML_DEPTH} levels and {MAX_YAML_ALIASES} aliases"
             raise UserError(f"YAML may have at most {bounds}, and line {event.start_mark.line + 1} has more")
+    return text
 
 
 MANIFEST = "manifest.json"  # of a training checkpoint: its files with their sizes and checksums

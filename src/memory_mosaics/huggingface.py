@@ -240,7 +240,7 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
             raise ValueError("give either input_ids or inputs_embeds")
         if not isinstance(past_key_values, MosaicCache | None):
             kind = type(past_key_values).__name__
-            raise ValueError(f"past_key_values must be a MosaicCache, not a {kind}; leave it out to begin a new one")
+            raise ValueError(f"past_key_values must be a MosaicCache, not a {kind}; leave it out to start a new one")
         x = self.language_model.embedding(input_ids) if inputs_embeds is None else inputs_embeds
         cache = MosaicCache() if past_key_values is None else past_key_values
         loss_kwargs = _check_kwargs(kwargs, cache, attention_mask, x)

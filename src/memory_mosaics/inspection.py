@@ -1,4 +1,4 @@
-"""Looking inside: what every layer asks of its memories, and how much each stored pair has in the answer."""
+"""Look inside a model: what every layer retrieves, and the weight of each stored pair in the answers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,14 +52,14 @@ def retrievals(model: LanguageModel, tokens: Int[Tensor, "B T"]) -> Iterator[Lay
         yield LayerRetrieval(number, kind, mixer, mixer.prepare_retrieval(*given)[0], given[0])
 
 
-LONGEST = 1024  # tokens whose weights are still handed out whole: heads x T x T of every block
+MAX_PATTERN_LENGTH = 1024  # tokens: the weights are heads x T x T for every block
 
 
 @dataclass(frozen=True)
-class Look:
-    """What the heads of one mixer do at one position, best first. Places without a pair are -1 and weigh nothing.
+class MixerInspection:
+    """What the heads of one mixer do at one position, best first. Indices without a pair are -1 and weigh nothing.
 
-    What is retrieved: `places` are earlier positions, or the slots of a persistent memory (those of its second memory
+    What is retrieved: `indices` are earlier positions, or the slots of a persistent memory (those of its second memory
     follow those of the first). What the answer predicts: `logits` are what the head adds to those of `tokens`, its
     answer through the combining map, the gains of the norms after it and the output matrix. Over all mixers, heads and
     the embedding these add up to the model's own logits, but for biases and for mixers that recall nothing.
@@ -67,7 +67,7 @@ class Look:
 
     block: int
     mixer: str
-    places: np.ndarray  # (H, top)
+    indices: np.ndarray  # (H, top)
     weights: np.ndarray  # (H, top)
     tokens: np.ndarray  # (H, top)
     logits: np.ndarray  # (H, top)
@@ -77,7 +77,9 @@ class Look:
 
 
 @torch.no_grad()
-def look(model: LanguageModel, tokens: Int[Tensor, " T"], *, position: int = -1, top: int = 5) -> list[Look]:
+def inspect_position(
+    model: LanguageModel, tokens: Int[Tensor, " T"], *, position: int = -1, top: int = 5
+) -> list[MixerInspection]:
     """What every head retrieves at `position` of a text (below zero: from the end), and what its answer predicts."""
     if not -len(tokens) <= position < len(tokens):
         raise ValueError(f"position {position} is outside a text of {len(tokens)} tokens")
@@ -88,7 +90,7 @@ def look(model: LanguageModel, tokens: Int[Tensor, " T"], *, position: int = -1,
     hooks = [norm.register_forward_pre_hook(see) for norm in residual_norms(model)]
     try:
         return [
-            _look(model, layer, position, top, torch.stack(spreads, dim=-1))
+            _inspect_mixer(model, layer, position, top, torch.stack(spreads, dim=-1) if spreads else layer.x[:, 0, :0])
             for layer in retrievals(model, tokens[None])
         ]
     finally:
@@ -99,11 +101,11 @@ def look(model: LanguageModel, tokens: Int[Tensor, " T"], *, position: int = -1,
 def patterns(model: LanguageModel, tokens: Int[Tensor, " T"]) -> list[np.ndarray]:
     """The weights of every block's sequence mixer, (1, H, T, T): from each position back to every earlier one.
 
-    Made tensors, they are what bertviz.head_view takes; circuitsvis.attention.attention_patterns takes one block's
-    without the first axis. A row adds up to one, the first of a memory to zero: it is empty then.
+    As tensors they are the input of bertviz.head_view; circuitsvis.attention.attention_patterns takes those of one
+    block, without the first axis. A row adds up to one, the first of a memory to zero: it is empty then.
     """
-    if len(tokens) > LONGEST:
-        raise ValueError(f"{len(tokens)} tokens are too many to hand out all weights; take at most {LONGEST}")
+    if len(tokens) > MAX_PATTERN_LENGTH:
+        raise ValueError(f"{len(tokens)} tokens are too many to return all weights; take at most {MAX_PATTERN_LENGTH}")
     blocks = []
     for layer in retrievals(model, tokens.to(model.embedding.weight.device)[None]):
         if layer.kind == "sequence":
@@ -113,26 +115,29 @@ def patterns(model: LanguageModel, tokens: Int[Tensor, " T"]) -> list[np.ndarray
     return blocks
 
 
-def _look(model: LanguageModel, layer: LayerRetrieval, position: int, top: int, spreads: Float[Tensor, "1 L"]) -> Look:
+def _inspect_mixer(
+    model: LanguageModel, layer: LayerRetrieval, position: int, top: int, spreads: Float[Tensor, "1 L"]
+) -> MixerInspection:
     _, _, mixer, retrieval, x = layer
     weights = retrieval.weights([position])[:, :, 0]  # (memories, H, N)
-    answers = torch.einsum("mhn,mnhv->mhv", weights, retrieval.pairs.values.to(weights.dtype)).mean(dim=0)
+    answers = torch.einsum(
+        "mhn,mnhv->mhv", weights, retrieval.pairs.per_head(weights.shape[1]).values.to(weights.dtype)
+    ).mean(dim=0)
     weights = weights.transpose(0, 1).flatten(1) / len(weights)  # (H, memories * N)
     heads, there = len(weights), min(top, weights.shape[1])
     best = weights.topk(there, dim=-1)
-    places = best.indices.masked_fill(best.values == 0, -1)
+    indices = best.indices.masked_fill(best.values == 0, -1)
     missing = (0, top - there)
-    logits = added(model, mixer, answers[None], spreads)[0] @ at_least_fp32(model.output).T
+    logits = head_contributions(model, mixer, answers[None], spreads)[0] @ at_least_fp32(model.output).T
     logits = logits.topk(min(top, model.config.vocabulary), dim=-1)
     squares = weights.square().sum(dim=-1)
-    decay = mixer.decays(x)
-    decay = decay if decay is None or decay.ndim == 1 else decay[0, position]
-    beta = mixer.memory_info().sharpness
-    beta = retrieval.sharpness_at(position) if beta is None else beta
-    return Look(
+    decay, beta = decay_and_sharpness(mixer, retrieval, x)
+    decay = None if decay is None else decay.expand(x.shape[1], heads)[position]
+    beta = beta.expand(x.shape[1], heads)[position]
+    return MixerInspection(
         block=layer.block,
         mixer=mixer.memory_info().name,
-        places=torch.nn.functional.pad(places, missing, value=-1).cpu().numpy(),
+        indices=torch.nn.functional.pad(indices, missing, value=-1).cpu().numpy(),
         weights=torch.nn.functional.pad(best.values, missing).cpu().numpy(),
         tokens=logits.indices.cpu().numpy(),
         logits=logits.values.cpu().numpy(),
@@ -142,23 +147,39 @@ def _look(model: LanguageModel, layer: LayerRetrieval, position: int, top: int, 
     )
 
 
-def residual_norms(model: LanguageModel) -> list[nn.LayerNorm]:
+def decay_and_sharpness(
+    mixer: RetrievalMixer, retrieval: Retrieval, x: Float[Tensor, "B T W"]
+) -> tuple[Tensor | None, Tensor]:
+    """Lambda and beta of each head: (H), or (T, H) of the first row where they change from token to token."""
+    decay, info = mixer.decays(x), mixer.memory_info()
+    beta = retrieval.sharpness if info.sharpness is None else info.sharpness
+    beta = at_least_fp32(torch.as_tensor(beta, device=x.device))
+    beta = beta.reshape(-1, *beta.shape[-2:])[0] if beta.ndim > 1 else beta.expand(info.heads)
+    return decay if decay is None or decay.ndim == 1 else decay[0], beta
+
+
+def residual_norms(model: LanguageModel) -> list[nn.LayerNorm | nn.RMSNorm]:
     """The norms that the sum of all mixers goes through, in order: the last one, and with post-norm those of blocks."""
     blocks = model.blocks if model.config.norm_placement == "post" else []
     norms = [norm for block in blocks for norm in (block.sequence_norm, block.channel_norm)]
-    return [norm for norm in (*norms, model.norm) if isinstance(norm, nn.LayerNorm)]
+    return [norm for norm in (*norms, model.norm) if isinstance(norm, nn.LayerNorm | nn.RMSNorm)]
 
 
 def spread(norm: Any, x: Float[Tensor, "*B W"]) -> Float[Tensor, "*B"]:
-    """What a layer norm divides x by."""
-    return (at_least_fp32(x).var(dim=-1, correction=0) + norm.eps).sqrt()
+    """What a norm divides x by: its standard deviation, or its root mean square."""
+    return (centre(norm, at_least_fp32(x)).square().mean(dim=-1) + norm.eps).sqrt()
 
 
-def added(
+def centre(norm: nn.Module, x: Float[Tensor, "*B W"]) -> Float[Tensor, "*B W"]:
+    """What a norm divides: for a layer norm x less its mean, for RMSNorm x itself."""
+    return x - x.mean(dim=-1, keepdim=True) if isinstance(norm, nn.LayerNorm) else x
+
+
+def head_contributions(
     model: LanguageModel, mixer: nn.Module, answers: Float[Tensor, "T H V"], spreads: Float[Tensor, "T L"]
 ) -> Float[Tensor, "T H W"]:
-    """What each head adds to what the output matrix reads: its answer with the other heads silent, under the norms
-    after it as they were: `spreads` are what the `residual_norms` divided by.
+    """What each head adds to what the output matrix reads: its answer alone, through the norms after
+    it, which divide by what they divided the whole sum by: the `spreads` of the `residual_norms`.
     """
     combine: nn.Module = mixer.combine  # type: ignore[assignment]
     T, H, _ = answers.shape
@@ -174,5 +195,5 @@ def added(
     first = next(i for i, part in enumerate(mixers) if part is mixer) + 1 if len(norms) > 1 else 0
     for norm, divided in zip(norms[first:], spreads.unbind(dim=-1)[first:], strict=True):
         gain: Any = getattr(norm, "gain", norm.weight)
-        alone = (alone - alone.mean(dim=-1, keepdim=True)) / divided[:, None, None] * at_least_fp32(gain)
+        alone = centre(norm, alone) / divided[:, None, None] * at_least_fp32(gain)
     return alone

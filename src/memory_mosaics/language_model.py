@@ -11,15 +11,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
-from typing import Any, ClassVar, Literal, get_args, get_type_hints
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from memory_mosaics.config import MixerConfig, at_least, at_most, check_sizes, from_plain
+from memory_mosaics.config import (
+    MixerConfig,
+    NormConfig,
+    at_least,
+    at_most,
+    check_choices,
+    check_sizes,
+    from_plain,
+    part,
+)
 from memory_mosaics.errors import UserError, within_memory
+from memory_mosaics.norms import LayerNormConfig
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.ops.cross_entropy import linear_cross_entropy
 from memory_mosaics.runtime import check_memory
@@ -33,11 +43,7 @@ GAIN = 0.025 * 384**0.5  # of matrices without a norm after them: tuned at width
 Init = Literal["default", "as-built", "pytorch", "gpt2", "gpt2-channel", "authors"]
 
 
-def _either(values: tuple[str, ...]) -> str:
-    *others, last = map(repr, values)
-    return f"{', '.join(others)} or {last}"
-
-
+@part("language_model")
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelConfig:
     """The parts and sizes of a model, checked before anything is built."""
@@ -56,7 +62,8 @@ class LanguageModelConfig:
     tied: bool = True  # the embedding is also the output matrix
     norm_placement: Literal["pre", "post"] = "pre"  # "post": the residual, too, is the normalised x
     block: Literal["residual", "bare"] = "residual"  # "bare": the sequence mixer alone, without norm and residual
-    output_norm: Literal["layer", "scaled", "none"] = "layer"  # "scaled": divided by sqrt(width), for small logits
+    norm: NormConfig = LayerNormConfig()  # of the blocks, and of the output unless that has another
+    output_norm: NormConfig | None = None
     init: Init = "default"
 
     def __post_init__(self) -> None:
@@ -66,10 +73,7 @@ class LanguageModelConfig:
         for name in ("dropout", "residual_dropout", "embedding_dropout"):
             if not 0 <= (getattr(self, name) or 0) < 1:
                 raise ValueError(f"{name} must be in [0, 1), not {getattr(self, name)}")
-        hints = get_type_hints(type(self))
-        for name in ("norm_placement", "block", "output_norm", "init"):
-            if getattr(self, name) not in (known := get_args(hints[name])):
-                raise ValueError(f"{name} must be {_either(known)}, not {getattr(self, name)!r}")
+        check_choices(self)
         if self.block == "bare" and self.channel_mixer is not None:
             raise ValueError("a bare block has no channel mixer")
 
@@ -78,7 +82,7 @@ class LanguageModelConfig:
 
 
 class Block(nn.Module):
-    """x + sequence mixer, then x + channel mixer, each on a layer norm of x. State: the two mixers' states.
+    """x + sequence mixer, then x + channel mixer, each on a norm of x. State: the two mixers' states.
 
     With post-norm x itself is normalised first, norm(x) + mixer(norm(x)), so that every sum but the last has a norm
     after it; the last has the model's. A bare block is its sequence mixer: no norm, no residual, no channel mixer.
@@ -87,11 +91,12 @@ class Block(nn.Module):
     def __init__(self, config: LanguageModelConfig):
         super().__init__()
         build: dict[str, Any] = {"dropout": config.dropout, "bias": config.bias}
-        self.sequence_norm = nn.LayerNorm(config.width, bias=config.bias) if config.block == "residual" else None
+        norm = partial(config.norm.build, config.width, bias=config.bias)
+        self.sequence_norm = norm() if config.block == "residual" else None
         self.sequence_mixer = config.sequence_mixer.build(config.width, **build)
         self.channel_norm = self.channel_mixer = None
         if config.channel_mixer is not None:
-            self.channel_norm = nn.LayerNorm(config.width, bias=config.bias)
+            self.channel_norm = norm()
             self.channel_mixer = config.channel_mixer.build(config.width, **build)
         self.dropout = config.dropout if config.residual_dropout is None else config.residual_dropout
         self.post_norm = config.norm_placement == "post"
@@ -117,21 +122,6 @@ class Block(nn.Module):
         return x, (sequence_state, channel_state)
 
 
-class ScaledNorm(nn.LayerNorm):
-    """Layer norm divided by sqrt(width), for small initial logits."""
-
-    def forward(self, input: Float[Tensor, "*B W"]) -> Float[Tensor, "*B W"]:
-        return super().forward(input) / input.shape[-1] ** 0.5
-
-    @property
-    def gain(self) -> Float[Tensor, " W"]:
-        """The factor of each feature."""
-        return self.weight / self.weight.shape[0] ** 0.5
-
-
-OUTPUT_NORMS = {"layer": nn.LayerNorm, "scaled": ScaledNorm, "none": lambda width, bias: nn.Identity()}
-
-
 class LanguageModel(nn.Module):
     """Logits of the next token. State: that of the positions, then one per block."""
 
@@ -145,7 +135,7 @@ class LanguageModel(nn.Module):
         self.embedding = nn.Embedding(config.vocabulary, config.width)
         self.positions = config.positions.build(config.width) if config.positions else None
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
-        self.norm: nn.Module = OUTPUT_NORMS[config.output_norm](config.width, bias=config.bias)
+        self.norm = (config.output_norm or config.norm).build(config.width, bias=config.bias)
         self.head = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
         self.gradient_checkpointing = False  # recompute each block in the backward pass: more time, less memory
         self._gradient_checkpointing_func: Callable[..., Any] = _checkpoint
@@ -198,10 +188,13 @@ class LanguageModel(nn.Module):
 
     def to_fixed_capacity(self, state: tuple, capacity: int) -> tuple:
         """The same state with a fixed capacity of tokens, to continue one token at a time in place."""
+
+        def fixed(mixer: Any, state: State) -> State:  # the state of some mixers does not grow
+            return mixer.to_fixed_capacity(state, capacity) if hasattr(mixer, "to_fixed_capacity") else state
+
         states = []
         for block, (sequence_state, channel_state) in zip(self.blocks, state[1:], strict=True):
-            make_room = getattr(block.sequence_mixer, "to_fixed_capacity", lambda state, _: state)  # some need none
-            states.append((make_room(sequence_state, capacity), channel_state))
+            states.append((fixed(block.sequence_mixer, sequence_state), fixed(block.channel_mixer, channel_state)))
         return state[0], *states
 
     @property
@@ -255,11 +248,9 @@ def without_state(block: nn.Module, x: Tensor, state: None, mask: None) -> tuple
     return block(x)[0], ()
 
 
-def next_token_loss(
-    logits: Float[Tensor, "B T vocabulary"], targets: Int[Tensor, "B T"], ignore: int = -100
-) -> Float[Tensor, ""]:
-    """Mean cross-entropy in nats over targets other than `ignore`."""
-    return F.cross_entropy(at_least_fp32(logits.flatten(0, 1)), targets.flatten(), ignore_index=ignore)
+def next_token_loss(logits: Float[Tensor, "B T vocabulary"], targets: Int[Tensor, "B T"]) -> Float[Tensor, ""]:
+    """Mean cross-entropy in nats over targets other than -100, which PyTorch ignores."""
+    return F.cross_entropy(at_least_fp32(logits.flatten(0, 1)), targets.flatten())
 
 
 @contextmanager

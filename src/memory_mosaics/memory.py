@@ -32,7 +32,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memory_mosaics.config import ExtractorConfig, MixerConfig, SharpnessConfig, at_least, part
+from memory_mosaics.config import ExtractorConfig, MixerConfig, SharpnessConfig, at_least, check_positive, part
+from memory_mosaics.errors import check_range
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.ops.gated_average import NO_PEAK, gated_key, rescale_gates
 from memory_mosaics.ops.leaky_average import leaky_key
@@ -48,6 +49,7 @@ from memory_mosaics.stores import ALL_EARLIER, MemoryInfo, Pairs, Retrieval, Ret
 # have these standard deviations. Slots are as small as all other matrices, so that they learn as fast under Adam; beta
 # and the scale of the answers compensate for it.
 SPREAD, PERSISTENT_SPREAD, SLOTS_STD = e**2 / 8, e**3 / 8, 0.02
+MAX_SCALE = e**10  # of b_0 and b_1 in adaptive sharpness
 
 Inputs = Float[Tensor, "B T W"]
 Mask = Bool[Tensor, "B T"] | None
@@ -64,7 +66,7 @@ def contextual_retrieval(
     """
     beta = torch.as_tensor(sharpness)[..., None]
     scores = torch.einsum("bthd,bihd->bhti", beta * keys, keys)
-    earlier = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(-1)
+    earlier = torch.ones(scores.shape[-2:], dtype=torch.bool, device=keys.device).tril(-1)
     weights = scores.masked_fill(~earlier, -torch.inf).softmax(dim=-1).nan_to_num(0.0)
     return torch.einsum("bhti,bihv->bthv", weights, values)
 
@@ -125,7 +127,10 @@ class ComplexMap(nn.Module):
 
 
 class Linear(Extractor):
-    """phi_T = W x_{T+peek}: enough where one observation says all, as in the three moons. `map` may be another W."""
+    """phi_T = W x_{T+peek}: enough where one observation determines the next, as in the three moons.
+
+    `map` may be another W.
+    """
 
     def __init__(
         self,
@@ -281,7 +286,7 @@ def _extend(state: Tensor | None, raw: Float[Tensor, "B T H D"], *, back: int) -
 
 
 def _keep(window: Float[Tensor, "B N H D"], steps: int) -> Float[Tensor, "B K H D"]:
-    return window[:, max(window.shape[1] - steps, 0) :].clone()  # not a view: the rest of the window may go
+    return window[:, max(window.shape[1] - steps, 0) :].clone()  # not a view, which would keep the window alive
 
 
 class ConstantSharpness(Scale):
@@ -312,11 +317,11 @@ class AdaptiveSharpness(nn.Module):
     def forward(self, pairs: Float[Tensor, "..."]) -> Float[Tensor, "... H"]:
         n = pairs.clamp(min=1)[..., None]  # whatever beta, an empty memory answers zero
         growth = n ** at_least_fp32(self.alpha).abs().clamp(max=1)
-        return self.b_1().clamp(max=e**10) * growth + self.b_0().clamp(max=e**10)
+        return self.b_1().clamp(max=MAX_SCALE) * growth + self.b_0().clamp(max=MAX_SCALE)
 
 
 def depends_on_count(sharpness: Any) -> bool:
-    """Whether beta has to be told the number of pairs; a function that does not say is told."""
+    """Whether beta depends on the number of pairs; any function without the attribute is called with it."""
     return getattr(sharpness, "depends_on_count", True)
 
 
@@ -347,7 +352,7 @@ class AssociativeMemory:
         if keys.ndim < 2 or keys.shape[:-1] != values.shape[:-1]:
             raise ValueError(f"keys {tuple(keys.shape)} and values {tuple(values.shape)} are not pairs of vectors")
         if self.keys is None or self.values is None:
-            self.keys, self.values = keys.clone(), values.clone()  # the caller may change his own
+            self.keys, self.values = keys.clone(), values.clone()  # the caller may modify the originals
             return
         _same_memories("keys", keys, self.keys)
         _same_memories("values", values, self.values)
@@ -355,7 +360,10 @@ class AssociativeMemory:
         self.values = torch.cat([self.values, values], dim=-2)
 
     def retrieve(self, keys: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
-        """The estimate of E(V | K = key) for each key (..., T, D); zero while the memory is empty."""
+        """The estimate of E(V | K = key) for each key (..., T, D); zero while the memory is empty.
+
+        Before anything is stored the width of values is not known: the zeros then have that of keys.
+        """
         if self.keys is None or self.values is None:
             return torch.zeros_like(keys)
         _same_memories("keys", keys, self.keys)
@@ -388,14 +396,16 @@ class Combine(nn.Module):
         scale, width = self.scale(), self.map.out_features
         if answers.shape[:2].numel() <= width:
             return self.map((answers * scale[:, None].to(answers.dtype)).flatten(2))
-        return F.linear(answers.flatten(2), self._scaled(scale), self.map.bias)  # the matrix is the smaller to scale
+        return F.linear(
+            answers.flatten(2), self._scale_weight(scale), self.map.bias
+        )  # the matrix is the smaller to scale
 
     def fold_for_inference(self) -> nn.Module:
         scaled = copy(self.map)
-        scaled._parameters = self.map._parameters | {"weight": nn.Parameter(self._scaled(self.scale()).detach())}
+        scaled._parameters = self.map._parameters | {"weight": nn.Parameter(self._scale_weight(self.scale()).detach())}
         return nn.Sequential(nn.Flatten(2), scaled)
 
-    def _scaled(self, scale: Float[Tensor, " H"]) -> Float[Tensor, "W V"]:
+    def _scale_weight(self, scale: Float[Tensor, " H"]) -> Float[Tensor, "W V"]:
         weight = self.map.weight
         return (weight * scale.repeat_interleave(weight.shape[1] // len(scale))).to(weight.dtype)
 
@@ -405,7 +415,8 @@ class ContextualMemory(RetrievalMixer):
 
     At time t each memory answers its key k_t from the pairs stored before (equation 7, `contextual_retrieval`); the
     pair (k_t, v_t) is complete once the `value.peek` inputs that v_t depends on have come. `sharpness` is a number, or
-    is called with the number of pairs that each query sees. State: the extractors' own, then the store.
+    is called with the number of pairs that each query sees. The delay of its `visibility` is at least `value.peek`.
+    State: the extractors' own, then the store.
     """
 
     def __init__(
@@ -437,7 +448,7 @@ class ContextualMemory(RetrievalMixer):
         self, x: Tensor, state: State | None = None, mask: Tensor | None = None
     ) -> tuple[Retrieval, State]:
         key_state, value_state, store = state or (None, None, None)
-        for_keys, for_values = self._mapped(x)
+        for_keys, for_values = self._apply_maps(x)
         keys, key_state = self.key(for_keys, key_state, mask)
         values, value_state = self.value(for_values, value_state, mask)
         first = store is None and mask is None and self.visibility == ALL_EARLIER
@@ -455,14 +466,14 @@ class ContextualMemory(RetrievalMixer):
         )
 
     def decays(self, x: Float[Tensor, "B T W"] | None = None) -> Tensor | None:
-        return self.key.decays(x if x is None else self._mapped(x)[0])
+        return self.key.decays(x if x is None else self._apply_maps(x)[0])
 
-    def _mapped(self, x: Tensor) -> tuple[Tensor, ...]:
+    def _apply_maps(self, x: Tensor) -> tuple[Tensor, ...]:
         """What key and value read: x, or once folded what their maps have made of it."""
         return (x, x) if self.maps is None else self.maps(x).split(self.maps_widths, dim=-1)
 
     def fold_for_inference(self) -> "ContextualMemory":
-        """One matrix for key and value: both have to wait for one product, not for two."""
+        """One matrix product for key and value in place of two."""
         twin = fold_parts(self)
         maps: list[Any] = [self.key.map, self.value.map]
         if all(type(one) is nn.Linear and one.bias is None for one in maps):
@@ -475,7 +486,7 @@ class ContextualMemory(RetrievalMixer):
 class PersistentMemory(RetrievalMixer):
     """A layer of associative memories whose pairs are parameters, found by training (appendix D.1).
 
-    With `memories` > 1 each head asks several memories and takes the mean of their answers. The stored keys are not
+    With `memories` > 1 each head queries several memories and takes the mean of their answers. The stored keys are not
     normalised. State: the key extractor's own.
     """
 
@@ -618,6 +629,9 @@ class ConstantSharpnessConfig(SharpnessConfig):
 
     initial: float | None = None
 
+    def __post_init__(self) -> None:
+        check_positive(self, "initial")
+
     def build(self, heads: int, *, initial: float) -> ConstantSharpness:
         return ConstantSharpness(heads, initial=initial if self.initial is None else self.initial, speed=20.0)
 
@@ -630,6 +644,11 @@ class AdaptiveSharpnessConfig(SharpnessConfig):
     b_0: float = e**1.5
     b_1: float = e**1.5
     alpha: float = 1 / 3
+
+    def __post_init__(self) -> None:
+        check_positive(self, "b_0", "b_1")
+        check_range(0, MAX_SCALE, b_0=self.b_0, b_1=self.b_1)
+        check_range(0, 1, alpha=self.alpha)
 
     def build(self, heads: int, *, initial: float) -> AdaptiveSharpness:
         return AdaptiveSharpness(heads, b_0=self.b_0, b_1=self.b_1, alpha=self.alpha)

@@ -5,7 +5,7 @@ ARCHITECTURES, and then has presets like all others: NAME-tiny for a laptop, NAM
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -13,12 +13,21 @@ from typing import Any
 from memory_mosaics.config import MixerConfig
 from memory_mosaics.language_model import LanguageModelConfig, weight_count
 from memory_mosaics.memory import ContextualMemoryConfig, PersistentMemoryConfig
-from memory_mosaics.mixers.attention import Alibi, AttentionConfig, LearnedPositionsConfig, MLPConfig, Rotary
+from memory_mosaics.mixers.attention import (
+    Alibi,
+    AttentionConfig,
+    LearnedPositionsConfig,
+    MLPConfig,
+    Rotary,
+    SwiGLUConfig,
+)
+from memory_mosaics.mixers.delta_net import DeltaNetConfig, GatedDeltaNetConfig
 from memory_mosaics.mixers.hyena import HyenaConfig
 from memory_mosaics.mixers.linear_attention import GLAConfig, LinearTransformerConfig, RetNetConfig
 from memory_mosaics.mixers.lstm import LSTMConfig
 from memory_mosaics.mixers.rwkv import RWKVConfig
 from memory_mosaics.mixers.state_space import H3Config, MambaConfig, S4DConfig
+from memory_mosaics.norms import RMSNormConfig
 
 GPT2_VOCABULARY = 50257
 POSITIONS: dict[str, Rotary | Alibi | None] = {"learned": None, "rotary": Rotary(), "alibi": Alibi(), "none": None}
@@ -72,6 +81,49 @@ def transformer(
     )
 
 
+def llama(*, heads: int = 12, key_value_heads: int | None = None, **sizes: Any) -> LanguageModelConfig:
+    """A Llama-like transformer: attention with RoPE `with_swiglu`; `key_value_heads` below `heads` is grouped-query
+    attention.
+    """
+    return with_swiglu(
+        partial(AttentionConfig, key_value_heads=key_value_heads, position=Rotary()), heads=heads, **sizes
+    )
+
+
+def with_swiglu(
+    mixer: Callable[..., MixerConfig],
+    *,
+    width: int = 768,
+    blocks: int = 12,
+    heads: int = 12,
+    hidden: int | None = None,
+    vocabulary: int = GPT2_VOCABULARY,
+    context: int = 512,
+    dropout: float = 0.0,
+) -> LanguageModelConfig:
+    """A sequence mixer in blocks with RMSNorm and SwiGLU; by default as large as the `transformer` of these sizes.
+
+    The `hidden` width of SwiGLU is then a multiple of 64, or of 8, where the parameter counts differ by less than 1 %:
+    GPUs are fastest so. Elsewhere it is the number that makes the counts most nearly equal. They then differ by 1.5
+    width in every block at most, a share of 1 / (8 width) of a transformer.
+    """
+    sizes: dict[str, Any] = {"width": width, "blocks": blocks, "vocabulary": vocabulary, "context": context}
+
+    def config(hidden: int) -> LanguageModelConfig:
+        parts = {"sequence_mixer": mixer(heads=heads), "channel_mixer": SwiGLUConfig(hidden=hidden)}
+        return LanguageModelConfig(**sizes, **parts, norm=RMSNormConfig(), dropout=dropout)
+
+    if hidden is not None:
+        return config(hidden)
+    twin, unit = weight_count(transformer(**sizes, heads=1)), 3 * width * blocks
+    exact = 1 + (twin - weight_count(config(1))) / unit
+    for multiple in (64, 8, 1):
+        hidden = max(multiple, multiple * round(exact / multiple))
+        if abs(exact - hidden) * unit < 0.01 * twin:
+            break
+    return config(hidden)
+
+
 def position_name(config: LanguageModelConfig) -> str:
     """How a model encodes positions: the `position` that `transformer` takes, or `learned+rotary` where it has two."""
     code = getattr(config.sequence_mixer, "position", None)
@@ -79,9 +131,8 @@ def position_name(config: LanguageModelConfig) -> str:
     return "+".join(([] if config.positions is None else ["learned"]) + names) or "none"
 
 
-def matching_slots(twin: LanguageModelConfig, *, heads: int | None = None) -> int:
+def matching_slots(twin: LanguageModelConfig) -> int:
     """Slots per head that make a `memory_mosaic` of the same sizes as large as `twin`, a transformer of any kind.
-    It has as many heads as the twin, or `heads`.
 
     These are the paper's 3.5 slots per unit of width where the parameter counts then differ by less than 1 %. Elsewhere
     it is the number that makes the counts most nearly equal: a table of positions weighs more in a small model. The
@@ -89,7 +140,7 @@ def matching_slots(twin: LanguageModelConfig, *, heads: int | None = None) -> in
     """
     sizes = {"vocabulary": twin.vocabulary, "width": twin.width, "blocks": twin.blocks, "context": twin.context}
     paper = max(1, 7 * twin.width // 2)
-    sizes["heads"] = getattr(twin.sequence_mixer, "heads", 1) if heads is None else heads
+    sizes["heads"] = getattr(twin.sequence_mixer, "heads", 1)
     missing = weight_count(twin) - weight_count(memory_mosaic(slots=paper, **sizes))
     if abs(missing) < 0.01 * weight_count(twin):
         return paper
@@ -120,7 +171,12 @@ def baseline(
 
 def mixer_config(mixer: Callable[..., MixerConfig], heads: int) -> MixerConfig:
     """The configuration of a mixer, with this number of heads if it has heads."""
-    return mixer(heads=heads) if mixer in WITH_HEADS else mixer()
+    return mixer(heads=heads) if has_heads(mixer) else mixer()
+
+
+def has_heads(mixer: Callable[..., MixerConfig]) -> bool:
+    """Whether the configuration of a mixer has a number of heads."""
+    return is_dataclass(mixer) and any(field.name == "heads" for field in fields(mixer))
 
 
 @dataclass(frozen=True)
@@ -132,16 +188,11 @@ class Architecture:
     mixer: Callable[..., MixerConfig]
     compiles: bool = True  # torch.compile makes it faster
 
-    @property
-    def has_heads(self) -> bool:
-        return self.mixer in WITH_HEADS
-
 
 def _baseline(label: str, mixer: Callable[..., MixerConfig], *, compiles: bool = True) -> Architecture:
     return Architecture(label, partial(baseline, mixer), mixer, compiles)
 
 
-WITH_HEADS = (ContextualMemoryConfig, AttentionConfig, LinearTransformerConfig, RetNetConfig, GLAConfig)
 _POSITION_LABELS = {"learned": "learned positions", "rotary": "RoPE", "alibi": "ALiBi", "none": "no positions"}
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -152,9 +203,12 @@ ARCHITECTURES: dict[str, Architecture] = {
         )
         for code, label in _POSITION_LABELS.items()
     },
+    "llama": Architecture("Llama-like transformer", llama, AttentionConfig),
     "linear-transformer": _baseline("linear transformer", LinearTransformerConfig),
     "retnet": _baseline("RetNet", RetNetConfig),
     "gla": _baseline("GLA", GLAConfig),
+    "delta-net": Architecture("DeltaNet", partial(with_swiglu, DeltaNetConfig), DeltaNetConfig),
+    "gated-delta-net": Architecture("Gated DeltaNet", partial(with_swiglu, GatedDeltaNetConfig), GatedDeltaNetConfig),
     "rwkv": _baseline("RWKV", RWKVConfig),
     "mamba": _baseline("Mamba", MambaConfig),
     # torch.compile does not generate code for complex numbers and Fourier transforms.
@@ -169,6 +223,8 @@ ARCHITECTURES: dict[str, Architecture] = {
 def architecture_name(config: LanguageModelConfig) -> str:
     """The name of a model in `ARCHITECTURES`: memory-mosaic, transformer (with learned positions), ..."""
     mixer = config.sequence_mixer
+    if isinstance(mixer, AttentionConfig) and isinstance(config.channel_mixer, SwiGLUConfig):
+        return "llama"
     if isinstance(mixer, AttentionConfig):
         position = position_name(config)
         return "transformer" if position == "learned" else f"transformer-{position}"
@@ -201,7 +257,7 @@ _TINY_TRAINING = _SMALL_TRAINING | {
 PRESETS: dict[str, Preset] = {
     **{
         f"{name}-{depth}": Preset(partial(ARCHITECTURES[name].config, blocks=depth), 0.05, {})
-        for name in ("memory-mosaic", "transformer")
+        for name in ("memory-mosaic", "transformer", "llama")
         for depth in DEPTHS
     },
     **{f"{name}-12": Preset(kind.config, 0.05, {}) for name, kind in ARCHITECTURES.items()},

@@ -1,18 +1,19 @@
 """The parser of the command: jsonargparse, with lists as several words, flags that stand alone, presets, plain errors.
 
-An argument's type comes from a function's signature; `Parser.add_argument` says how its values are written. Errors are
-one line in words: `--environments must be whole numbers, not abc`.
+An argument's type comes from a function's signature; `Arguments.add_argument` decides how its values are written.
+Errors are one line in words: `--environments must be whole numbers, not abc`.
 """
 
 import os
+import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentError
 from argparse import ArgumentParser as PlainParser
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from importlib import import_module
-from inspect import Parameter, signature
+from inspect import Parameter, cleandoc, signature
 from json import loads
 from math import isfinite
 from pathlib import Path
@@ -20,12 +21,14 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
 import yaml
-from jsonargparse import ArgumentParser, Namespace, get_loader, set_loader
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, get_loader, set_loader
+from jsonargparse._core import ArgumentGroup
 
 from memory_mosaics.config import MAX_SEED
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.experiments.runner import RECIPES
 from memory_mosaics.files import check_yaml, read_text
+from memory_mosaics.models import did_you_mean
 from memory_mosaics.training.config import recipe
 
 NOUNS = {int: "whole number", float: "number", str: "text", Path: "path"}
@@ -37,8 +40,7 @@ LOAD_YAML = get_loader("yaml")
 def load_yaml(text: str) -> Any:
     """Load a value as jsonargparse does, with bounded nesting: PyYAML recurses in C, to a segmentation fault."""
     try:
-        check_yaml(text, MAX_CONFIG_BYTES)
-        return LOAD_YAML(text)
+        return LOAD_YAML(check_yaml(text, MAX_CONFIG_BYTES))
     except (ValueError, RecursionError, OverflowError) as error:
         raise yaml.YAMLError(one_line(error)) from error
 
@@ -71,13 +73,39 @@ class ReadFirst(Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None: ...
 
 
-class Parser(ArgumentParser):
-    """Reports an error in one line, without the usage that `--help` shows."""
+class Arguments:
+    """What the parser and its groups share: `add_argument` with nargs and names by the type of the argument."""
 
     words = ""  # the optional list that the words before any flag are for
 
+    def add_argument(self: Any, *args: Any, **options: Any) -> Any:
+        args, options = argument_options(args, options, self.words)
+        action: Any = super().add_argument(*args, **options)  # type: ignore[misc]
+        if options.get("nargs") == "*":
+            self._option_string_actions[f"--{action.dest}"] = action  # the words may come after their name as well
+        if isinstance(options.get("nargs"), int):
+            action.instantiate_classes = tuple
+        return action
+
+
+class HelpFormatter(DefaultHelpFormatter):
+    """Shows the type Path by its name."""
+
+    def _get_type_str(self, action: Action) -> str | None:
+        found = super()._get_type_str(action)
+        return found and found.replace("<class 'Path'>", "Path")
+
+
+class Group(Arguments, ArgumentGroup):
+    """The arguments of a dataclass."""
+
+
+class Parser(Arguments, ArgumentParser):
+    """Reports an error in one line, without the usage that `--help` shows."""
+
     def __init__(self, *args: Any, **options: Any):
-        super().__init__(*args, **options)
+        super().__init__(*args, formatter_class=HelpFormatter, **options)
+        self._group_class = Group  # else from the text of this file, silently none where that changes under the process
         if "version" in options:  # the parser of all commands
             text = "import a module with parts of your own first: mosaics --import my_mixers train ..."
             self.add_argument("--import", action=ImportModule, default=SUPPRESS, metavar="MODULE", help=text)
@@ -86,20 +114,12 @@ class Parser(ArgumentParser):
         first = next(iter(signature(function).parameters.values()), None)
         if first and first.kind is Parameter.POSITIONAL_OR_KEYWORD and first.default is None:
             self.words = first.name if element_type(first.annotation) else ""
+        self.description = cleandoc(function.__doc__ or "").partition("\nArgs:")[0]  # not its first line alone
         recipe_file = RECIPES / f"{function.__module__.rpartition('.')[2]}.yaml"
         if recipe_file.exists():  # it is an experiment
             text = f"a changed copy of {recipe_file}, which has the defaults; a flag wins over it"
             self.add_argument("--recipe", action=ReadFirst, default=SUPPRESS, metavar="FILE", help=text)
         return super().add_function_arguments(function, *args, **options)
-
-    def add_argument(self, *args: Any, **options: Any) -> Any:  # which jsonargparse's groups of arguments have as well
-        args, options = argument_options(args, options, getattr(self, "words", ""))
-        action: Any = super().add_argument(*args, **options)
-        if options.get("nargs") == "*":
-            self._option_string_actions[f"--{action.dest}"] = action  # the words may come after their name as well
-        if isinstance(options.get("nargs"), int):
-            action.instantiate_classes = tuple
-        return action
 
     def set_defaults(self, *args: dict[str, Any], **defaults: Any) -> None:
         given = {name: value for each in (*args, defaults) for name, value in each.items()}
@@ -128,6 +148,11 @@ class Parser(ArgumentParser):
             raise UserError(f"the recipe {file} has no names and values")
         if preset is not None:
             raise UserError("give --preset or --recipe, not both: a recipe has the values of a preset in it")
+        known = {action.dest for action in self._actions}
+        for key in nested_keys(found, known):
+            if key not in known:
+                hint = did_you_mean(key, sorted(known), otherwise=f"{self.prog.split()[-1]} --help lists all")
+                raise UserError(f"the recipe {file} has an unknown key {key}; {hint}")
         self.default_config_files = [str(file)]
 
     def _parse_optional(self, arg_string: str) -> Any:
@@ -186,6 +211,9 @@ class Parser(ArgumentParser):
             cause = cause.__cause__ or cause.__context__
         if cause:
             message = str(cause)
+        elif required := re.fullmatch(r"(the following arguments are required: )([\w-]+)\.(.+)", message):
+            start, command, names = required.groups()
+            message, where = start + names.replace(f"{command}.", ""), f"mosaics {command} --help"
         elif isinstance(ex, ArgumentError) and ex.argument_name:
             message = f"{ex.argument_name}: {ex.message}"
         print(f"mosaics: {one_line(ValueError(message))} (see {where})", file=sys.stderr)
@@ -195,6 +223,14 @@ class Parser(ArgumentParser):
 FIRST = PlainParser(add_help=False, exit_on_error=False)  # reads flags first whose values others then change
 FIRST.add_argument("--preset", nargs="?")
 FIRST.add_argument("--recipe", nargs="?")
+
+
+def nested_keys(values: Mapping[Any, Any], known: set[str], prefix: str = "") -> Iterator[str]:
+    """Yield the names of all values, with the names of their groups where these are `known`: `model.width`."""
+    for key, value in values.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping) and any(name.startswith(f"{prefix}{key}.") for name in known):
+            yield from nested_keys(value, known, f"{prefix}{key}.")
 
 
 def argument_options(args: Any, options: dict[str, Any], words: str) -> tuple[Any, dict[str, Any]]:
@@ -275,14 +311,11 @@ def check_type(action: Any, values: Any) -> None:
 
 def json_list(word: str, action: Any) -> list[Any] | None:
     """The list that a word is, unless it is one of several texts."""
-    try:
+    with suppress(ValueError, RecursionError):
         found = loads(word)
-    except (ValueError, RecursionError):
-        return None
-    texts = action._typehint is str
-    return (
-        found if isinstance(found, list) and not (texts and any(not isinstance(each, str) for each in found)) else None
-    )
+        if isinstance(found, list) and (action._typehint is not str or all(isinstance(each, str) for each in found)):
+            return found
+    return None
 
 
 def expected(action: Any) -> str:

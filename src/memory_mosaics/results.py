@@ -21,7 +21,7 @@ from memory_mosaics.files import remove_temporary, temporary_path, write_text
 from memory_mosaics.version import __version__
 
 
-def prepare(out: Path) -> None:
+def create_output_folder(out: Path) -> None:
     """Create the output folder and check that it is writable, before hours are spent."""
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -64,14 +64,15 @@ def commit() -> str | None:
         return None
 
 
-def rounded(numbers: Any, digits: int) -> Any:
-    """Round a number, a list or an array to so many significant digits, as plain JSON."""
+def round_digits(numbers: Any, digits: int) -> Any:
+    """Round a number, a list or an array to `digits` significant digits, as plain JSON."""
     if isinstance(numbers, np.ndarray | list):
-        return [rounded(number, digits) for number in numbers]
+        return [round_digits(number, digits) for number in numbers]
     return None if numbers is None else float(f"{numbers:.{digits}g}")
 
 
-# Student's t at 97.5 % for 1, 2, 3 ... degrees of freedom.
+NORMAL_95 = 1.959964  # half the width of a 95 % confidence interval of a normal distribution, in standard errors
+# The same of Student's t distribution with 1, 2, 3 ... degrees of freedom.
 STUDENT_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
 
@@ -80,10 +81,19 @@ def mean_and_interval(values: Sequence[float]) -> tuple[float, float | None]:
     if len(values) < 2:
         return float(values[0]), None
     error = float(np.std(values, ddof=1)) / len(values) ** 0.5
-    return float(np.mean(values)), (STUDENT_95[len(values) - 2] if len(values) - 2 < len(STUDENT_95) else 2.0) * error
+    return float(np.mean(values)), _student_95(len(values) - 1) * error
 
 
-def write(file: Path, results: dict[str, Any]) -> None:
+def _student_95(degrees: int) -> float:
+    """From the table, beyond it by three terms of the Cornish-Fisher expansion (error below 0.001)."""
+    if degrees <= len(STUDENT_95):
+        return STUDENT_95[degrees - 1]
+    z, n = NORMAL_95, degrees
+    first, second = (z + z**3) / (4 * n), (3 * z + 16 * z**3 + 5 * z**5) / (96 * n**2)
+    return z + first + second + (-15 * z + 17 * z**3 + 19 * z**5 + 3 * z**7) / (384 * n**3)
+
+
+def write_results(file: Path, results: dict[str, Any]) -> None:
     """Write a JSON file atomically, one point of a curve per line."""
     try:
         text = _text(results) + "\n"

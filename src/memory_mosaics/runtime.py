@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
-from memory_mosaics.config import at_least
+from memory_mosaics.config import at_least, check_choices
 from memory_mosaics.errors import UserError, one_line
 
 
@@ -50,13 +50,15 @@ class RuntimeConfig:
     loggers: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        at_least(self, keep=1, log_every=1, samples=0)
-        for name in ("micro_batch", "save_every"):
-            if getattr(self, name) is not None:
-                at_least(self, **{name: 1})
+        at_least(self, keep=1, log_every=1, samples=0, micro_batch=1, save_every=1, save_seconds=0)
+        check_choices(self)
         for name in self.loggers:
             if name not in ("tensorboard", "wandb", "trackio"):
                 raise UserError(f"no logger {name!r}; there are tensorboard, wandb and trackio")
+
+    def precision_on(self, device: str) -> str:
+        """Return the precision of matrix products on this kind of device."""
+        return self.precision if self.precision != "auto" else "bfloat16" if device == "cuda" else "float32"
 
 
 @dataclass(frozen=True)
@@ -98,13 +100,13 @@ class Runtime:
         try:
             value = act()
         except (OSError, ValueError, RuntimeError) as failure:
-            error = one_line(failure)
+            error = failure if isinstance(failure, UserError) else UserError(one_line(failure))
         found: list[Any] = [(error, value)] * self.size
         if self.distributed:
             dist.all_gather_object(found, (error, value))
         for error, _ in found:
             if error is not None:
-                raise UserError(error)
+                raise error
         return [value for _, value in found]
 
     def broadcast(self, value: Any) -> Any:
@@ -124,11 +126,11 @@ class Runtime:
 
 
 @contextmanager
-def start(machine: RuntimeConfig) -> Iterator[Runtime]:
+def start_runtime(config: RuntimeConfig) -> Iterator[Runtime]:
     """Yield the runtime of this process, in the process group of torchrun if there is one. May be nested."""
-    kind = find_device(machine.device)
-    precision = precision_of(machine, kind)
-    if kind == "cuda" and machine.precision != "float32":
+    kind = find_device(config.device)
+    precision = config.precision_on(kind)
+    if kind == "cuda" and config.precision != "float32":
         torch.set_float32_matmul_precision("high")  # what stays in float32 may use TF32
     if "RANK" not in os.environ:
         yield Runtime(torch.device(kind), precision=precision)
@@ -157,9 +159,46 @@ def find_device(name: str) -> str:
     return name
 
 
-def precision_of(machine: RuntimeConfig, device: str) -> str:
-    """Return the precision of matrix products; auto is bfloat16 on CUDA and float32 elsewhere."""
-    return machine.precision if machine.precision != "auto" else "bfloat16" if device == "cuda" else "float32"
+def parallelize(objective: nn.Module, runtime: Runtime, *, sharded: bool, compiled: bool) -> nn.Module:
+    """Wrap the objective in DDP, or if `sharded` its model in FSDP2; one process alone trains it as it is."""
+    if not runtime.distributed:
+        return objective
+    if not sharded:
+        from torch.nn.parallel import DistributedDataParallel
+
+        ids = [runtime.device.index] if runtime.device.type == "cuda" else None
+        return DistributedDataParallel(objective, device_ids=ids, gradient_as_bucket_view=True)
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    model: Any = objective.model
+    mesh = dist.init_device_mesh(runtime.device.type, (runtime.size,))
+    options: Any = {"mesh": mesh, "shard_placement_fn": lambda weight: _placement(weight, runtime.size)}
+    for block in getattr(model, "blocks", ()):
+        if compiled:
+            block.compile(dynamic=False)  # each on its own: the gathering of parameters stays outside
+        fully_shard(block, **options)
+    fully_shard(model, **options)
+    register_fsdp_forward_method(model, "loss")
+    return objective
+
+
+def _placement(weight: nn.Parameter, size: int) -> Any:
+    """Shard persistent pairs, (memories, slots, heads, width) with few memories, by slots."""
+    from torch.distributed.tensor import Shard
+
+    return Shard(1) if weight.dim() == 4 and weight.shape[1] % size == 0 else None
+
+
+@contextmanager
+def no_grad_sync(objective: nn.Module, off: bool) -> Iterator[None]:
+    """Accumulate gradients locally if `off`: for all micro-batches but the last of a step."""
+    if hasattr(objective, "no_sync"):
+        with objective.no_sync() if off else nullcontext():  # type: ignore[operator]
+            yield
+    else:
+        if hasattr(objective.model, "set_requires_gradient_sync"):
+            objective.model.set_requires_gradient_sync(not off)  # type: ignore[operator]
+        yield
 
 
 # Memory limits of a container: control groups version 2 and version 1.

@@ -1,4 +1,4 @@
-"""Trained numbers, one per head, and models that are to be read with and trained no more.
+"""Trained numbers, one per head, and models folded for inference.
 
 Scale     beta of a memory, the weight of its answers         exp(speed * theta)
 Decay     lambda of the leaky average, equation 6             exp(-|10 w|)
@@ -59,7 +59,7 @@ class Scale(nn.Module):
 
 
 class Decay(nn.Module):
-    """The leaky average's lambda, one per head, exp(-|10 w|). It starts spread from 0.61 (long) to 0.007 (short)."""
+    """The leaky average's lambda, one per head, exp(-|10 w|). Initially spread from 0.61 (long) to 0.007 (short)."""
 
     param_specs: ClassVar = {"rate": SENSITIVE}
 
@@ -81,13 +81,15 @@ class Decay(nn.Module):
 
 @torch.no_grad()
 def fold_for_inference(module: Any) -> Any:
-    """The same module to read with, not to train: what follows from its parameters alone is computed once. Modules
-    that have such work say how, in `fold_for_inference`; all others share their parameters.
+    """Return a copy for inference only, in which what depends on parameters alone is computed once.
+
+    Modules with such computations define a method `fold_for_inference`; all others share their parameters.
     """
     return module.fold_for_inference() if hasattr(module, "fold_for_inference") else fold_parts(module)
 
 
 def fold_parts(module: Any) -> Any:
+    """Return a copy of a module whose parts are folded for inference."""
     twin = copy(module)
     twin._modules = {name: child and fold_for_inference(child) for name, child in module._modules.items()}
     return twin

@@ -20,10 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memory_mosaics.config import at_least, part
-from memory_mosaics.errors import UserError
 from memory_mosaics.ops.common import at_least_fp32, at_least_fp32_dtype
 from memory_mosaics.ops.contextual_recall import contextual_recall
-from memory_mosaics.ops.recall import Sharpness, recall
+from memory_mosaics.ops.recall import Sharpness, recall, repeat_heads
 from memory_mosaics.shapes import Bool, Float, Int
 
 State = tuple[Any, ...]
@@ -38,23 +37,25 @@ class Visibility:
     window: int | None = None
 
     def __post_init__(self) -> None:
-        at_least(self, delay=0)
-        if self.window is not None and self.window < 1:
-            raise UserError(f"window must be at least 1, not {self.window}")
+        at_least(self, delay=0, window=1)
 
 
 ALL_EARLIER = Visibility()
 
 
 class Pairs(NamedTuple):
-    """Stored pairs and which of them a query sees, in the arguments of `recall`."""
+    """Stored pairs and which of them a query sees, in the arguments of `recall`: one memory per head, or fewer (K)."""
 
-    keys: Float[Tensor, "B N H D"]
-    values: Float[Tensor, "B N H V"]
+    keys: Float[Tensor, "B N K D"]
+    values: Float[Tensor, "B N K V"]
     causal_offset: int | None = None
     key_padding_mask: Bool[Tensor, "B N"] | None = None
     lengths: Int[Tensor, " B"] | None = None
     window: int | None = None
+
+    def per_head(self, heads: int) -> "Pairs":
+        """The same with one memory per head: copies, where heads share memories."""
+        return self._replace(keys=repeat_heads(self.keys, heads), values=repeat_heads(self.values, heads))
 
     def visible(self, times: Int[Tensor, " t"]) -> Bool[Tensor, "B _ t N"]:
         """Whether the queries at these times see each pair; the first dimension is 1 where all rows are alike."""
@@ -120,18 +121,12 @@ class Retrieval(NamedTuple):
         """
         queries, pairs, sharpness, _ = self
         chosen = list(range(queries.shape[1])) if times is None else [range(queries.shape[1])[time] for time in times]
-        queries, keys = at_least_fp32(queries[:, chosen]), at_least_fp32(pairs.keys)
+        queries, keys = at_least_fp32(queries[:, chosen]), at_least_fp32(repeat_heads(pairs.keys, queries.shape[2]))
         if isinstance(sharpness, Tensor):
             sharpness = (sharpness[..., chosen, :] if sharpness.ndim > 1 else sharpness)[..., None]
         scores = torch.einsum("bthd,bnhd->bhtn", sharpness * queries, keys)
         visible = pairs.visible(torch.tensor(chosen, dtype=torch.long, device=keys.device))
         return scores.masked_fill(~visible, torch.finfo(scores.dtype).min).softmax(dim=-1) * visible
-
-    def sharpness_at(self, time: int) -> Float[Tensor, " H"]:
-        """Beta of each head for the query at one time of the first row."""
-        beta = at_least_fp32(torch.as_tensor(self.sharpness, device=self.queries.device))
-        beta = beta.reshape(-1, *beta.shape[-2:])[0, time] if beta.ndim > 1 else beta
-        return beta.expand(self.queries.shape[2])
 
 
 class GrowingStore(NamedTuple):
@@ -254,7 +249,7 @@ def map_state(function: Callable[..., Any], state: Any, *others: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryInfo:
-    """What is fixed of a layer of memories, whatever it reads."""
+    """Properties of a layer of memories that do not depend on its input."""
 
     name: str
     heads: int
@@ -271,7 +266,7 @@ class RetrievalMixer(nn.Module):
     def prepare_retrieval(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Retrieval, State]:
-        """What is retrieved at every time of x, before it is, and the state after x."""
+        """The retrieval at every time of x, with its answers still to be computed, and the state after x."""
         raise NotImplementedError
 
     def memory_info(self) -> MemoryInfo:

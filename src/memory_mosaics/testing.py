@@ -80,9 +80,11 @@ def check_streaming(config: MixerConfig, *, width: int, bias: bool) -> None:
 
 
 def check_fixed_capacity(config: MixerConfig, *, width: int, bias: bool) -> None:
-    """A mixer whose state grows continues from one of fixed capacity, one token at a time."""
+    """A mixer whose state grows continues from one of fixed capacity, one token at a time, as decoding does."""
     mixer, x = build_mixer(config, width, bias), torch.randn(2, 8, width)
     if not hasattr(mixer, "to_fixed_capacity"):
+        before, after = ([part.shape for part in state_tensors(mixer(x[:, :time])[1])] for time in (7, 8))
+        assert before == after, f"its state grows, from {before} to {after}; give it a method to_fixed_capacity"
         return
     with torch.no_grad():
         for start in (0, 1, 2, 5):

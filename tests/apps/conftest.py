@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import memory_mosaics.apps.story_world  # noqa: F401 - registers stories:COUNT
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.training import trainer
@@ -45,7 +46,7 @@ def story_run(tmp_path_factory) -> Path:
             out=folder / "teller",
             model=ModelArgs(name="memory-mosaic-tiny", width=32, blocks=2, heads=2, context=64),
             training=Training(steps=20, batch=8, learning_rate=3e-3, warm_up=3, evaluate_every=20, evaluate_windows=5),
-            machine=RuntimeConfig(device="cpu", samples=0),
+            runtime=RuntimeConfig(device="cpu", samples=0),
         )
     )
     return folder / "teller"
@@ -100,7 +101,7 @@ def in_a_thread(run: Path, *, key: str | None = None, **limits: int):
     def ask(path: str, body: object = None, *, method: str | None = None, **headers: str):
         connection = http.client.HTTPConnection(*listening.getsockname(), timeout=HANG)
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-        kind = {"content-type": "application/json"} | {name.replace("_", "-"): said for name, said in headers.items()}
+        kind = {"content-type": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method or ("GET" if body is None else "POST"), path, data, kind)
         answer = connection.getresponse()
         text = answer.read().decode()

@@ -97,9 +97,9 @@ def test_bodies_that_come_slowly(story_run, monkeypatch):
         assert ask("/health")[0] == 200
         for loop, timeout in waiting:  # the time is over
             loop.call_soon_threadsafe(end, timeout)
-        told = clients[0].makefile("rb").read().decode()  # to the end: the connection is closed
-        assert told.startswith("HTTP/1.1 408 ")
-        assert f"the request did not arrive within {HANG:g} seconds" in told
+        found = clients[0].makefile("rb").read().decode()  # to the end: the connection is closed
+        assert found.startswith("HTTP/1.1 408 ")
+        assert f"the request did not arrive within {HANG:g} seconds" in found
         until(lambda: ask("/v1/completions", {"prompt": "a"})[0] == 200)
 
 
@@ -145,7 +145,8 @@ def test_a_head_has_a_limited_time_however_it_is_sent(story_run, monkeypatch, fi
                 received += data
                 if not data:
                     break
-        assert received.startswith((b"HTTP/1.1 200 ",) if first else (b"HTTP/1.1 408 ", b""))
+        # A connection that is reset may lose its response.
+        assert received[:13] in ([b"HTTP/1.1 200 "] if first else [b"HTTP/1.1 408 ", b""])
 
 
 def test_a_client_that_does_not_read_its_answers_is_dropped(story_run, monkeypatch):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks.conftest import CEILINGS
-from memory_mosaics import results as files
+from memory_mosaics import results
 from memory_mosaics.benchmarks import bench
 from memory_mosaics.cli import COMMANDS, main
 
@@ -17,7 +17,7 @@ def results_in(folder):
 @pytest.mark.slow
 def test_all_of_them(tiny, tmp_path, capsys):
     assert main(["bench", "--cpu", "--out", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     results = results_in(tmp_path)
     assert list(results) == ["study", "train", "decode", "kernels", "memory", "profile"]
     for name in bench.BENCHMARKS:
@@ -27,9 +27,9 @@ def test_all_of_them(tiny, tmp_path, capsys):
         assert "cores" in section["hardware"]
         assert {"torch", "python"} <= set(section["versions"])
         assert "commit" in section
-        assert bench.table(name, section) in said
+        assert bench.table(name, section) in output
     for row in results["train"]["rows"]:
-        assert f"{row['parameters']:,}" in said
+        assert f"{row['parameters']:,}" in output
         assert row["mfu"] > 0
     for file in ("speed.png", "memory.png", "profile.png"):
         assert (tmp_path / file).read_bytes().startswith(b"\x89PNG")
@@ -108,19 +108,19 @@ def test_a_table_shows_what_was_measured():
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
-        ('{"study": "moons"}', "is of a study 'moons', not of mosaics bench; name another --out"),
-        ("[1]", "is of a study None"),
+        ('{"study": "moons"}', "is of an experiment 'moons', not of mosaics bench; name another --out"),
+        ("[1]", "is of an experiment None"),
         ("{", "cannot add to"),
     ],
 )
-def test_results_of_something_else_are_left_alone(content, told, tmp_path, capsys):
+def test_results_of_something_else_are_left_alone(content, message, tmp_path, capsys):
     (tmp_path / "results.json").write_text(content)
     assert main(["bench", "train", "--cpu", "--out", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert told in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert message in output
+    assert output.count("\n") == 1
     assert (tmp_path / "results.json").read_text() == content
 
 
@@ -146,20 +146,20 @@ def test_the_first_words_are_the_benchmarks(words, expected, monkeypatch):
 
 
 def test_the_commit_is_known_within_the_repository(monkeypatch):
-    files.commit.cache_clear()
-    known = files.commit()
+    results.commit.cache_clear()
+    known = results.commit()
     assert known is None or len(known.split()[0]) == 40
 
     def no_git(*_, **__):
         raise FileNotFoundError("git")
 
-    monkeypatch.setattr(files.subprocess, "run", no_git)
-    files.commit.cache_clear()
-    assert files.commit() is None
-    files.commit.cache_clear()
+    monkeypatch.setattr(results.subprocess, "run", no_git)
+    results.commit.cache_clear()
+    assert results.commit() is None
+    results.commit.cache_clear()
 
 
-def test_nothing_drawn_is_said_so(tmp_path, capsys):
+def test_nothing_drawn_is_reported(tmp_path, capsys):
     assert bench.figures.draw({"study": "bench"}, tmp_path) == []
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "results.json").write_text('{"study": "bench"}')

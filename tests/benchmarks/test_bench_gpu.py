@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from benchmarks.conftest import CEILINGS, DECODE_SIZE, LENGTHS, SIZE
-from memory_mosaics import runtime
 from memory_mosaics.benchmarks import kernels, profile, throughput
 from memory_mosaics.benchmarks.timing import Timer, measure_ceilings
-from memory_mosaics.runtime import RuntimeConfig
+from memory_mosaics.runtime import RuntimeConfig, start_runtime
 from on_cuda import ON_CUDA
 
 pytestmark = ON_CUDA
@@ -17,7 +16,8 @@ pytestmark = ON_CUDA
 
 @pytest.fixture
 def timer():
-    with runtime.start(RuntimeConfig(device="cuda")) as world:  # as the command has it: what stays in float32 uses TF32
+    # As the command has it: what stays in float32 uses TF32.
+    with start_runtime(RuntimeConfig(device="cuda")) as world:
         yield Timer(world.device)
 
 
@@ -67,7 +67,7 @@ def test_cold_times_are_the_devices_alone(timer):
     assert timer.median(slow_to_launch, 30, warm_up=1, cold=True) < 0.001
 
 
-def test_backward_passes_are_recorded(timer):
+def test_backward_passes_are_captured(timer):
     x = torch.randn(512, 512, device="cuda", requires_grad=True)
     timer.synchronize()
     with timer.side_stream():

@@ -13,7 +13,7 @@ from memory_mosaics.benchmarks import bench, profile, throughput
 from memory_mosaics.benchmarks.profile import COPIES, KEYS, LOSS, OPTIMISER, POINTWISE, PRODUCTS, REST, VALUES, Slice
 from memory_mosaics.benchmarks.timing import Timer
 from memory_mosaics.errors import UserError
-from memory_mosaics.experiments.figures import LABELS, speed
+from memory_mosaics.experiments.figures import LABELS, STYLE, speed
 from memory_mosaics.ops import common
 
 C, P = profile.CONTEXT, profile.PERSISTENT
@@ -93,7 +93,7 @@ def test_recall_with_a_name_of_its_own_leaves_the_rest_to_persistent_memory():
     assert found[3:7] == [P] * 4
 
 
-def test_the_second_recall_of_a_block_is_persistent_and_the_first_going_back():
+def test_persistent_recall_is_the_second_of_a_block_forward_and_the_first_backward():
     block, back = [NORM, FORWARD, GEMM, FORWARD], [DOT, BACKWARD, CONVERT]
     names = [*block, *block, LOSSES, *back, GEMM, *back, *back, *back]
     forward = [POINTWISE, C, PRODUCTS, P]
@@ -251,7 +251,7 @@ def drawn():
 
 def test_the_figure_has_a_bar_for_each_step_and_model():
     assert list(speed.KINDS) == list(profile.KINDS)
-    assert set(speed.PALE) <= set(speed.KINDS)
+    assert set(STYLE["pale"]) <= set(speed.KINDS)
     figure = drawn()
     for axes, total in zip(figure.axes, ("132", "0.660"), strict=False):
         assert [label.get_text() for label in axes.get_yticklabels()] == [

@@ -64,7 +64,7 @@ def test_training_rows(monkeypatch):
     assert rows[0]["parameters"] == sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_a_model_that_does_not_fit_is_said_and_the_others_go_on(monkeypatch):
+def test_a_model_that_does_not_fit_is_named_and_the_others_go_on(monkeypatch):
     def full(model, task):
         raise torch.OutOfMemoryError("no")
 
@@ -112,7 +112,7 @@ def test_decoding_is_greedy(name):
     assert decoder(prompts, 8).tolist() == expected[:, 4:].tolist()
 
 
-def test_decoding_rows_tell_the_prompt_from_the_tokens(monkeypatch):
+def test_decoding_rows_separate_the_prompt_from_the_tokens(monkeypatch):
     cost = {1: 0.2, DECODE_SIZE.length: 1.6}
     monkeypatch.setattr(Timer, "median", lambda self, act, *_, **__: cost[act.args[1]])
     monkeypatch.setattr(throughput, "CACHES", {})
@@ -170,7 +170,7 @@ def test_forms_of_an_operation_agree(build, shape):
         torch.testing.assert_close(other, first[:, -other.shape[1] :], rtol=1e-4, atol=1e-5)
 
 
-def test_a_kernel_that_is_not_there_is_said():
+def test_a_missing_kernel_is_named():
     def fails(*inputs):
         raise RuntimeError("No available kernel. " * 9)
 

@@ -30,19 +30,19 @@ class Ended:
     stopped: str | None = None
 
     def problem(self, allowed: Sequence[int] = (0, 2)) -> str | None:
-        """What is wrong with it: only these exit codes are allowed, and one line is said with exit code 2."""
+        """What is wrong with it: only these exit codes are allowed, and exit code 2 has one line."""
         lines = [line for line in self.err.splitlines() if line.strip()]
-        said = " | ".join(lines[-3:])[-500:]
+        last = " | ".join(lines[-3:])[-500:]
         if self.stopped:
             return self.stopped
         if re.search(r"Traceback \(most|Exception ignored|Exception in thread", self.err + self.out):
-            return f"traceback, exit code {self.code}: {said}"
+            return f"traceback, exit code {self.code}: {last}"
         if self.code not in allowed:
-            return f"exit code {self.code}: {said}"
+            return f"exit code {self.code}: {last}"
         if re.search(r"[\x00-\x08\x0b-\x1f\x7f\x9b]", self.err):
-            return f"control characters on the error output: {said!r}"
+            return f"control characters on the error output: {last!r}"
         if self.code == 2 and (len(lines) != 1 or not lines[0].startswith("mosaics: ")):
-            return f"exit code 2 with {len(lines)} lines: {said}"
+            return f"exit code 2 with {len(lines)} lines: {last}"
         return None
 
 

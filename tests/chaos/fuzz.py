@@ -62,7 +62,7 @@ def _generate(given: Given, place: Path) -> Commands:
 
 
 def _short(data: Path, place: Path, *more: str) -> Commands:
-    words = ["--training.steps=2", *SIZES, *STEPS, *SAVES, "--machine.samples=0"]
+    words = ["--training.steps=2", *SIZES, *STEPS, *SAVES, "--runtime.samples=0"]
     return [["train", str(data), "--out", str(place / "run"), *words, *more]]
 
 

@@ -86,8 +86,8 @@ def test_what_is_broken_is_found(tmp_path):
     problems = found["problems"]
     assert problems.pop("well") is None
     assert problems.pop("refuse") is None
-    said = ["traceback", "control", "exit code 3", "exit code -6", "hangs", "more than 300 MiB", "with 2 lines"]
-    assert [word in problem for word, problem in zip(said, problems.values(), strict=True)] == [True] * 7, problems
+    values = ["traceback", "control", "exit code 3", "exit code -6", "hangs", "more than 300 MiB", "with 2 lines"]
+    assert [word in problem for word, problem in zip(values, problems.values(), strict=True)] == [True] * 7, problems
     half = {"a.part": "wh"}
     assert found["crashed"] == [
         [137, {}],

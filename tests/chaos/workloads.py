@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from .children import Before, Commands, Ended, run
 
-PASSING = {"seconds", "tokens_per_second", "hardware", "commit", "out", "data", "interrupted", "machine", "folder"}
+PASSING = {"seconds", "tokens_per_second", "hardware", "commit", "out", "data", "interrupted", "runtime", "folder"}
 SIZES = ["--model.width=16", "--model.blocks=1", "--model.heads=2", "--model.context=16", "--model.dropout=0.1"]
 STEPS = ["--training.batch=2", "--training.warm_up=2", "--training.learning_rate=3e-3", "--training.evaluate_windows=3"]
-SAVES = ["--machine.device=cpu", "--machine.save_every=2", "--machine.log_every=1"]
+SAVES = ["--runtime.device=cpu", "--runtime.save_every=2", "--runtime.log_every=1"]
 
 
 @dataclass
@@ -50,6 +50,9 @@ def stable(value: Any) -> Any:
     return [stable(part) for part in value] if isinstance(value, list) else value
 
 
+MAX_BYTES = 1 << 28  # of a file that a workload may have written; damaged ones can be larger than any memory
+
+
 def read_json(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
@@ -57,6 +60,8 @@ def read_json(file: Path) -> Any:
 def read_lines(file: Path) -> list[Any]:
     """The records of a log; a line that is none, which blocks nothing, as text."""
     records: list[Any] = []
+    if file.stat().st_size > MAX_BYTES:
+        return records
     for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             records.append(json.loads(line))
@@ -66,7 +71,7 @@ def read_lines(file: Path) -> list[Any]:
 
 
 def digests(folder: Path, pattern: str = "*") -> dict[str, str]:
-    files = sorted(path for path in folder.glob(pattern) if path.is_file())
+    files = sorted(path for path in folder.glob(pattern) if path.is_file() and path.stat().st_size <= MAX_BYTES)
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
@@ -88,7 +93,7 @@ def _trained(out: Path) -> Any:
 
 def _sweep(given: Given, out: Path) -> Commands:
     search = ["--method", "grid", "--space.learning_rate", "[1e-3,1e-2]", "--training.steps=2"]
-    return [["sweep", str(given.corpus), "--out", str(out), *search, *SIZES, *STEPS, *SAVES, "--machine.samples=0"]]
+    return [["sweep", str(given.corpus), "--out", str(out), *search, *SIZES, *STEPS, *SAVES, "--runtime.samples=0"]]
 
 
 def _regbench(given: Given, out: Path) -> Commands:

@@ -1,5 +1,6 @@
 """A small model with its tokenizer, as a training run leaves it, for the studies that use one; runs of RegBench."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import memory_mosaics.apps.story_world  # noqa: F401 - registers stories:COUNT
 from memory_mosaics import LanguageModel, checkpoint, memory_mosaic, transformer
 from memory_mosaics.experiments import regbench
 from memory_mosaics.experiments.regbench import Choices, Job
+from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.tokenizer import byte_tokenizer
 
@@ -25,6 +27,13 @@ JOB = Job(  # seconds on a CPU
     epochs=3,
     held_out=6,
 )
+
+
+def train_regbench(job: Job, folder: Path, **runtime):
+    """Train one model in FOLDER/trials/run."""
+    return regbench.train(asdict(job), RuntimeConfig(**{"device": "cpu"} | runtime), {}, folder / "trials" / "run")
+
+
 SIZES = {"width": 32, "blocks": 2, "heads": 4, "vocabulary": 257}
 
 

@@ -49,11 +49,11 @@ def test_long_sequences_are_kept_in_parts():
         assert attention.bin_starts(count) == list(range(count))
 
 
-def test_lambda_is_told_where_there_is_one(place, tmp_path):
+def test_lambda_is_reported_where_there_is_one(place, tmp_path):
     mosaic, learned = study(place, tmp_path, "mosaic", "learned", length=[24], sequences=4)["models"]
     [block] = LoadedModel.open(place / "mosaic").model.blocks
-    told = [head["lambda"] for head in mosaic["blocks"][0]["heads"]]
-    assert told == pytest.approx(block.sequence_mixer.key.decay().tolist(), rel=1e-4)
+    found = [head["lambda"] for head in mosaic["blocks"][0]["heads"]]
+    assert found == pytest.approx(block.sequence_mixer.key.decay().tolist(), rel=1e-4)
     assert "sharpness" in mosaic["blocks"][0]["heads"][0]
     assert "lambda" not in learned["blocks"][0]["heads"][0]
 
@@ -110,7 +110,7 @@ def test_the_command_and_ctrl_c(place, tmp_path, monkeypatch, capsys):
     assert results["interrupted"]
 
 
-def test_where_nothing_can_be_measured_it_says_so(place, tmp_path, capsys):
+def test_nothing_to_measure_is_an_error(place, tmp_path, capsys):
     words = ["--data", str(place / "corpus"), "--length", "30", "--out", str(tmp_path / "out")]
     assert main(["attention", str(place / "learned"), *words]) == 2
     assert "no model reads 30 tokens; take a shorter --length" in capsys.readouterr().err

@@ -18,7 +18,7 @@ MODEL = ModelArgs(width=16, heads=2, context=16)
 TRAINING = Training(
     steps=6, batch=4, learning_rate=1e-3, final_learning_rate=1e-4, warm_up=2, evaluate_every=3, evaluate_windows=4
 )
-MACHINE = RuntimeConfig(device="cpu", samples=0, log_every=1)
+RUNTIME = RuntimeConfig(device="cpu", samples=0, log_every=1)
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +28,12 @@ def corpus(tmp_path_factory):
     return folder
 
 
-def study(corpus, out, **options):
-    return curves.run(corpus, out, **{"model": MODEL, "training": TRAINING, "machine": MACHINE} | options)
+def train_curves(corpus, out, **options):
+    return curves.run(corpus, out, **{"model": MODEL, "training": TRAINING, "runtime": RUNTIME} | options)
 
 
 def test_every_pair_is_trained_and_drawn(corpus, tmp_path):
-    results = study(corpus, tmp_path, blocks=[1, 2], rates=[1e-3, 1e-2])
+    results = train_curves(corpus, tmp_path, blocks=[1, 2], rates=[1e-3, 1e-2])
     labels = [(run["architecture"], run["blocks"], run["learning_rate"]) for run in results["runs"]]
     assert len(set(labels)) == 8
     assert json.loads((tmp_path / "results.json").read_text()) == json.loads(json.dumps(results))
@@ -50,7 +50,7 @@ def test_every_pair_is_trained_and_drawn(corpus, tmp_path):
 @pytest.mark.parametrize("position", [None, "learned", "rotary"])
 def test_a_memory_mosaic_is_as_large_as_its_transformer(corpus, tmp_path, twin, position):
     base = curves.Run(data=corpus, out=tmp_path, model=replace(MODEL, position=position), training=TRAINING)
-    planned = curves.Study(base, curves.Corpus.open(corpus).vocabulary, twin)
+    planned = curves.CommonSettings(base, curves.Corpus.open(corpus).vocabulary, twin)
     for depth in (1, 3):
         sizes = [weight_count(planned.model(kind, depth).build(260)) for kind in ("memory-mosaic", twin)]
         assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
@@ -59,21 +59,21 @@ def test_a_memory_mosaic_is_as_large_as_its_transformer(corpus, tmp_path, twin, 
 
 
 def test_a_transformer_with_other_positions_is_named_by_them(corpus, tmp_path):
-    runs = study(corpus, tmp_path, model=replace(MODEL, position="rotary"), blocks=[1], rates=[1e-3])["runs"]
+    runs = train_curves(corpus, tmp_path, model=replace(MODEL, position="rotary"), blocks=[1], rates=[1e-3])["runs"]
     assert [run["architecture"] for run in runs] == ["memory-mosaic", "transformer-rotary"]
 
 
 def test_finished_runs_are_not_repeated(corpus, tmp_path):
-    first = study(corpus, tmp_path, blocks=[1], rates=[1e-3])
+    first = train_curves(corpus, tmp_path, blocks=[1], rates=[1e-3])
     stamps = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("model.safetensors")}
     assert len(stamps) == 2
-    again = study(corpus, tmp_path, blocks=[1], rates=[1e-3])
+    again = train_curves(corpus, tmp_path, blocks=[1], rates=[1e-3])
     assert again["runs"] == first["runs"]
     assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("model.safetensors")} == stamps
 
 
 def test_a_run_that_diverges_is_a_fail_and_the_others_go_on(corpus, tmp_path, capsys):
-    results = study(corpus, tmp_path, blocks=[1], rates=[1e30, 1e-3])
+    results = train_curves(corpus, tmp_path, blocks=[1], rates=[1e30, 1e-3])
     assert [run["valid_loss"] is None for run in results["runs"]] == [True, True, False, False]
     assert "fail" in capsys.readouterr().out
     assert (tmp_path / "curves.png").exists()
@@ -81,7 +81,7 @@ def test_a_run_that_diverges_is_a_fail_and_the_others_go_on(corpus, tmp_path, ca
 
 def test_nothing_is_drawn_where_all_fail(corpus, tmp_path, capsys):
     with pytest.raises(UserError, match="none of 2 runs finished"):
-        study(corpus, tmp_path, blocks=[1], rates=[1e30])
+        train_curves(corpus, tmp_path, blocks=[1], rates=[1e30])
     assert "No figures: no run has finished." in capsys.readouterr().out
     assert main(["draw", str(tmp_path)]) == 2
     assert "there is nothing to draw" in capsys.readouterr().err
@@ -90,7 +90,7 @@ def test_nothing_is_drawn_where_all_fail(corpus, tmp_path, capsys):
 def test_figures_can_be_drawn_elsewhere(corpus, tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as without_matplotlib:
         without_matplotlib.setattr(figures, "available", lambda: False)
-        study(corpus, tmp_path, blocks=[1], rates=[1e-3])
+        train_curves(corpus, tmp_path, blocks=[1], rates=[1e-3])
     assert "mosaics draw makes them" in capsys.readouterr().out
     assert not (tmp_path / "curves.png").exists()
     assert main(["draw", str(tmp_path)]) == 0
@@ -98,7 +98,7 @@ def test_figures_can_be_drawn_elsewhere(corpus, tmp_path, monkeypatch, capsys):
 
 
 def test_seeds_are_trained_at_the_best_rate_of_a_search_that_ends_inside(corpus, tmp_path, capsys):
-    results = study(
+    results = train_curves(
         corpus, tmp_path, architectures=["memory-mosaic", "transformer-rotary"], blocks=[1], rates=[1e-3, 2e-3], seeds=3
     )
     for row in results["summary"]:
@@ -114,17 +114,17 @@ def test_seeds_are_trained_at_the_best_rate_of_a_search_that_ends_inside(corpus,
 
 
 def test_several_at_once_train_the_same(corpus, tmp_path):
-    alone = study(corpus, tmp_path / "alone", blocks=[1], rates=[1e-3, 1e30])
-    beside = study(corpus, tmp_path / "beside", blocks=[1], rates=[1e-3, 1e30], jobs=2)
+    alone = train_curves(corpus, tmp_path / "alone", blocks=[1], rates=[1e-3, 1e30])
+    beside = train_curves(corpus, tmp_path / "beside", blocks=[1], rates=[1e-3, 1e30], jobs=2)
     for one, other in zip(alone["runs"], beside["runs"], strict=True):
         assert one["valid_loss"] == other["valid_loss"]
         assert one["curve"] == other["curve"]
 
 
 def test_another_recipe_is_refused_in_the_same_folder(corpus, tmp_path):
-    study(corpus, tmp_path, blocks=[1], rates=[1e-3])
+    train_curves(corpus, tmp_path, blocks=[1], rates=[1e-3])
     with pytest.raises(UserError, match=r"holds runs with training\.batch 4, not 2"):
-        study(corpus, tmp_path, blocks=[1], rates=[1e-3], training=replace(TRAINING, batch=2))
+        train_curves(corpus, tmp_path, blocks=[1], rates=[1e-3], training=replace(TRAINING, batch=2))
 
 
 @pytest.mark.parametrize(
@@ -140,5 +140,5 @@ def test_another_recipe_is_refused_in_the_same_folder(corpus, tmp_path):
 )
 def test_what_cannot_be_is_refused(corpus, tmp_path, options):
     with pytest.raises(UserError):
-        study(corpus, tmp_path, **options)
+        train_curves(corpus, tmp_path, **options)
     assert not list(tmp_path.iterdir())

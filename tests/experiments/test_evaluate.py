@@ -1,4 +1,4 @@
-"""`mosaics evaluate`: the same windows for all, honest numbers, and what is said where it cannot be done."""
+"""`mosaics evaluate`: the same windows for all, honest numbers, and an error where it cannot be done."""
 
 import importlib.util
 import json
@@ -36,16 +36,16 @@ def test_every_model_reads_the_same_windows(place, tmp_path, capsys):
     assert [len(model["by_position"]) for model in results["models"]] == [32, 24, 32]
     assert {model["windows"] for model in results["models"]} == {10}
     assert results["models"][0]["bytes"] == results["models"][2]["bytes"] > results["models"][1]["bytes"]
-    said = capsys.readouterr().out
-    assert said.startswith("learned has 24 learned positions: its curve ends there, before 32\n")
+    output = capsys.readouterr().out
+    assert output.startswith("learned has 24 learned positions: its curve ends there, before 32\n")
     for model in results["models"]:
         mean = sum(model["by_position"]) / len(model["by_position"])
         assert model["loss"] == pytest.approx(mean, abs=1e-3)
-        [line] = [line for line in said.splitlines()[1:] if line.startswith(model["name"] + " ")]
+        [line] = [line for line in output.splitlines()[1:] if line.startswith(model["name"] + " ")]
         assert f"{model['loss']:.4f} ± {model['loss_within']:.4f}" in line
 
 
-def test_spans_are_where_the_table_says(place, tmp_path):
+def test_spans_match_the_table(place, tmp_path):
     [model] = study(place, tmp_path, "mosaic", length=260, windows=3, by_position=True)["models"]
     for first, end, loss in model["spans"]:
         part = model["by_position"][first:end]
@@ -148,10 +148,10 @@ def test_another_tokenizer_is_refused(place, tmp_path, capsys):
     train_bpe(["some other words, some other bytes"], 260, name="own").save(other)
     words = ["--data", str(place / "corpus"), "--out", str(tmp_path / "out")]
     assert main(["evaluate", str(place / "mosaic"), str(other), *words]) == 2
-    said = capsys.readouterr().err
-    assert "holds tokens of bytes" in said
-    assert "prepare it with --tokenizer" in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert "holds tokens of bytes" in output
+    assert "prepare it with --tokenizer" in output
+    assert output.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 

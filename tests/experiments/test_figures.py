@@ -104,7 +104,7 @@ def test_weights_by_distance_keep_their_sum_and_near_ones_as_they_are():
     assert means[-1] > means[-2] == pytest.approx(0.001)  # the first position is the farthest
 
 
-def test_a_curve_that_ends_early_says_so():
+def test_a_curve_that_ends_early_is_labelled():
     curve = {"smoothed_within": None, "context": 200, "architecture": "transformer", "loss": 2.0}
     models = [curve | {"name": str(n), "by_position": [], "smoothed": [1 + n / 200] * n} for n in (200, 400)]
     figure = language.loss_by_position({"corpus": "it", "windows": 3, "length": 400, "models": models})

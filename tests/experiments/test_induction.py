@@ -7,7 +7,7 @@ from torch import nn
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments import figures, induction
 from memory_mosaics.language_model import LanguageModel
-from memory_mosaics.results import write
+from memory_mosaics.results import write_results
 from memory_mosaics.tasks.induction import InductionData
 
 TINY = InductionData(vocabulary=16, length=64, triggers=3, fixed_triggers=True, entropy=1.6)
@@ -110,10 +110,9 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path, monkeypatch, capsys):
     assert results["interrupted"] is True
     assert json.loads((tmp_path / "results.json").read_text()) == results
     assert list(results["models"]) == NAMES[:1]
-    assert results["models"]["memory"]["final"]["accuracy"] >= 0
-    said = capsys.readouterr().out
-    assert "Stopped; the same command continues." in said
-    assert str(tmp_path / "results.json") in said
+    output = capsys.readouterr().out
+    assert "Stopped; the same command continues." in output
+    assert str(tmp_path / "results.json") in output
     monkeypatch.undo()
     assert list(run(tmp_path, steps=5)["models"]) == NAMES, "the same command continues"
 
@@ -185,11 +184,11 @@ def test_missing_matplotlib_is_found_before_training(tmp_path, monkeypatch):
 
 def test_results_are_written_whole_or_not_at_all(tmp_path):
     file = tmp_path / "results.json"
-    write(file, {"curve": [[1, 2.5], [2, 2.25]], "name": "a", "empty": {}})
+    write_results(file, {"curve": [[1, 2.5], [2, 2.25]], "name": "a", "empty": {}})
     before = file.read_text()
     assert json.loads(before) == {"curve": [[1, 2.5], [2, 2.25]], "name": "a", "empty": {}}
     with pytest.raises(ValueError, match="a number in it is NaN or Inf"):
-        write(file, {"loss": float("nan")})
+        write_results(file, {"loss": float("nan")})
     assert file.read_text() == before
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
 

@@ -12,11 +12,11 @@ INSTALLED = find_spec("lm_eval") is not None
 needs_it = pytest.mark.skipif(not INSTALLED, reason="lm-evaluation-harness is not installed")
 
 
-def test_without_it_one_line_says_what_to_install(mosaic, monkeypatch, capsys):
+def test_one_line_names_what_to_install(mosaic, monkeypatch, capsys):
     monkeypatch.setattr(lm_eval, "find_spec", lambda _: None)
     assert main(["lm-eval", str(mosaic), "--tasks", "story_memory"]) == 2
-    said = capsys.readouterr().err
-    assert said == "mosaics: this needs lm-evaluation-harness: pip install 'memory-mosaics[lm-eval]'\n"
+    output = capsys.readouterr().err
+    assert output == "mosaics: this needs lm-evaluation-harness: pip install 'memory-mosaics[lm-eval]'\n"
 
 
 def test_our_task_has_known_answers():

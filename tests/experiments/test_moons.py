@@ -156,6 +156,6 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path, monkeypatch, capsys):
 )
 def test_a_wrong_size_is_one_line(flags, message, tmp_path, capsys):
     assert main(["moons", "--out", str(tmp_path), *flags]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert message in output
+    assert output.count("\n") == 1

@@ -49,34 +49,37 @@ def test_the_page_refers_to_nothing_outside(out):
 def test_no_text_ends_the_script(results, tmp_path):
     evil = '</script><script>alert(1)</script> & "quotes"'
     results = results | {"prompts": [{"prompt": evil}], "models": {evil: {"texts": [evil], "by_rule": [None]}}}
-    text = prompts.html_page(results).write(tmp_path / "page.html").read_text(encoding="utf-8")
+    prompts.write_pages(results, tmp_path)
+    text = (tmp_path / "prompts.html").read_text(encoding="utf-8")
     assert text.count("<script") == 2
     assert "alert(1)</script>" not in text
 
 
-def test_rules_are_said_to_be_rules(results, tmp_path):
+def test_the_page_marks_verdicts_of_rules(results, tmp_path):
     models = {"one": {"texts": [" a cat."], "by_rule": [True]}, "two": {"texts": [" a dog."], "by_rule": [False]}}
-    page = prompts.html_page(results | {"prompts": [{"prompt": "See"}], "models": models})
-    text = page.write(tmp_path / "p.html").read_text()
+    prompts.write_pages(results | {"prompts": [{"prompt": "See"}], "models": models}, tmp_path)
+    text = (tmp_path / "prompts.html").read_text()
     assert "by rule: looks right" in text
     assert "by rule: looks wrong" in text
 
 
-def test_one_wording_for_what_no_rule_can_tell(out, results, capsys):
+def test_one_wording_for_texts_that_no_rule_judges(out, results, capsys):
     looks = results["models"]["mosaic"]["by_rule"]
-    said = f"{looks.count(True)} of {24 - looks.count(None)} judged look right, {looks.count(None)} not told"
+    message = f"{looks.count(True)} of {24 - looks.count(None)} judged look right, {looks.count(None)} not told"
     paper, page = ((out / name).read_text(encoding="utf-8") for name in ("prompts.md", "prompts.html"))
-    assert f"| mosaic | {said} |" in paper
+    assert f"| mosaic | {message} |" in paper
     assert "| not told | ☐" in paper
     assert "by rule: not told" in page
     assert "<th>right of judged</th><th>not told</th>" in page
     assert "no say" not in page
 
 
-def test_markdown_shows_prompts_as_they_are(results):
+def test_markdown_shows_prompts_as_they_are(results, tmp_path):
     evil = "<script>alert(1)</script> `code` | *bold* [a](b) &lt;\n# no heading"
     prompt = {"prompt": evil, "group": evil, "ability": evil}
-    text = prompts.markdown(results | {"prompts": [prompt], "models": {evil: {"texts": [evil], "by_rule": [None]}}})
+    models = {evil: {"texts": [evil], "by_rule": [None]}}
+    prompts.write_pages(results | {"prompts": [prompt], "models": models}, tmp_path)
+    text = (tmp_path / "prompts.md").read_text(encoding="utf-8")
     marks = re.findall(r"(?<!\\)[<>`*\[\]&]", text.split("right | partly")[0].split("## ", 1)[1])
     assert [mark for mark in marks if mark != ">"] == []
     assert "> \\# no heading ..." in text
@@ -153,8 +156,8 @@ def judge_and_reload(sync_api, out, results):
         pressed = page.locator(".choices button[aria-pressed=true]").evaluate_all("all => all.map(one => one.value)")
         assert pressed == ["right", "partly"]
         assert "2 of 48 judged, kept in this browser" in page.content()
-        said = page.evaluate("judged()")
+        found = page.evaluate("judged()")
         browser.close()
     assert not complaints
-    assert said["report"] == results["id"]
-    assert [(each["model"], each["verdict"]) for each in said["verdicts"]] == [("mosaic", "right"), ("twin", "partly")]
+    assert found["report"] == results["id"]
+    assert [(each["model"], each["verdict"]) for each in found["verdicts"]] == [("mosaic", "right"), ("twin", "partly")]

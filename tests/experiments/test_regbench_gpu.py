@@ -1,4 +1,4 @@
-"""RegBench on a CUDA device: recorded steps learn what eager ones learn, for every architecture. `make test-gpu`."""
+"""RegBench on a CUDA device: captured steps learn what eager ones learn, for every architecture. `make test-gpu`."""
 
 from dataclasses import replace
 
@@ -7,10 +7,10 @@ import torch
 from torch.testing import assert_close
 
 from experiments.conftest import JOB as SMALL
-from memory_mosaics.experiments.regbench import train
+from experiments.conftest import train_regbench
 from memory_mosaics.experiments.regbench_models import ARCHITECTURES
 from memory_mosaics.mixers import linear_attention as linear
-from memory_mosaics.runtime import Runtime, RuntimeConfig
+from memory_mosaics.runtime import Runtime
 from memory_mosaics.tasks.regbench import RegBench, metrics
 from on_cuda import ON_CUDA
 
@@ -18,16 +18,16 @@ pytestmark = ON_CUDA
 JOB = replace(SMALL, environments=70, blocks=2, width=64, learning_rate=1e-3, epochs=4, held_out=20)
 
 
-def losses(name, folder, **machine):
+def losses(name, folder, **runtime):
     job = replace(JOB, architecture=name, heads=2 if ARCHITECTURES[name].heads else None)
-    outcome = train(job, folder, data=folder.parent, machine=RuntimeConfig(precision="float32", **machine))
+    outcome = train_regbench(job, folder, precision="float32", **runtime)
     assert outcome is not None
     return outcome["curve"]["train_loss"], outcome["curve"]["valid_loss"]
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_recorded_steps_learn_what_the_cpu_learns(name, compiled, tmp_path):
+def test_captured_steps_learn_what_the_cpu_learns(name, compiled, tmp_path):
     train, valid = losses(name, tmp_path / "cuda", device="cuda", compile=compiled)
     assert train[-1] < train[0]
     if not compiled:
@@ -36,10 +36,10 @@ def test_recorded_steps_learn_what_the_cpu_learns(name, compiled, tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_recorded_validation_sees_the_weights_of_today(precision, tmp_path):
+def test_a_captured_validation_uses_the_current_weights(precision, tmp_path):
     here = Runtime(torch.device("cuda"), precision=precision)
     task = RegBench(JOB.task, device=here.device, folder=tmp_path)
-    model = ARCHITECTURES["memory-mosaic"].config(JOB.size).build().cuda().eval()
+    model = ARCHITECTURES["memory-mosaic"].config(blocks=2, heads=2, width=64).build().cuda().eval()
     for _ in range(4):
         found, expected = task.evaluate(model, here), metrics(task.sums(model, "validation", here))
         assert found.pop("valid_loss") == pytest.approx(expected.pop("loss"), rel=1e-5)

@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from memory_mosaics.experiments.regbench_models import ARCHITECTURES, Size, architecture
+from memory_mosaics.experiments.regbench_models import ARCHITECTURES, architecture
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.parameters import named_param_specs, param_groups
 
 STD = 0.02
-SMALL = Size(blocks=2, heads=2, width=32)
 PARAMETERS = {  # of the published modules, at width 128 and 2 blocks, and at 8
     "memory-mosaic": (396_528 - 7 * 2 * 6 + 2 * 2, None),  # 2 heads, not 8: 7 numbers a block each; and both taps
     "transformer": (923_904, 2_113_536),
@@ -28,15 +27,15 @@ PARAMETERS = {  # of the published modules, at width 128 and 2 blocks, and at 8
 }
 
 
-def build(name: str, size: Size = SMALL) -> LanguageModel:
-    return architecture(name).config(size).build()
+def build(name: str, *, blocks: int = 2, heads: int = 2, width: int = 32) -> LanguageModel:
+    return architecture(name).config(blocks=blocks, heads=heads, width=width).build()
 
 
 @pytest.mark.parametrize(("name", "counts"), PARAMETERS.items(), ids=list(PARAMETERS))
 def test_the_published_number_of_parameters(name, counts):
     for blocks, count in zip((2, 8), counts, strict=True):
         with torch.device("meta"):
-            model = build(name, Size(blocks=blocks, heads=2, width=128))
+            model = build(name, blocks=blocks, heads=2, width=128)
         assert count is None or sum(weight.numel() for weight in model.parameters()) == count
 
 
@@ -57,8 +56,8 @@ def test_a_state_goes_on(name):
 
 
 @pytest.mark.parametrize("name", [name for name in ARCHITECTURES if not name.endswith(("mosaic", "as-published"))])
-def test_matrices_begin_as_published(name):
-    model = build(name, Size(blocks=8, heads=2, width=128))
+def test_matrices_have_the_published_initial_values(name):
+    model = build(name, blocks=8, heads=2, width=128)
     smaller = STD / 4
     assert model.embedding.weight.std().item() == pytest.approx(STD, rel=0.1)
     for path, module in model.named_modules():
@@ -68,8 +67,8 @@ def test_matrices_begin_as_published(name):
             assert module.bias is None or not module.bias.any()
 
 
-def test_a_memory_mosaic_begins_as_published():
-    model = build("memory-mosaic", Size(blocks=4, heads=4, width=128))
+def test_a_memory_mosaic_has_the_published_initial_values():
+    model = build("memory-mosaic", blocks=4, heads=4, width=128)
     deviation = {"key.map.weight": 128**-0.5, "value.map.weight": 128**-0.5, "combine.map.weight": 128**-0.5 / 2}
     deviation |= {"embedding.weight": 128**-0.5, "mixer.keys": 32**-0.5, "mixer.values": 32**-0.5}
     for path, weight in model.named_parameters():
@@ -88,7 +87,7 @@ def test_a_memory_mosaic_begins_as_published():
 @pytest.mark.parametrize("name", ["lstm", "mamba"])
 def test_as_published_one_layer_stands_alone(name):
     torch.manual_seed(0)
-    model = build(f"{name}-as-published", Size(blocks=8, heads=1, width=32)).eval()
+    model = build(f"{name}-as-published", blocks=8, heads=1, width=32).eval()
     tokens = torch.randint(0, 20, (2, 9))
     (block,) = model.blocks
     alone = block.sequence_mixer(model.embedding(tokens))[0] @ model.embedding.weight.T
@@ -102,7 +101,7 @@ def test_as_published_old_tokens_gain_weight_in_rwkv():
     shares = []
     for name in ("rwkv", "rwkv-as-published"):
         torch.manual_seed(0)
-        mixer = build(name, Size(blocks=1, heads=1, width=32)).blocks[0].sequence_mixer
+        mixer = build(name, blocks=1, heads=1, width=32).blocks[0].sequence_mixer
         torch.nn.init.zeros_(mixer.time_decay)
         x = torch.randn(1, 60, 32)
         other = torch.cat([torch.randn(1, 1, 32), x[:, 1:]], dim=1)
@@ -110,8 +109,8 @@ def test_as_published_old_tokens_gain_weight_in_rwkv():
     assert shares[0] < 1e-6 < 1e-4 < shares[1]
 
 
-def test_later_layers_of_rwkv_begin_with_longer_memories():
-    first, *_, last = build("rwkv", Size(blocks=4, heads=1, width=64)).blocks
+def test_later_layers_of_rwkv_start_with_longer_memories():
+    first, *_, last = build("rwkv", blocks=4, heads=1, width=64).blocks
     rates = [block.sequence_mixer.time_decay.exp().median() for block in (first, last)]
     assert rates[1] < 0.3 * rates[0]
 
@@ -142,7 +141,7 @@ NO_DECAY = {
 
 
 @pytest.mark.parametrize(("name", "free"), NO_DECAY.items(), ids=list(NO_DECAY))
-def test_weight_decay_spares_what_the_mixers_say(name, free):
+def test_weight_decay_spares_parameters_that_opt_out(name, free):
     model = build(name)
     names = {weight: path for path, weight in model.named_parameters()}
     spared = {names[w] for g in param_groups(model, weight_decay=0.1) if g["weight_decay"] == 0 for w in g["params"]}

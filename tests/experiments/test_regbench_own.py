@@ -62,9 +62,9 @@ def test_a_mixer_of_your_own_is_tried_first(forward, message, tmp_path, monkeypa
     (tmp_path / f"own_{n}.py").write_text(OWN.format(forward=forward))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    name, size = f"own_{n}.OwnConfig", regbench_models.Size(blocks=2, heads=1, width=16)
+    name, size = f"own_{n}.OwnConfig", {"blocks": 2, "heads": 1, "width": 16}
     if message is None:
-        regbench_models.check_architecture(name, size)
+        regbench_models.check_architecture(name, **size)
     else:
         with pytest.raises(UserError, match=re.escape(message.format(n=n))):
-            regbench_models.check_architecture(name, size)
+            regbench_models.check_architecture(name, **size)

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from experiments.conftest import JOB
+from experiments.conftest import train_regbench as run
 from memory_mosaics import checkpoint
 from memory_mosaics.cli import main
-from memory_mosaics.experiments.regbench import train
-from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.tasks.regbench import RegBench
 from memory_mosaics.training.loggers import read_log
 from memory_mosaics.training.trainer import TrainStep
@@ -43,10 +42,6 @@ def test_many_languages_are_seen_in_fewer_epochs(environments, steps):
     )  # the schedule is that of its steps
 
 
-def run(job, folder):
-    return train(job, folder, data=folder.parent, machine=RuntimeConfig(device="cpu"))
-
-
 @pytest.mark.parametrize(("patience", "epochs"), [(None, 6), (2, 4), (3, 6)])
 def test_patience_ends_a_run_that_grows_worse(patience, epochs, tmp_path, monkeypatch):
     losses, evaluate = iter([3.0, 2.0, 2.5, 2.1, 1.9, 2.6]), RegBench.evaluate
@@ -72,15 +67,15 @@ def test_stopped_in_the_middle_it_ends_the_same(tmp_path, monkeypatch):
     assert taken == [0, 1, 2, 3, 4, 5]
     for name in ("curve", "tested", "valid_loss"):
         assert again[name] == whole[name]
-    logs = [read_log(tmp_path / name / "log.jsonl", "loss") for name in ("whole", "stopped")]
+    logs = [read_log(tmp_path / name / "trials" / "run" / "log.jsonl", "loss") for name in ("whole", "stopped")]
     assert [line["step"] for line in logs[0]] == [2, 4, 6]
     assert [line["loss"] for line in logs[0]] == [line["loss"] for line in logs[1]]
 
 
 def test_its_model_opens_like_any_other(tmp_path, capsys):
     """That of the epoch with the lowest validation loss."""
-    outcome = run(JOB, tmp_path / "run")
-    folder = tmp_path / "run" / "model"
+    outcome = run(JOB, tmp_path)
+    folder = tmp_path / "trials" / "run" / "model"
     model = checkpoint.load(folder)
     task = RegBench(JOB.task, folder=tmp_path)
     assert task.test(model)["accuracy"] == pytest.approx(outcome["accuracy"], abs=1e-5)

@@ -11,21 +11,22 @@ from experiments.test_figures import WHOLE, results
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments import attention, evaluate, figures
-from memory_mosaics.experiments.report import Page, collect_records, text_table
+from memory_mosaics.experiments.report import collect_records, text_table, write_page
 from waiting import HANG
 
 
 @pytest.fixture
 def page(tmp_path):
     (figure,) = figures.draw(results(**WHOLE), tmp_path)
-    page = Page("A <title> & more")
-    page.heading("Ünïcode ✓")
-    page.text('He said "<script>alert(1)</script>".', "A second paragraph.")
-    page.table(["model", "loss"], [["a < b", "1.234"], ["c", "2.345"]])
-    page.side_by_side({"one": "Once\nupon", "two": "a time"}, {"two": "noted"})
-    page.code("mosaics --help")
-    page.figure(figure, 'A "figure"')
-    return page.write(tmp_path / "report.html")
+    (tmp_path / "own.html").write_text(
+        '{% extends "page.html" %}{% from "parts.html" import columns, figure, table %}'
+        "{% block body %}<h2>{{ heading }}</h2><p>{{ text }}</p>{{ table(header, rows) }}"
+        "{{ columns(texts, notes) }}{{ figure(picture, caption) }}{% endblock %}"
+    )
+    values = {"title": "A <title> & more", "heading": "Ünïcode ✓", "text": 'He said "<script>alert(1)</script>".'}
+    values |= {"header": ["model", "loss"], "rows": [["a < b", "1.234"], ["c", "2.345"]]}
+    values |= {"texts": {"one": "Once\nupon", "two": "a time"}, "notes": {"two": "noted"}}
+    return write_page(tmp_path / "report.html", tmp_path / "own.html", picture=figure, caption='A "figure"', **values)
 
 
 def test_it_refers_to_nothing_outside(page):
@@ -72,7 +73,7 @@ def stopping(error: BaseException, *records: dict):
     raise error
 
 
-def test_a_killed_study_does_not_look_finished(tmp_path):
+def test_a_killed_command_does_not_look_finished(tmp_path):
     seen = []
 
     def records():

@@ -16,12 +16,12 @@ COMMANDS = {
     "sweep": "sweep",
     "regbench": "regbench",
 }
-COMMITTED = sorted(file for name in COMMANDS for file in (EXPERIMENTS / name).rglob("*.yaml"))
+COMMITTED = [(COMMANDS[name], file) for name in COMMANDS for file in sorted((EXPERIMENTS / name).rglob("*.yaml"))]
+PACKAGED = [(name, RECIPES / f"{name}.yaml") for name in COMMANDS.values()]
 
 
-@pytest.mark.parametrize("file", COMMITTED, ids=lambda file: str(file.relative_to(EXPERIMENTS)))
-def test_committed_recipes_are_accepted(file, capsys):
-    command = COMMANDS[file.relative_to(EXPERIMENTS).parts[0]]
+@pytest.mark.parametrize(("command", "file"), [*COMMITTED, *PACKAGED], ids=lambda value: str(value))
+def test_recipes_are_accepted(command, file, capsys):
     data = ["corpus"] if command in ("curves", "sweep") else []
     with pytest.raises(SystemExit) as ended:
         main([command, *data, "--recipe", str(file), "--print_config"])
@@ -43,7 +43,11 @@ def test_a_flag_wins_over_the_recipe_which_is_written_beside_the_results(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("stepz: 3", "'stepz'"), ("steps: many", "--steps must be a whole number")]
+    ("text", "message"),
+    [
+        ("stepz: 3", "recipe.yaml has an unknown key stepz; did you mean steps?"),
+        ("steps: many", "--steps must be a whole number"),
+    ],
 )
 def test_a_wrong_recipe_is_one_line(text, message, tmp_path, capsys):
     (tmp_path / "recipe.yaml").write_text(text)
@@ -51,7 +55,7 @@ def test_a_wrong_recipe_is_one_line(text, message, tmp_path, capsys):
         code = main(["moons", "--recipe", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "out")])
     except SystemExit as ended:
         code = ended.code
-    said = capsys.readouterr().err
-    assert (code, said.count("\n")) == (2, 1)
-    assert message in said
+    output = capsys.readouterr().err
+    assert (code, output.count("\n")) == (2, 1)
+    assert message in output
     assert not (tmp_path / "out").exists()

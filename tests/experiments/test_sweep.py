@@ -43,8 +43,8 @@ def data(tmp_path_factory):
 
 
 def run(data, out, **changes):
-    machine = RuntimeConfig(device="cpu", samples=0)
-    return sweep.run(data, out, **{"model": MODEL, "training": TRAINING, "machine": machine} | changes)
+    runtime = RuntimeConfig(device="cpu", samples=0)
+    return sweep.run(data, out, **{"model": MODEL, "training": TRAINING, "runtime": runtime} | changes)
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +135,8 @@ from memory_mosaics.experiments import sweep
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.training.config import ModelArgs, Training
 model, training = ModelArgs(**{model}), Training(**{training})
-machine = RuntimeConfig(device="cpu", samples=0)
-sweep.run(Path(sys.argv[1]), Path(sys.argv[2]), model=model, training=training, machine=machine{more})
+runtime = RuntimeConfig(device="cpu", samples=0)
+sweep.run(Path(sys.argv[1]), Path(sys.argv[2]), model=model, training=training, runtime=runtime{more})
 """
 
 
@@ -236,7 +236,16 @@ def test_a_damaged_journal_is_named(data, tmp_path, damage):
         run(data, tmp_path, method="grid", space=Space(dropout=[0.0]))
 
 
-@pytest.mark.parametrize("damage", ["{", "[]", '{"status": "done"}', '{"status": "finished"}', '{"status": "fail"}'])
+FAILED = '{"status": "fail", "reason": "", '
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *("{", "[]", '{"status": "done"}', '{"status": "finished"}', '{"status": "fail"}'),
+        *(FAILED + rest for rest in ('"valid_loss": "low"}', '"hardware": 1}', '"seconds": []}')),
+    ],
+)
 def test_a_damaged_outcome_is_named(tmp_path, damage):
     (tmp_path / "outcome.json").write_text(damage)
     with pytest.raises(UserError, match=r"outcome.json is damaged.*remove it to train that run again"):
@@ -257,7 +266,7 @@ def test_a_damaged_outcome_is_named(tmp_path, damage):
         ({"method": "random", "space": Space(steps="9..3")}, "space.steps: '9..3'"),
         ({"method": "random", "space": Space(dropout="0..2")}, "dropout must be in"),
         ({"method": "random", "space": Space(learning_rate=[0.0])}, "learning_rate must be more than 0, not 0.0"),
-        ({"machine": RuntimeConfig(device="abacus")}, "no device 'abacus'"),
+        ({"runtime": RuntimeConfig(device="abacus")}, "no device 'abacus'"),
     ],
 )
 def test_mistakes_are_explained_before_anything_is_written(data, tmp_path, changes, message):

@@ -1,4 +1,4 @@
-"""The transformer baseline against independent definitions."""
+"""The transformer baselines against independent definitions."""
 
 import math
 
@@ -15,8 +15,10 @@ from memory_mosaics.mixers.attention import (
     LearnedPositionsConfig,
     MLPConfig,
     Rotary,
+    SwiGLUConfig,
     alibi_slopes,
 )
+from memory_mosaics.norms import RMSNormConfig
 
 GPT2_MAPS = ("ln_1", "ln_2", "attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
 
@@ -80,6 +82,95 @@ def test_our_gpt2_is_gpt2():
     logits = ours(tokens)[0]
     assert_close(logits, theirs(tokens).logits, rtol=1e-5, atol=1e-5)
     assert logits.std() > 0.1
+
+
+LLAMA_MAPS = {
+    "sequence_norm": "input_layernorm",
+    "sequence_mixer.query": "self_attn.q_proj",
+    "sequence_mixer.key.map": "self_attn.k_proj",
+    "sequence_mixer.value": "self_attn.v_proj",
+    "sequence_mixer.combine": "self_attn.o_proj",
+    "sequence_mixer.query_norm": "self_attn.q_norm",
+    "sequence_mixer.key_norm": "self_attn.k_norm",
+    "channel_norm": "post_attention_layernorm",
+    "channel_mixer.gate": "mlp.gate_proj",
+    "channel_mixer.expand": "mlp.up_proj",
+    "channel_mixer.combine": "mlp.down_proj",
+}
+
+
+def llama_pair(kind, key_value_heads, tied=False):
+    """transformers' Llama, or Qwen3 (with norms of queries and keys), with random weights, and ours with the same."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 48, "num_hidden_layers": 3, "intermediate_size": 80, "vocab_size": 101, "head_dim": 12}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": key_value_heads, "tie_word_embeddings": tied}
+    settings = getattr(transformers, f"{kind}Config")(**sizes, rms_norm_eps=1e-5, bos_token_id=0, eos_token_id=0)
+    theirs = getattr(transformers, f"{kind}ForCausalLM")(settings).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.normal_(std=0.1, mean=float(parameter.dim() == 1))
+    norm = RMSNormConfig(eps=1e-5)
+    attention = AttentionConfig(
+        heads=4, key_value_heads=key_value_heads, position=Rotary(), qk_norm=norm if kind == "Qwen3" else None
+    )
+    ours = LanguageModel(
+        LanguageModelConfig(
+            vocabulary=101,
+            width=48,
+            blocks=3,
+            norm=norm,
+            tied=tied,
+            sequence_mixer=attention,
+            channel_mixer=SwiGLUConfig(hidden=80),
+        )
+    ).eval()
+    source = theirs.state_dict()
+    weights = {"embedding.weight": source["model.embed_tokens.weight"], "norm.weight": source["model.norm.weight"]}
+    if not tied:
+        weights["head.weight"] = source["lm_head.weight"]
+    for i in range(3):
+        for our, their in LLAMA_MAPS.items():
+            if f"model.layers.{i}.{their}.weight" in source:
+                weights[f"blocks.{i}.{our}.weight"] = source[f"model.layers.{i}.{their}.weight"]
+    ours.load_state_dict(weights)
+    return ours, theirs
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("key_value_heads", [4, 2, 1])
+@pytest.mark.parametrize("kind", ["Llama", "Qwen3"])
+@torch.no_grad()
+def test_our_llama_is_llama(kind, key_value_heads, tied):
+    """All positions at once, left-padded rows, and a token at a time from a state of fixed capacity."""
+    ours, theirs = llama_pair(kind, key_value_heads, tied)
+    tokens = torch.randint(0, 101, (3, 50))
+    expected = theirs(tokens).logits
+    assert expected.std() > 0.1
+    logits, state = ours(tokens[:, :40])
+    state, found = ours.to_fixed_capacity(state, 50), [logits]
+    for token in tokens[:, 40:].split(1, dim=1):
+        logits, state = ours(token, state)
+        found.append(logits)
+    assert_close(ours(tokens)[0], expected, rtol=1e-5, atol=1e-5)
+    assert_close(torch.cat(found, dim=1), expected, rtol=1e-5, atol=1e-5)
+
+    real = torch.arange(50) >= torch.tensor([[0], [13], [49]])
+    expected = theirs(tokens, attention_mask=real.long()).logits
+    assert_close(ours(tokens, None, real)[0][real], expected[real], rtol=1e-5, atol=1e-5)
+
+
+def test_heads_that_share_no_keys_are_refused():
+    with pytest.raises(ValueError, match="4 heads do not split into 3 groups"):
+        AttentionConfig(heads=4, key_value_heads=3)
+    with pytest.raises(ValueError, match="key_value_heads must be at least 1, not 0"):
+        AttentionConfig(heads=4, key_value_heads=0)
+    with pytest.raises(ValueError, match="ALiBi has keys of its own in each of 4 heads, not 2"):
+        AttentionConfig(heads=4, key_value_heads=2, position=Alibi())
+
+
+def test_grouped_queries_store_the_keys_of_their_groups_only():
+    _, (_, store) = AttentionConfig(heads=4, key_value_heads=2).build(32)(torch.randn(1, 5, 32))
+    assert store.keys.shape == store.values.shape == (1, 5, 2, 8)
 
 
 def attend(mixer, x, bias=None, turn=lambda z: z):

@@ -77,7 +77,7 @@ def test_what_is_older_than_the_filter_is_long_is_forgotten(size):
     assert state[1].shape == (2, 19, 8)
 
 
-def test_room_beyond_the_filter():
+def test_a_fixed_capacity_beyond_the_filter():
     mixer, x = HyenaConfig(length=20).build(8).double(), torch.randn(2, 45, 8, dtype=torch.float64)
     expected, (_, state) = mixer(x)[0], mixer(x[:, :10])
     for t in range(10, 45):
@@ -85,7 +85,7 @@ def test_room_beyond_the_filter():
             state = mixer.to_fixed_capacity(state, t + 20)
         y, state = mixer(x[:, t : t + 1], state)
         assert_close(y[:, 0], expected[:, t])
-    with pytest.raises(ValueError, match="50 inputs do not fit into room for 49"):
+    with pytest.raises(ValueError, match="50 inputs exceed a capacity of 49"):
         mixer.to_fixed_capacity(state, 49)
     with pytest.raises(ValueError, match="one token at a time, not 2"):
         mixer(x[:, :2], state)

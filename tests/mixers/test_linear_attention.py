@@ -66,7 +66,7 @@ def test_linear_transformer_is_attention_without_a_softmax(bias):
     assert_close(mixer(x)[0], mixer.combine(answers.transpose(1, 2).flatten(2)))
 
 
-def test_dropout_forgets_scores():
+def test_dropout_drops_scores():
     q, k, v = (torch.randn(1, 300, 2, 4) for _ in range(3))
     exact, _ = linear_attention(q, k, v, torch.zeros(1, 300, 2, 1))
     assert_close(_attention_with_dropout(q, k, v, 0.0), exact, rtol=1e-4, atol=1e-4)

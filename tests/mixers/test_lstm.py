@@ -33,7 +33,7 @@ def test_its_equations():
     assert_close(mixer(x), (torch.stack(steps, dim=1), (h, c)))
 
 
-def test_how_it_begins():
+def test_initial_values():
     mixer = LSTMConfig().build(16)
     assert mixer.bias_ih.unflatten(0, (4, 16))[:, 0].tolist() == [0, 1, 0, 0]
     assert mixer.bias_hh.abs().sum() == 0

@@ -67,7 +67,7 @@ def test_it_is_the_rwkv_of_transformers():
     assert y.std() > 0.1
 
 
-def test_it_begins_as_the_rwkv_of_transformers():
+def test_initial_values_are_those_of_the_rwkv_of_transformers():
     """But for u, which is 1 there, since `ones_like` drops what it is given; in the code of its paper it is log 0.3."""
     module = pytest.importorskip("transformers.models.rwkv.modeling_rwkv", reason="transformers is not installed")
     model = module.RwkvModel(module.RwkvConfig(hidden_size=32, num_hidden_layers=3, vocab_size=10))

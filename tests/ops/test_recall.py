@@ -52,6 +52,22 @@ def test_causal_recall_is_the_definition(time, causal_offset):
     check(problem(time, time), causal_offset=causal_offset)
 
 
+@pytest.mark.parametrize("options", [{"causal_offset": 41}, {"causal_offset": 41, "window": 7}, {}])
+@pytest.mark.parametrize("time", [1, 2, 63, 130])
+def test_heads_that_share_pairs_are_the_definition(time, options):
+    queries, keys, values, _ = problem(time, 40 + time, heads=2)
+    queries = torch.randn(2, time, 6, 8, requires_grad=True)
+    sharpness = torch.linspace(0.3, 2.0, 6, requires_grad=True)
+    inputs = queries, keys, values, sharpness
+    slow, _ = reference(*inputs, **options)
+    fast, weights = recall(*inputs, **options), torch.randn_like(slow)
+    assert_close(fast, slow, rtol=1e-4, atol=1e-4)
+    wanted, found = (gradients((y * weights).sum(), inputs) for y in (slow, fast))
+    assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    if "window" not in options:
+        assert_close(recall_with_lse(*inputs, **options)[0], slow, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("time", [1, 2, 63, 130])
 def test_recall_with_pairs_from_earlier_is_the_definition(time):
     check(problem(time, 40 + time), causal_offset=40)
@@ -168,7 +184,7 @@ def test_sharpness_may_change_with_head_time_and_row(shape):
     )
 
 
-def test_dropout_forgets_the_right_share_and_keeps_the_mean():
+def test_dropout_drops_the_right_share_and_keeps_the_mean():
     queries, keys, values, sharpness = problem(200, 200)
     torch.manual_seed(1)
     answers = torch.stack([recall(queries, keys, values, sharpness, causal_offset=0, dropout=0.3) for _ in range(200)])
@@ -366,7 +382,7 @@ def test_triton_splits_fill_the_device(programs, pairs, tile, expected):
 @pytest.mark.gpu
 @pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA device")
 @few
-def test_recorded_once_and_replayed_as_the_memory_fills(queries):
+def test_captured_once_and_replayed_as_the_memory_fills(queries):
     given, count = (
         few_problem(queries, 2000, dtype=torch.bfloat16, width=64, value_width=64),
         torch.zeros(B).long().cuda(),
@@ -379,3 +395,9 @@ def test_recorded_once_and_replayed_as_the_memory_fills(queries):
         count.copy_(torch.tensor(filled))
         graph.replay()
         assert_same([found], [expected_answer(**given, lengths=count)], FEW_TOLERANCE[torch.bfloat16])
+
+
+def test_two_ways_to_say_what_is_visible_are_refused():
+    x = torch.randn(1, 1, 2, 4)
+    with pytest.raises(ValueError, match="causal_offset and lengths both say which pairs are visible"):
+        recall(x, x, x, causal_offset=1, lengths=torch.tensor([1]))

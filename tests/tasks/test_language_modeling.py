@@ -22,7 +22,7 @@ def test_the_batch_of_a_step_depends_on_nothing_else():
     assert not torch.equal(once.batch(9, 8).inputs, Windows(TOKENS, 10, seed=6).batch(9, 8).inputs)
 
 
-def test_rows_dealt_to_processes_make_up_the_batch():
+def test_the_rows_of_all_processes_are_the_batch():
     windows = Windows(TOKENS, 10)
     whole = windows.batch(4, 6).inputs
     parts = [windows.batch(4, 6, slice(rank * 2, rank * 2 + 2)).inputs for rank in range(3)]
@@ -51,7 +51,7 @@ def test_in_order_predicts_every_token_but_the_first_once():
 
 
 @pytest.mark.parametrize("length", [1003, 2000])
-def test_a_corpus_too_small_for_a_window_says_both_numbers(length):
+def test_a_corpus_too_small_for_a_window_is_an_error_with_both_numbers(length):
     with pytest.raises(
         UserError, match=rf"my text has 1,003 tokens, and a window of {length} wants at least {length + 1:,}"
     ):

@@ -65,8 +65,8 @@ def test_the_example_of_the_docstring():
     assert "".join(VOCABULARY[token] for token in batch.inputs[0]) == "abca|cbabc|cab"
     expected = [-100 if letter == "-" else VOCABULARY.index(letter) for letter in "bca-cbabc-caba"]
     assert batch.targets[0].tolist() == expected
-    said = ["".join(VOCABULARY[token] for token in np.flatnonzero(row)) for row in legal[0]]
-    assert " ".join(said) == "b ac ab b ac ab ac b ac ab ac ab b ac"
+    found = ["".join(VOCABULARY[token] for token in np.flatnonzero(row)) for row in legal[0]]
+    assert " ".join(found) == "b ac ab b ac ab ac b ac ab ac ab b ac"
     assert batch.counted.sum(dim=1).tolist() == legal.any(dim=-1).sum(dim=1).tolist() == [14, 2]
     assert batch.inputs[1, 2:].tolist() == [PADDING] * 12
     assert batch.targets[1, 2:].tolist() == [IGNORED] * 12

@@ -1,4 +1,4 @@
-"""docs/bad_input.md is true: each command of its tables says that line, and leaves nothing behind."""
+"""docs/bad_input.md is true: each command of its tables prints that line, and leaves nothing behind."""
 
 import gzip
 import json
@@ -14,7 +14,7 @@ from memory_mosaics.text import corpus
 from memory_mosaics.text.tokenizer import byte_tokenizer, train_bpe
 
 TABLE = Path(__file__).parents[2] / "docs" / "bad_input.md"
-ROW = re.compile(r"^\| `mosaics (?P<command>[^`]*)`[^|]*\| `(?P<told>[^`]*)` \| (?P<code>\d+) \|$", re.M)
+ROW = re.compile(r"^\| `mosaics (?P<command>[^`]*)`[^|]*\| `(?P<message>[^`]*)` \| (?P<code>\d+) \|$", re.M)
 
 
 def make_files(folder: Path) -> None:
@@ -59,7 +59,7 @@ def make_files(folder: Path) -> None:
 
 def rows() -> list[tuple[str, str, int]]:
     found = ROW.finditer(TABLE.read_text(encoding="utf-8"))
-    return [(row["command"], row["told"], int(row["code"])) for row in found]
+    return [(row["command"], row["message"], int(row["code"])) for row in found]
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +74,8 @@ def test_the_table_is_read():
     assert len(lines) == len(rows()) >= 50
 
 
-@pytest.mark.parametrize(("command", "told", "code"), rows(), ids=[command for command, _, _ in rows()])
-def test_the_table_says_what_is_said(command, told, code, files, monkeypatch, capsys):
+@pytest.mark.parametrize(("command", "message", "code"), rows(), ids=[command for command, _, _ in rows()])
+def test_the_documented_message_is_printed(command, message, code, files, monkeypatch, capsys):
     monkeypatch.chdir(files)
     before = sorted(files.rglob("*"))
     words = shlex.split(command)
@@ -86,5 +86,5 @@ def test_the_table_says_what_is_said(command, told, code, files, monkeypatch, ca
     except SystemExit as stop:  # of the parser
         ended = stop.code
     assert ended == code
-    assert capsys.readouterr().err == told + "\n"
+    assert capsys.readouterr().err == message + "\n"
     assert sorted(files.rglob("*")) == before, "nothing half-written is left behind"

@@ -149,14 +149,14 @@ def test_a_dataset_out_of_reach_is_one_line(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("library", ["datasets", "tokenizers"])
-def test_a_missing_library_is_told_with_its_extra(library, tmp_path, monkeypatch):
+def test_a_missing_library_is_named_with_its_extra(library, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("table.parquet").write_bytes(b"PAR1")
     Path("one.txt").write_text("one")
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         prepare("table.parquet" if library == "datasets" else "one.txt", out=Path("corpus"), tokenizer="bpe")
-    assert f"`mosaics: {told.value}`" in DOCUMENTED
+    assert f"`mosaics: {error.value}`" in DOCUMENTED
     assert left_in(tmp_path) == ["one.txt", "table.parquet"]
 
 
@@ -233,15 +233,15 @@ def test_a_text_without_blanks_takes_little_memory(tmp_path):
 
 def test_a_document_that_has_to_be_read_whole_is_limited(tmp_path, monkeypatch, own):
     monkeypatch.setattr("memory_mosaics.text.sources.MAX_DOCUMENT_BYTES", 3 << 20)
-    told = "would have to be read whole; "
+    message = "would have to be read whole; "
     (tmp_path / "a.jsonl").write_text('"short"\n' + json.dumps("some words " * 500_000) + "\n")
-    with pytest.raises(UserError, match=rf"a.jsonl, line 2: a line of more than 3 MiB {told}make several documents"):
+    with pytest.raises(UserError, match=rf"a.jsonl, line 2: a line of more than 3 MiB {message}make several documents"):
         prepare(tmp_path / "a.jsonl", out=tmp_path / "corpus")
     (tmp_path / "a.txt").write_text("some words " * 500_000)
-    with pytest.raises(UserError, match=rf"a.txt, line 1: a text of more than 3 MiB {told}put lines <\|endoftext"):
+    with pytest.raises(UserError, match=rf"a.txt, line 1: a text of more than 3 MiB {message}put lines <\|endoftext"):
         list(read_documents(Source("", "text", str(tmp_path / "a.txt")), text_field="", whole=True))
     monkeypatch.setitem(sources.GENERATORS, "stories", lambda _: iter(["a", "b" * (4 << 20)]))
-    with pytest.raises(UserError, match=f"stories:2, row 2: a row of more than 3 MiB {told}make several documents"):
+    with pytest.raises(UserError, match=f"stories:2, row 2: a row of more than 3 MiB {message}make several documents"):
         prepare("stories:2", out=tmp_path / "corpus")
     assert left_in(tmp_path) == ["a.jsonl", "a.txt"]
 
@@ -326,9 +326,9 @@ def test_the_same_again_is_left_alone(tmp_path, capsys, monkeypatch):
     make_lines(Path("some.jsonl"), 50)
     prepare("some.jsonl", out=Path("corpus"))
     stamp = Path("corpus/train.bin").stat().st_mtime_ns
-    told = capsys.readouterr().out
-    assert re.search(r"train\s+50\s+[\d,]+ ", told)
-    assert "MB/s (bytes, 1 thread)\nwritten: corpus\n" in told
+    errors = capsys.readouterr().out
+    assert re.search(r"train\s+50\s+[\d,]+ ", errors)
+    assert "MB/s (bytes, 1 thread)\nwritten: corpus\n" in errors
     prepare("some.jsonl", out=Path("corpus"))
     assert f"`{capsys.readouterr().out.strip()}`" in DOCUMENTED
     assert Path("corpus/train.bin").stat().st_mtime_ns == stamp
@@ -345,9 +345,9 @@ def test_a_disk_that_fills_leaves_nothing(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(module.SplitWriter, "write", full)
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         prepare("some.jsonl", out=Path("corpus"))
-    assert f"`mosaics: {told.value}`" in DOCUMENTED
+    assert f"`mosaics: {error.value}`" in DOCUMENTED
     with pytest.raises(UserError):
         prepare("some.jsonl", out=Path("new/folders/corpus"))
     assert left_in(tmp_path) == ["some.jsonl"]
@@ -367,9 +367,9 @@ def test_a_file_that_cannot_grow_leaves_nothing(tmp_path):
     make_lines(tmp_path / "some.jsonl", 5000)
     limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
     process = python(limit + PREPARE, tmp_path / "some.jsonl", tmp_path / "corpus", "bytes", "1")
-    _, told = process.communicate()
-    assert "UserError: cannot write" in told
-    assert "File too large" in told
+    _, errors = process.communicate()
+    assert "UserError: cannot write" in errors
+    assert "File too large" in errors
     assert left_in(tmp_path) == ["some.jsonl"]
 
 
@@ -392,8 +392,8 @@ def test_ctrl_c_leaves_nothing(much, workers):
     process = python(PREPARE, much / "much.jsonl", much / "corpus", much / "own", workers, start_new_session=True)
     until(lambda: written(much))
     os.killpg(process.pid, signal.SIGINT)
-    _, told = process.communicate(timeout=HANG)
-    assert told.rstrip().endswith("KeyboardInterrupt")
+    _, errors = process.communicate(timeout=HANG)
+    assert errors.rstrip().endswith("KeyboardInterrupt")
     assert process.returncode != 0
     assert left_in(much) == ["much.jsonl", "own"]
 
@@ -429,8 +429,8 @@ def test_memory_does_not_grow_with_the_corpus(name, tmp_path):
         (tmp_path / name).write_text(line * (megabytes * 1_000_000 // len(line)))
         share = PREPARE.replace("workers", "valid_share=0.0, workers")
         process = python(f"{share}\n{PEAK}", tmp_path / name, tmp_path / f"corpus{megabytes}", "bytes", "1")
-        out, told = process.communicate()
-        assert process.returncode == 0, told
+        out, errors = process.communicate()
+        assert process.returncode == 0, errors
         peaks.append(int(out.splitlines()[-1]) / 1024)
     assert peaks[1] < peaks[0] + 16, f"MiB: {peaks}"
 
@@ -475,13 +475,13 @@ def test_a_changed_corpus_is_refused(tmp_path):
 def test_what_is_no_corpus_is_refused(manifest, message, tmp_path):
     if manifest is not None:
         (tmp_path / "manifest.json").write_text(manifest)
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         Corpus.open(tmp_path)
-    assert message in str(told.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_the_loser_of_two_is_told_what_happened(same, tmp_path, monkeypatch, capsys):
+def test_the_slower_of_two_processes_reports_the_other(same, tmp_path, monkeypatch, capsys):
     """It takes the corpus of the winner where it is the same one, and never speaks of space."""
     file, out = make_lines(tmp_path / "some.jsonl", 20), tmp_path / "corpus"
 
@@ -497,9 +497,9 @@ def test_the_loser_of_two_is_told_what_happened(same, tmp_path, monkeypatch, cap
     else:
         with pytest.raises(UserError, match="was prepared with seed 1, not 0; name another --out, or remove it first"):
             prepare(file, out=out)
-    said = capsys.readouterr()
-    assert said.err == f"mosaics: another process has written {out} meanwhile\n"
-    assert ("holds this corpus already: left as it is" in said.out) == same
+    output = capsys.readouterr()
+    assert output.err == f"mosaics: another process has written {out} meanwhile\n"
+    assert ("holds this corpus already: left as it is" in output.out) == same
     assert left_in(tmp_path) == ["corpus", "some.jsonl"]
 
 
@@ -615,7 +615,7 @@ def test_tinystories_in_gpt2s_tokens(tmp_path):
     assert corpus.manifest["dtype"] == "uint16"
 
 
-def test_a_file_that_vanishes_is_told(tmp_path):
+def test_a_file_that_vanishes_is_named(tmp_path):
     with pytest.raises(UserError, match=r"source gone.txt cannot be read: .* No such file"):
         list(read_documents(Source("gone.txt", "text", "gone.txt"), text_field="text"))
 
@@ -629,7 +629,7 @@ def test_what_a_dead_namesake_left_is_removed(tmp_path):
     assert left_in(tmp_path) == ["corpus", "some.jsonl"]
 
 
-def test_what_differs_is_told(tmp_path):
+def test_the_difference_is_named(tmp_path):
     file = make_lines(tmp_path / "some.jsonl", 20)
     for name in ("one", "two"):
         train_bpe([f"{name} {name}"], 260, name="own").save(tmp_path / name)

@@ -120,12 +120,15 @@ def test_names():
     [
         ("[1]", "an object with a text"),
         ('{"prompt": 3}', "an object with a text"),
-        ('{"prompt": "a", "group": 3}', "group and ability"),
-        ('{"prompt": "a", "rule": {}}', "a rule is an object of"),
-        ('{"prompt": "a", "rule": {"any": 3}}', "any should be a list"),
-        ('{"prompt": "a", "rule": {"any": ["*"]}}', "any should be a list"),
+        ('{"prompt": "a", "group": 3}', "group wants str, not 3"),
+        ('{"prompt": "a", "rule": {}}', "a rule needs words"),
+        ('{"prompt": "a", "rule": ["cat"]}', "wants a mapping of its fields"),
+        ('{"prompt": "a", "rule": {"some": ["cat"]}}', "Rule has no field 'some'; it has any, none"),
+        ('{"prompt": "a", "rule": {"any": 3}}', "any wants"),
+        ('{"prompt": "a", "rule": {"any": ["b", 3]}}', "any wants str, not 3"),
+        ('{"prompt": "a", "rule": {"any": ["*"]}}', "a rule needs words"),
         ('{"prompt": "a", "rule": {"any": ["b"], "within": 0}}', "at least 1, not 0"),
-        ('{"prompt": "a", "rule": {"any": ["b"], "otherwise": "no"}}', "otherwise should be true or false"),
+        ('{"prompt": "a", "rule": {"any": ["b"], "otherwise": "no"}}', "otherwise wants"),
         ("[" * 100_000, "not JSON"),
         ("{", "not JSON"),
     ],
@@ -144,7 +147,7 @@ def test_an_array_of_prompts(tmp_path):
     with pytest.raises(UserError, match=r"prompts\.json, prompt 2 should be an object with a text"):
         read(file)
     file.write_text('["fine"', encoding="utf-8")
-    with pytest.raises(UserError, match=r"prompts\.json begins as an array of prompts, and is not JSON"):
+    with pytest.raises(UserError, match=r"prompts\.json starts as an array of prompts, and is not JSON"):
         read(file)
     file.write_text("[]", encoding="utf-8")
     with pytest.raises(UserError, match="holds no prompt"):

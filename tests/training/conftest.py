@@ -22,15 +22,15 @@ def corpus(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def run(corpus, tmp_path):
-    """A run, with changes: of the training by name, and `model` and `machine` as dictionaries."""
+    """A run, with changes: of the training by name, and `model` and `runtime` as dictionaries."""
 
-    def build(out="run", *, model=None, machine=None, **training) -> Run:
+    def build(out="run", *, model=None, runtime=None, **training) -> Run:
         return Run(
             data=corpus,
             out=tmp_path / out,
             model=ModelArgs(**TINY | (model or {})),
             training=Training(**STEPS | training),
-            machine=RuntimeConfig(**{"device": "cpu", "samples": 0, "log_every": 1} | (machine or {})),
+            runtime=RuntimeConfig(**{"device": "cpu", "samples": 0, "log_every": 1} | (runtime or {})),
         )
 
     return build

@@ -23,14 +23,14 @@ FORKS.set_forkserver_preload(["memory_mosaics.cli", "memory_mosaics.training.tra
 
 def flags(run: Run) -> list[str]:
     """The command line of a run."""
-    said = [str(run.data), "--out", str(run.out), *(["--from", str(run.init_from)] if run.init_from else [])]
-    for part in ("model", "training", "machine"):
+    words = [str(run.data), "--out", str(run.out), *(["--from", str(run.init_from)] if run.init_from else [])]
+    for part in ("model", "training", "runtime"):
         for name, value in vars(getattr(run, part)).items():
             if isinstance(value, tuple | list):
-                said += [f"--{part}.{name}", *map(str, value)] if value else []
+                words += [f"--{part}.{name}", *map(str, value)] if value else []
             else:
-                said.append(f"--{part}.{name}={'null' if value is None else value}")
-    return said
+                words.append(f"--{part}.{name}={'null' if value is None else value}")
+    return words
 
 
 def start(run: Run, *launcher: str) -> subprocess.Popen:

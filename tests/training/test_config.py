@@ -45,23 +45,23 @@ def test_the_learning_rate_rises_in_a_line_and_falls_in_a_cosine():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"steps": 0}, "steps must be at least 1, not 0"),
         ({"learning_rate": 0.0}, "learning_rate must be more than 0, not 0.0"),
         ({"learning_rate": float("nan")}, "learning_rate must be more than 0"),
         ({"final_learning_rate": 1.0}, "final_learning_rate must be from 0 to the learning_rate of 0.005, not 1.0"),
-        ({"betas": (0.9, 1.0)}, "betas must be in"),
+        ({"betas": (0.9, 1.0)}, "betas must be two numbers in"),
         ({"patience": 0}, "patience must be at least 1"),
     ],
 )
-def test_wrong_numbers_are_named(change, said):
-    with pytest.raises(UserError, match=said):
+def test_wrong_numbers_are_named(change, message):
+    with pytest.raises(UserError, match=message):
         replace(Training(), **change)
 
 
 @pytest.mark.parametrize(
-    ("choice", "said"),
+    ("choice", "message"),
     [
         ({"name": "nobody"}, "neither a preset nor a file; a preset is an architecture and a size"),
         ({"name": "transformer-1", "slots": 3}, "slots"),
@@ -70,8 +70,8 @@ def test_wrong_numbers_are_named(change, said):
         ({"dropout": 2.0}, "dropout must be in"),
     ],
 )
-def test_wrong_models_are_named(choice, said):
-    with pytest.raises(UserError, match=said):
+def test_wrong_models_are_named(choice, message):
+    with pytest.raises(UserError, match=message):
         LanguageModel(ModelArgs(**choice).build(100))
 
 

@@ -53,7 +53,7 @@ def on_two_processes(run):
 def test_the_losses_are_those_of_one_process(run, kind, how, sharding):
     model = {"name": kind, "slots": 7} if "mosaic" in kind else {"name": kind}
     one = run("one", model=model)
-    many = run("many", model=model, machine={"sharding": sharding, "micro_batch": 1, "samples": 1})
+    many = run("many", model=model, runtime={"sharding": sharding, "micro_batch": 1, "samples": 1})
     train(one)
     how(many)
     assert curve(many) == pytest.approx(curve(one), rel=1e-4)
@@ -63,7 +63,7 @@ def test_the_losses_are_those_of_one_process(run, kind, how, sharding):
 @pytest.mark.parametrize("before", ["one", "fsdp"])
 def test_a_checkpoint_is_read_by_another_number_of_processes(run, before):
     def trained(out, sharding):
-        plan = run(out, machine={"save_every": 6, "keep": 9} | ({} if sharding == "one" else {"sharding": sharding}))
+        plan = run(out, runtime={"save_every": 6, "keep": 9} | ({} if sharding == "one" else {"sharding": sharding}))
         train(plan) if sharding == "one" else fork_two(plan)
         return plan
 
@@ -78,14 +78,14 @@ def test_a_checkpoint_is_read_by_another_number_of_processes(run, before):
 
 def test_a_batch_that_does_not_split_is_one_clear_line(run):
     process = start(run(batch=3), *TORCHRUN, "2", "--standalone")
-    _, said = process.communicate(timeout=HANG)
+    _, output = process.communicate(timeout=HANG)
     assert process.returncode != 0
-    assert "a batch of 3 does not split over 2 processes; choose a multiple of 2" in said
-    assert "Traceback (most recent call last):\n  File" not in said.split("mosaics:")[0]
+    assert "a batch of 3 does not split over 2 processes; choose a multiple of 2" in output
+    assert "Traceback (most recent call last):\n  File" not in output.split("mosaics:")[0]
 
 
 def test_a_missing_shard_is_refused_with_and_without_a_manifest(run):
-    plan = run(steps=2, machine={"sharding": "fsdp"})
+    plan = run(steps=2, runtime={"sharding": "fsdp"})
     fork_two(plan)
     folder = checkpoint.newest(plan.out)
     shards = sorted((folder / "training").glob("shard-*"))

@@ -22,7 +22,7 @@ from memory_mosaics.training.trainer import train
 from training.conftest import STEPS, TINY
 from training.processes import fork_two
 
-MACHINE = RuntimeConfig(device="cpu", samples=0, log_every=1, save_every=2, keep=9)
+RUNTIME = RuntimeConfig(device="cpu", samples=0, log_every=1, save_every=2, keep=9)
 
 
 def weights(folder):
@@ -38,7 +38,7 @@ def base(corpus, tmp_path_factory) -> Run:
     """A run of 24 steps."""
     training = Training(**STEPS | {"steps": 24, "learning_rate": 1e-2})
     out = tmp_path_factory.mktemp("base") / "run"
-    plan = Run(data=corpus, out=out, model=ModelArgs(**TINY), training=training, machine=MACHINE)
+    plan = Run(data=corpus, out=out, model=ModelArgs(**TINY), training=training, runtime=RUNTIME)
     train(plan)
     return plan
 
@@ -49,7 +49,7 @@ def tuned(base, tmp_path):
 
     def build(out="tuned", **changes) -> Run:
         training = Training(**STEPS | {"steps": 4, "evaluate_every": 2})
-        start = {"init_from": base.out, "model": ModelArgs(), "machine": MACHINE}
+        start = {"init_from": base.out, "model": ModelArgs(), "runtime": RUNTIME}
         return Run(**{"data": base.data, "out": tmp_path / out, "training": training} | start | changes)
 
     return build
@@ -107,8 +107,8 @@ def test_an_empty_checkpoint_of_its_own_is_refused_with_a_remedy(tuned):
     plan = tuned()
     train(plan)
     (plan.out / "step-00000099").mkdir()
-    said = r"cannot resume from .*99: .* has no config.json; remove that folder to resume from the one before, .*04"
-    with pytest.raises(UserError, match=said):
+    message = r"cannot resume from .*99: .* has no config.json; remove that folder to resume from the one before, .*04"
+    with pytest.raises(UserError, match=message):
         train(plan)
 
 
@@ -141,7 +141,7 @@ def test_the_tokens_must_be_those_of_the_checkpoint(tuned, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("choice", "said"),
+    ("choice", "message"),
     [
         ({"width": 32}, r"--model.width is 32, and the checkpoint has 16; the model is that of --from .*: leave out"),
         ({"slots": 3}, r"--model.slots is 3, and the checkpoint has \d+"),
@@ -150,9 +150,9 @@ def test_the_tokens_must_be_those_of_the_checkpoint(tuned, tmp_path):
         ({"name": "transformer-tiny", "width": 16, "blocks": 2, "heads": 2}, "model transformer-tiny has"),
     ],
 )
-def test_a_model_that_contradicts_is_refused(tuned, choice, said):
+def test_a_model_that_contradicts_is_refused(tuned, choice, message):
     plan = tuned(model=ModelArgs(**choice))
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         train(plan)
     assert not plan.out.exists()
 
@@ -193,7 +193,7 @@ def test_a_checkpoint_where_only_a_configuration_is_read_is_refused(base, tuned,
 
 def test_the_command(base, tmp_path, capsys):
     words = [str(base.data), "--out", str(tmp_path / "run"), "--from", str(base.out), "--training.steps", "2"]
-    small = ["--training.batch", "2", "--training.evaluate_windows", "2", "--machine.device", "cpu"]
+    small = ["--training.batch", "2", "--training.evaluate_windows", "2", "--runtime.device", "cpu"]
     assert main(["train", *words, *small]) == 0
     assert f"fine-tuned from {base.out}" in capsys.readouterr().out
     assert main(["train", str(base.data), "--config", str(tmp_path / "run" / "run.yaml")]) == 0
@@ -216,8 +216,8 @@ def test_the_default_folder_is_named_after_the_source(base, tmp_path, monkeypatc
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
-def test_many_processes_begin_with_the_same_weights(tuned, sharding):
-    one, many = tuned("one"), tuned("many", machine=replace(MACHINE, sharding=sharding))
+def test_many_processes_start_with_the_same_weights(tuned, sharding):
+    one, many = tuned("one"), tuned("many", runtime=replace(RUNTIME, sharding=sharding))
     train(one)
     fork_two(many)
     assert losses(many) == pytest.approx(losses(one), rel=1e-4)

@@ -37,7 +37,7 @@ def test_other_processes_write_nothing(run):
 def test_a_logger_that_is_not_installed_is_named(run, name, monkeypatch):
     for module in ("wandb", "trackio", "tensorboard", "torch.utils.tensorboard"):
         monkeypatch.setitem(sys.modules, module, None)
-    plan = run(machine={"loggers": [name]})
+    plan = run(runtime={"loggers": [name]})
     plan.out.mkdir()
     with pytest.raises(UserError, match=f"the logger {name} is not installed: pip install {name}"):
         Log(plan)
@@ -47,7 +47,7 @@ def test_a_logger_that_is_not_installed_is_named(run, name, monkeypatch):
 def test_tensorboard_reads_what_was_written(run):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    plan = run(machine={"loggers": ["tensorboard"]})
+    plan = run(runtime={"loggers": ["tensorboard"]})
     plan.out.mkdir()
     with Log(plan) as log:
         log.write(1, loss=3.0)

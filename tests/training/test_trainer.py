@@ -49,14 +49,14 @@ def short_samples(monkeypatch):
 
 
 @pytest.mark.usefixtures("short_samples")
-def test_it_learns_and_leaves_what_it_says(run, capsys):
-    plan = run(steps=60, evaluate_every=20, machine={"samples": 2})
+def test_it_learns_and_writes_the_files_it_names(run, capsys):
+    plan = run(steps=60, evaluate_every=20, runtime={"samples": 2})
     results = train(plan)
     assert results["valid_loss"] < losses(plan)[0] - 1
     assert [line["step"] for line in read_log(plan.out / "log.jsonl") if "valid_loss" in line] == [20, 40, 60]
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for name in ("log.jsonl", "samples.md", "results.json", "run.yaml", "step-00000060"):
-        assert name in said
+        assert name in output
         assert (plan.out / name).exists()
     assert json.loads((plan.out / "results.json").read_text())["valid_loss"] == results["valid_loss"]
     samples = (plan.out / "samples.md").read_text()
@@ -96,7 +96,7 @@ def test_two_runs_are_the_same_to_the_last_bit_and_another_seed_is_not(run):
 
 @pytest.mark.parametrize("kind", ["memory-mosaic-tiny", "transformer-tiny"])
 def test_a_run_that_was_stopped_goes_on_to_the_same_weights(run, kind, monkeypatch):
-    change = {"model": {"name": kind, "dropout": 0.1}, "machine": {"save_every": 5, "keep": 9}}
+    change = {"model": {"name": kind, "dropout": 0.1}, "runtime": {"save_every": 5, "keep": 9}}
     whole, parted = run("whole", **change), run("parted", **change)
     train(whole)
     take_step, taken = torch.optim.AdamW.step, []
@@ -143,7 +143,7 @@ def test_a_finished_run_is_not_repeated(run, capsys):
 
 @pytest.mark.parametrize("micro", [1, 2])
 def test_accumulated_micro_batches_are_the_batch(run, micro):
-    whole, parts = run("whole"), run("parts", machine={"micro_batch": micro})
+    whole, parts = run("whole"), run("parts", runtime={"micro_batch": micro})
     train(whole), train(parts)
     assert losses(parts) == pytest.approx(losses(whole), rel=1e-4)
     assert losses(parts, "valid_loss") == pytest.approx(losses(whole, "valid_loss"), rel=1e-4)
@@ -153,7 +153,7 @@ def test_old_checkpoints_go_and_the_best_stays(run, monkeypatch):
     losses = iter([1.0, 2.0])
     measured = lambda *_: {"train_loss": 0.5, "valid_loss": next(losses)}  # noqa: E731
     monkeypatch.setattr(language_modeling.LanguageModeling, "evaluate", measured)
-    plan = run(machine={"save_every": 3, "keep": 2})
+    plan = run(runtime={"save_every": 3, "keep": 2})
     results = train(plan)
     assert [path.name for path in checkpoint.steps(plan.out)] == ["step-00000006", "step-00000009", "step-00000012"]
     assert (results["kept_step"], results["kept"], results["valid_loss"]) == (6, 1.0, 2.0)
@@ -161,14 +161,14 @@ def test_old_checkpoints_go_and_the_best_stays(run, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["transformer-tiny", "memory-mosaic-tiny"])
 def test_samples_end_where_the_positions_of_a_transformer_do(run, kind):
-    plan = run(model={"name": kind, "position": "learned" if "trans" in kind else None}, machine={"samples": 1})
+    plan = run(model={"name": kind, "position": "learned" if "trans" in kind else None}, runtime={"samples": 1})
     train(plan)
     assert (plan.out / "samples.md").read_text().count("## step") == 2
 
 
 @pytest.mark.usefixtures("short_samples")
 def test_samples_are_not_written_twice(run):
-    plan = run(machine={"samples": 1, "save_every": 12})
+    plan = run(runtime={"samples": 1, "save_every": 12})
     train(plan)
     whole = (plan.out / "samples.md").read_text()
     shutil.rmtree(plan.out / "step-00000012")
@@ -216,13 +216,13 @@ def test_too_little_memory_is_one_line(run, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 53 GiB")
 
     monkeypatch.setattr(torch.Tensor, "backward", full)
-    with pytest.raises(UserError, match=r"out of memory: 4 sequences at once are too many; give a smaller --machine"):
+    with pytest.raises(UserError, match=r"out of memory: 4 sequences at once are too many; give a smaller --runtime"):
         train(run())
 
 
 def test_it_stops_early_when_the_validation_loss_no_longer_falls(run):
     still = {"learning_rate": 1e-30, "final_learning_rate": 0.0}  # nothing moves
-    plan = run(steps=40, evaluate_every=2, patience=2, machine={"save_every": 25}, **still)
+    plan = run(steps=40, evaluate_every=2, patience=2, runtime={"save_every": 25}, **still)
     results = train(plan)
     assert results["step"] < 40
     assert results["worse"] == 2
@@ -236,8 +236,8 @@ def strict(file):
     return [json.loads(line, parse_constant=pytest.fail) for line in file.read_text().splitlines()]
 
 
-def test_a_run_that_diverges_says_so_and_keeps_the_last_good_checkpoint(run):
-    plan = run(learning_rate=1e30, final_learning_rate=1e30, warm_up=0, steps=20, machine={"save_every": 1})
+def test_a_run_that_diverges_is_an_error_and_keeps_the_last_good_checkpoint(run):
+    plan = run(learning_rate=1e30, final_learning_rate=1e30, warm_up=0, steps=20, runtime={"save_every": 1})
     way_out = r"in another folder, take a smaller learning_rate than 1e\+30 .*: --from .*/run/step-0000000\d$"
     for _ in range(2):  # the same command fails again, and names the way out again
         with pytest.raises(Diverged, match=rf"at step \d+ .*{way_out}"):
@@ -268,18 +268,18 @@ def poison(monkeypatch, number, where):
 
 
 @pytest.mark.parametrize(
-    ("where", "said"),
+    ("where", "message"),
     [
         ("weight", r"embedding.weight contains NaN or Inf at step 8"),
         ("moment", r"exp_avg.embedding.weight contains NaN or Inf at step 8"),
         ("norm", r"the norm of the gradient is inf at step 8"),
     ],
 )
-def test_a_state_that_is_not_finite_is_never_saved(run, monkeypatch, where, said):
+def test_a_state_that_is_not_finite_is_never_saved(run, monkeypatch, where, message):
     """A finite loss is no proof: weights, moments and gradient are checked before they replace a good checkpoint."""
-    plan = run(machine={"save_every": 4})
+    plan = run(runtime={"save_every": 4})
     poison(monkeypatch, 8, where)
-    with pytest.raises(Diverged, match=rf"{said} of .*the last good checkpoint: --from .*step-00000004$"):
+    with pytest.raises(Diverged, match=rf"{message} of .*the last good checkpoint: --from .*step-00000004$"):
         train(plan)
     assert [path.name for path in checkpoint.steps(plan.out)] == ["step-00000004"]
     strict(plan.out / "log.jsonl")
@@ -301,18 +301,18 @@ def test_a_checkpoint_that_is_not_finite_is_refused(run):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"steps": 13}, r"holds a run with training.steps 12, not 13; name another folder, or remove that one"),
         ({"batch": 2}, r"holds a run with training.batch 4, not 2; name another folder, or remove that one"),
         ({"model": {"blocks": 1}}, r"holds a run with model.blocks 2, not 1"),
     ],
 )
-def test_another_run_in_the_same_folder_is_refused_and_nothing_is_lost(run, change, said):
+def test_another_run_in_the_same_folder_is_refused_and_nothing_is_lost(run, change, message):
     plan = run()
     train(plan)
     before = weights(plan)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         train(run(**change))
     assert same(weights(plan), before)
 
@@ -326,17 +326,17 @@ def test_another_corpus_in_the_same_folder_is_refused(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"model": {"context": 10**6}}, r"the train split of .* has [\d,]+ tokens, and a window of 1000000 wants"),
         ({"model": {"heads": 5}}, "width 16 does not split into 5 heads"),
-        ({"machine": {"device": "tpu"}}, "there is no device 'tpu' here; there is cpu"),
-        ({"machine": {"micro_batch": 3}}, "micro_batch 3 does not divide the 4 sequences of a process"),
+        ({"runtime": {"device": "tpu"}}, "there is no device 'tpu' here; there is cpu"),
+        ({"runtime": {"micro_batch": 3}}, "micro_batch 3 does not divide the 4 sequences of a process"),
     ],
 )
-def test_what_cannot_be_done_is_said_before_anything_is_written(run, change, said):
+def test_impossible_settings_are_errors_before_anything_is_written(run, change, message):
     plan = run(**change)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         train(plan)
     assert not plan.out.exists()
 
@@ -364,9 +364,9 @@ def stray(file):
 @pytest.fixture(scope="module")
 def trained(corpus, tmp_path_factory):
     """A run that saved steps 1 and 2, to be copied and damaged."""
-    machine = RuntimeConfig(device="cpu", samples=0, save_every=1, keep=2)
+    runtime = RuntimeConfig(device="cpu", samples=0, save_every=1, keep=2)
     plan = Run(
-        data=corpus, out=tmp_path_factory.mktemp("runs") / "run", model=ModelArgs(**TINY), machine=machine,
+        data=corpus, out=tmp_path_factory.mktemp("runs") / "run", model=ModelArgs(**TINY), runtime=runtime,
         training=Training(**STEPS | {"steps": 2}),
     )  # fmt: skip
     train(plan)
@@ -378,7 +378,7 @@ MOMENTS = "training/shard-00001-model-00001-of-00001.safetensors"
 
 @pytest.mark.parametrize("listed", [True, False], ids=["manifest", "without"])
 @pytest.mark.parametrize(
-    ("name", "damage", "said"),
+    ("name", "damage", "message"),
     [
         (MOMENTS, lambda file: file.write_bytes(b"nothing"), "has 7 bytes|Error"),
         (MOMENTS, lambda file: file.unlink(), r"shard-.* is in manifest.json, and cannot be read|hold 0 of"),
@@ -399,7 +399,7 @@ MOMENTS = "training/shard-00001-model-00001-of-00001.safetensors"
         ("generation_config.json", lambda file: file.unlink(), "generation_config.json is in manifest.json|it has no"),
     ],
 )
-def test_a_damaged_checkpoint_is_named(trained, tmp_path, name, damage, said, listed, capfd):
+def test_a_damaged_checkpoint_is_named(trained, tmp_path, name, damage, message, listed, capfd):
     plan = replace(trained, out=shutil.copytree(trained.out, tmp_path / "run"))
     newest = plan.out / "step-00000002"
     if not listed:
@@ -407,7 +407,7 @@ def test_a_damaged_checkpoint_is_named(trained, tmp_path, name, damage, said, li
             pytest.skip("only a manifest tells")
         (newest / "manifest.json").unlink()
     damage(newest / name)
-    with pytest.raises(UserError, match=rf"cannot resume from .*step-00000002: .*({said})") as caught:
+    with pytest.raises(UserError, match=rf"cannot resume from .*step-00000002: .*({message})") as caught:
         train(plan)
     named = damage is stray and "remove that file" in str(caught.value)  # one remedy is enough
     ending = "; remove that file" if named else "remove that folder to resume from the one before, step-00000001"
@@ -446,14 +446,16 @@ def test_a_changed_file_is_refused_by_every_reader(trained, tmp_path, name, chan
     text = (folder / name).read_text(encoding="utf-8")
     assert change[0] in text
     (folder / name).write_text(text.replace(*change), encoding="utf-8")
-    said = rf"model: {name} (is damaged|has \d+ bytes).* manifest.json says \w+; restore it, or remove manifest.json if"
+    message = (
+        rf"model: {name} (is damaged|has \d+ bytes).* manifest.json says \w+; restore it, or remove manifest.json if"
+    )
     readers = [
         lambda: LoadedModel.open(folder),
         lambda: train(replace(trained, out=tmp_path / "tuned", init_from=folder)),
     ]
     model = [lambda: checkpoint.load(folder), lambda: checkpoint.read_config(folder)]
     for reader in readers + (model if name == "config.json" else [lambda: Tokenizer.load(folder)]):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             reader()
     if name == "config.json":
         assert main(["info", str(folder)]) == 2
@@ -474,7 +476,7 @@ def test_a_disk_that_fills_while_saving_leaves_the_last_checkpoint(run, monkeypa
         return save(*arguments, **options)
 
     monkeypatch.setattr(dcp, "save", full)
-    plan = run(machine={"save_every": 4, "keep": 3})
+    plan = run(runtime={"save_every": 4, "keep": 3})
     with pytest.raises(UserError, match="No space left on device"):
         train(plan)
     assert [path.name for path in checkpoint.steps(plan.out)] == ["step-00000004", "step-00000008"]
@@ -497,18 +499,18 @@ def test_what_a_killed_run_left_is_removed(run):
 
 
 @pytest.mark.parametrize("name", ["run.yaml", "corpus.json"])
-def test_checkpoints_without_a_record_of_the_run_are_refused(trained, tmp_path, name):
+def test_checkpoints_without_the_description_of_their_run_are_refused(trained, tmp_path, name):
     plan = replace(trained, out=shutil.copytree(trained.out, tmp_path / "run"))
     (plan.out / name).unlink()
-    said = rf"run has the checkpoint step-00000002 and no {name}, .*; restore {name}, or name another folder"
+    message = rf"run has the checkpoint step-00000002 and no {name}, .*; restore {name}, or name another folder"
     for other in (plan, replace(plan, training=replace(plan.training, seed=3))):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             train(other, lengthen=True)
     assert not (plan.out / name).exists()
 
 
 @pytest.mark.parametrize("name", ["run.yaml", "corpus.json"])
-def test_a_damaged_record_of_what_the_run_is_is_named(run, name):
+def test_a_damaged_description_of_the_run_is_named(run, name):
     plan = run(steps=1)
     plan.out.mkdir()
     for damage in (b"{", b"\xff", b"[]", b"[" * 99_999):
@@ -543,7 +545,7 @@ def test_killed_eight_times_it_ends_the_same(run):
     """kill -9 before events of the file system: most of them while saving, since it saves after each step."""
     change = {
         "steps": 30,
-        "machine": {"save_every": 1, "log_every": 1},
+        "runtime": {"save_every": 1, "log_every": 1},
         "model": {"dropout": 0.1},
         "evaluate_every": 15,
     }

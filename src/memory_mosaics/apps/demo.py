@@ -14,14 +14,14 @@ from typing import Any
 import torch
 
 from memory_mosaics import checkpoint
-from memory_mosaics import results as files
 from memory_mosaics.apps.story_world import stories
 from memory_mosaics.decoding import Sampler, generate
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.experiments import curves, figures, moons
-from memory_mosaics.experiments.report import Page
+from memory_mosaics.experiments.report import write_page
 from memory_mosaics.files import read_json
 from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.results import create_output_folder, write_results
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.sources import find_sources
@@ -60,7 +60,7 @@ def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_cou
     training = replace(TRAINING, steps=steps, warm_up=min(TRAINING.warm_up, steps // 5))
     find_sources([f"stories:{story_count}"])
     figures.check()
-    files.prepare(out)
+    create_output_folder(out)
     start = time.perf_counter()
     print("1. Three moons: one memory of everything against one memory per moon")
     moons_results = _load_finished(out / "moons") or moons.run(out / "moons")
@@ -73,7 +73,7 @@ def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_cou
     )
     trained = curves.run(
         out / "corpus", out / "language", architectures=TWINS, blocks=[BLOCKS], rates=[training.learning_rate],
-        model=MODEL, training=training, machine=RuntimeConfig(samples=0),
+        model=MODEL, training=training, runtime=RuntimeConfig(samples=0),
     )  # fmt: skip
     results = {"study": "demo", "interrupted": trained["interrupted"], "moons": moons_results}
     if results["interrupted"]:
@@ -86,8 +86,9 @@ def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_cou
     results["language"], results["corpus"] = trained, corpus.manifest
     results["seconds"] = round(time.perf_counter() - start, 1)
     print(memory_table(results), "", stories_text(results), sep="\n")
-    page = report(results, out)
-    files.write(out / "results.json", {key: results[key] for key in ("study", "seconds", "memory", "stories")})
+    shown = {"results": results, "out": out, "labels": curves.LABELS, "blocks": BLOCKS, "opening": OPENING}
+    page = write_page(out / "report.html", Path(__file__).with_name("demo.html"), exp=math.exp, **shown)
+    write_results(out / "results.json", {key: results[key] for key in ("study", "seconds", "memory", "stories")})
     print(f"\n{results['seconds'] / 60:.1f} minutes. The report, to open in a browser: {page}")
     folders = [str(out / "language" / record["run"]) for record in trained["runs"]]
     print(f"The models, for any command that takes one: {', '.join(folders)}")
@@ -110,7 +111,7 @@ def _load_finished(folder: Path) -> dict[str, Any] | None:
 
 @torch.no_grad()
 def recall_accuracy(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, float | int]:
-    """How often the model's most likely word is the one determined by what a story said 40 or more words before."""
+    """How often the most likely word is the one determined by what a story contains 40 or more words before."""
     right = asked = 0
     for story in stories(PROBED, seed=UNSEEN_SEED):
         for prefix, answer in story.probes:
@@ -152,75 +153,3 @@ def stories_text(results: dict[str, Any]) -> str:
         lines.append(f"> {texts['opening']} ...")
         lines += [f"  {curves.LABELS[name]}: ... {texts[name]}" for name in results["memory"]]
     return "\n".join(lines)
-
-
-def report(results: dict[str, Any], out: Path) -> Path:
-    """Write the HTML report."""
-    page = Page("Memory Mosaics: what a few minutes of CPU show")
-    minutes = results["seconds"] / 60
-    page.text(
-        f"Everything here was computed on this machine in {minutes:.1f} minutes: {results['moons']['hardware']}. "
-        "The models are a hundred times smaller than the paper's and have read a few thousand stories, with one seed "
-        "and one learning rate. Such a run shows that the pieces work. It does not say which architecture is better: "
-        "experiments/ has larger runs, with their seeds and baselines named."
-    )
-    _moons_section(page, results["moons"], out)
-    _language_section(page, results, out)
-    page.heading("Generated stories")
-    page.text(
-        f"The first {OPENING} words are from stories that neither model was trained on; both continue at temperature "
-        "0.7 with the same random seed. The stories are not selected."
-    )
-    for texts in results["stories"]:
-        page.text(f"{texts['opening']} ...")
-        page.side_by_side({curves.LABELS[name]: f"... {texts[name]}" for name in results["memory"]})
-    page.heading("Next steps")
-    versions = ", ".join(f"{name} {version}" for name, version in results["moons"]["versions"].items())
-    page.text(f"All numbers are in {out}/**/results.json. {versions}.")
-    page.code("mosaics train --help\nmosaics prepare --help\nmosaics --help")
-    return page.write(out / "report.html")
-
-
-def _moons_section(page: Page, moons_results: dict[str, Any], out: Path) -> None:
-    page.heading("Three moons")
-    page.text(
-        "Three moons circle with periods that differ between sequences; the network must infer the periods from the "
-        "context. The combination of periods shown is not in the training set, each single period is. One memory of "
-        "all positions has to wait until the whole system returns. Three memories learn, from prediction alone, to "
-        "follow one moon each, and predict as soon as the slowest moon has returned once."
-    )
-    page.figure(out / "moons" / "error.png", "Error of the next 25 positions against the number of observations.")
-    page.figure(out / "moons" / "astronomers.png", "Predictions of each network (dots) and true positions (lines).")
-
-
-def _language_section(page: Page, results: dict[str, Any], out: Path) -> None:
-    splits, runs = results["corpus"]["splits"], results["language"]["runs"]
-    page.heading("A Memory Mosaic and a transformer with rotary positions")
-    page.text(
-        f"Both have {BLOCKS} blocks of width {MODEL.width}, {MODEL.heads} heads, and read the same batches in the same "
-        f"order: {results['language']['training']['steps']} steps of {TRAINING.batch} windows of {MODEL.context} "
-        f"tokens. The corpus is {splits['train']['documents']:,} stories of the embedded world, "
-        f"{splits['train']['tokens']:,} tokens; {splits['valid']['documents']:,} stories are held out."
-    )
-    rows = []
-    for record in runs:
-        found, loss = results["memory"][record["architecture"]], record["valid_loss"]
-        rows.append([
-            curves.LABELS[record["architecture"]], f"{record['parameters']:,}", f"{record['train_loss']:.3f}",
-            f"{loss:.3f}", f"{math.exp(loss):.2f}", f"{found['share']:.0%}", f"{record['tokens_per_second']:,.0f}",
-        ])  # fmt: skip
-    heads = ["model", "parameters", "train loss", "valid loss", "perplexity", "recalled", "tokens/s"]
-    page.table(heads, rows)
-    asked = max(found["asked"] for found in results["memory"].values())
-    losses = sorted((record["valid_loss"], curves.LABELS[record["architecture"]]) for record in runs)
-    best, gap = losses[0][1], losses[-1][0] - losses[0][0]
-    page.text(
-        f"Recalled: of {asked} words in unseen stories that are determined by something 40 or more words before, such "
-        "as the colour of a kite or where a key is hidden, the share that is the most likely token. Models of this "
-        "size recall few of them.",
-        f"The lower validation loss is that of the {best}, by {gap:.2f} nats per token. With another seed or learning "
-        "rate a difference of a few hundredths may have the other sign. A transformer with learned positions "
-        "is not shown: it had a higher loss on stories than RoPE in experiments/out_of_distribution (width 384, six "
-        "blocks).",
-    )
-    page.figure(out / "language" / "curves.png", "Training and validation loss.")

@@ -10,48 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memory_mosaics import results as files
-from memory_mosaics import runtime
 from memory_mosaics.benchmarks import kernels, profile, throughput
-from memory_mosaics.benchmarks.timing import Timer, measure_ceilings
+from memory_mosaics.benchmarks.timing import TABLES, Timer, measure_ceilings
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.experiments import figures
 from memory_mosaics.files import read_json
 from memory_mosaics.models import ARCHITECTURES
-from memory_mosaics.runtime import RuntimeConfig
-
-# The columns of all tables: header and format of each key of a row.
-COLUMNS = {
-    "op": ("operation", "{}"),
-    "size": ("size", "{}"),
-    "batch": ("batch", "{}"),
-    "time": ("T", "{}"),
-    "form": ("form", "{}"),
-    "label": ("model", "{}"),
-    "parameters": ("parameters", "{:,}"),
-    "steps_per_second": ("steps/s", "{:.4g}"),
-    "tokens_per_second": ("tokens/s", "{:,.0f}"),
-    "of_twin": ("x twin", "{:.2f}"),
-    "tflops": ("TFLOP/s", "{:.4g}"),
-    "mfu": ("MFU", "{:.1%}"),
-    "prefill_ms": ("prefill ms", "{:.4g}"),
-    "token_ms": ("ms/token", "{:.4g}"),
-    "peak_gib": ("peak GiB", "{:.2f}"),
-    "microseconds": ("µs/token", "{:.4g}"),
-    "recall_microseconds": ("recall", "{:.4g}"),
-    "rest_microseconds": ("rest", "{:.4g}"),
-    "forward_ms": ("forward ms", "{:.4g}"),
-    "backward_ms": ("backward ms", "{:.4g}"),
-    "forward_rate": ("forward", "{:.4g}"),
-    "backward_rate": ("backward", "{:.4g}"),
-    "unit": ("unit", "{}"),
-    "forward_share": ("forward of limit", "{:.0%}"),
-    "backward_share": ("backward of limit", "{:.0%}"),
-    "step": ("step", "{}"),
-    "kind": ("milliseconds", "{}"),
-    **{name: (ARCHITECTURES[name].label, "{:.4g}") for name in throughput.PAIR},
-    "failed": ("", "{}"),
-}
+from memory_mosaics.results import create_output_folder, environment_info, write_results
+from memory_mosaics.runtime import RuntimeConfig, find_device, start_runtime
 
 
 class Benchmark(NamedTuple):
@@ -78,7 +44,7 @@ def run(benchmarks: list[str] | None = None, out: Path = Path("runs/bench"), *, 
     finished.
 
     Args:
-        benchmarks: any of train, decode, kernels, memory, profile, also as positional arguments; all by default
+        benchmarks: any of train, decode, kernels, memory, profile; all by default
         out: folder for results.json, with one section per benchmark, and the figures
         cpu: use the CPU, at the sizes for a laptop, even if CUDA is available
     """
@@ -87,13 +53,13 @@ def run(benchmarks: list[str] | None = None, out: Path = Path("runs/bench"), *, 
         if name not in BENCHMARKS:
             raise UserError(f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
     results, interrupted = read_results(out), False
-    device = "cuda" if runtime.find_device("auto") == "cuda" and not cpu else "cpu"
-    with runtime.start(RuntimeConfig(device=device)) as world:
+    device = "cuda" if find_device("auto") == "cuda" and not cpu else "cpu"
+    with start_runtime(RuntimeConfig(device=device)) as world:
         if world.distributed:
             raise UserError("the benchmarks measure one process; start them without torchrun")
-        files.prepare(out)
+        create_output_folder(out)
         timer = Timer(world.device)
-        about = files.environment_info(world.device) | {"device": device}
+        about = environment_info(world.device) | {"device": device}
         try:
             about["ceilings"] = measure_ceilings(timer)
             for name in names:
@@ -105,7 +71,7 @@ def run(benchmarks: list[str] | None = None, out: Path = Path("runs/bench"), *, 
                 section = {"command": command, **about, "seconds": round(time.perf_counter() - start, 1)}
                 results[name] = section | ({"interrupted": True} if interrupted else {}) | found
                 ordered = {key: results[key] for key in BENCHMARKS if key in results}
-                files.write(out / "results.json", {"study": "bench"} | ordered)
+                write_results(out / "results.json", {"study": "bench"} | ordered)
                 print(f"{table(name, results[name])}\n")
                 if interrupted:
                     break
@@ -140,7 +106,7 @@ def read_results(out: Path) -> dict[str, Any]:
         raise UserError(f"cannot add to {file}: {one_line(error)}; remove it, or name another --out") from error
     study = results.get("study") if isinstance(results, dict) else None
     if study != "bench":
-        raise UserError(f"{file} is of a study {study!r}, not of mosaics bench; name another --out")
+        raise UserError(f"{file} is of an experiment {study!r}, not of mosaics bench; name another --out")
     return results
 
 
@@ -156,10 +122,13 @@ def table(name: str, section: dict[str, Any]) -> str:
     """Return a section as text: the ceilings, then one line per row. Columns without a value are left out."""
     columns, benchmark = [], BENCHMARKS[name]
     rows = benchmark.table_rows(section["rows"])
-    for key, (header, form) in COLUMNS.items():
+    for key, (header, form) in TABLES["columns"].items():
         values = [row.get(key) for row in rows]
         if key not in benchmark.hidden and any(value is not None for value in values):
-            cells = [header, *("-" if value is None else form.format(value) for value in values)]
+            cells = [
+                ARCHITECTURES[key].label if header is None else header,
+                *("-" if value is None else form.format(value) for value in values),
+            ]
             align = str.ljust if any(isinstance(value, str) for value in values) else str.rjust
             columns.append([align(cell, max(map(len, cells))) for cell in cells])
     limit = section["ceilings"]

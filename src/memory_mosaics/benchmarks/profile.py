@@ -19,7 +19,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from memory_mosaics.benchmarks import throughput
-from memory_mosaics.benchmarks.timing import Timer, progress, round_digits
+from memory_mosaics.benchmarks.timing import TABLES, Timer, progress, round_digits
 from memory_mosaics.decoding import Decoder
 from memory_mosaics.errors import UserError
 from memory_mosaics.language_model import LanguageModel
@@ -34,32 +34,6 @@ LOSS, OPTIMISER, COPIES, REST = "loss over the vocabulary", "optimiser", "copies
 IDLE = "idle"
 KINDS = (PRODUCTS, CONTEXT, PERSISTENT, KEYS, VALUES, POINTWISE, LOSS, OPTIMISER, COPIES, REST, IDLE)
 
-Patterns = tuple[tuple[re.Pattern[str], str], ...]
-
-
-def _patterns(*rows: tuple[str, str]) -> Patterns:
-    return tuple((re.compile(pattern), kind) for pattern, kind in rows)
-
-
-# The first match counts. The compiler names a fused kernel after all the operators in it.
-KERNELS = _patterns(
-    (r"^(Memcpy|Memset)", COPIES),
-    (r"^(gated_)?key_(forward|backward)", KEYS),
-    (r"^value_(forward|backward)", VALUES),
-    (r"loss_and_gradient|log_?softmax|LogSoftMax|nll_loss|cross_entropy", LOSS),
-    (r"^contextual_(forward|backward)|^scan_(forward|backward)", CONTEXT),  # and Mamba's scan
-    (r"^triton_(?!.*softmax).*attention", POINTWISE),  # prepares the inputs
-    (r"flash|fmha|sdpa|[Aa]ttention|recall|dot_do_o|convert_dq|[Ss]oft_?[Mm]ax", CONTEXT),
-    (r"multi_tensor_apply.*Copy", COPIES),
-    (r"multi_tensor_apply|lpnorm_cleanup|[Aa]dam", OPTIMISER),
-    (r"^triton_(per|red)_fused_(\w+_)?(mm|addmm|bmm)_(\w+_)?t_", PRODUCTS),  # matrix-vector
-    (r"gemm|nvjet|gemv|cutlass|cublas|xmma|splitK|^triton_(tem_fused_)?_?(mm|bmm|addmm|baddbmm)_", PRODUCTS),
-    (r"^triton_\w+?_fused_((_to_copy|_unsafe_view|clone|copy_?|cat|t|transpose|view|slice|zeros)_)+\d+$", COPIES),
-    (r"^triton_", POINTWISE),
-    (r"copy_kernel|CatArray|FillFunctor", COPIES),
-    (r"[Ii]ndex|ArgM|[Ss]ort|[Ss]can|embedding|gather|scatter", REST),
-    (r"elementwise_kernel|reduce_kernel|layer_?norm|LayerNorm|GammaBeta", POINTWISE),
-)
 BACKWARD = re.compile(r"bwd|bprop|backward|cutlassB")
 BEFORE = re.compile(r"dot_do_o|preprocess|^triton_\w+_recall_few")
 AFTER = re.compile(r"convert_dq|combine|^recall_merge$|postprocess")
@@ -67,20 +41,6 @@ SOFTMAX = re.compile(r"[Ss]oft_?[Mm]ax")
 NOT_KERNELS = re.compile(  # events of the profiler itself and of synchronization
     r"^(Activity Buffer|Command Buffer|Buffer Flush|Lazy |Runtime |Resource|Instrumentation"
     r"|(Context|Device|Stream|Event) (Sync|Wait|Record))"
-)
-
-# On the CPU the layer in which an operator runs, its `region`, decides where names are ambiguous.
-_POINTWISE = (
-    r"add_?|mul_?|sub_?|div_?|rsub|neg|pow_?|exp_?|sum|mean|abs|clamp\w*|norm|sgn|sigmoid|tanh\w*|where|masked_fill"
-)
-OPERATORS = _patterns(
-    (r"^aten::_?(mm|addmm|linear|matmul)$", PRODUCTS),
-    (r"scaled_dot_product|flash_attention", CONTEXT),
-    (r"log_softmax|nll_loss|cross_entropy", LOSS),
-    (r"_foreach_|_fused_adam|Optimizer", OPTIMISER),
-    (r"^aten::(copy_|_?to_copy|to|clone|contiguous|cat|stack|pad|constant_pad_nd|fill_|zero_|zeros\w*)$", COPIES),
-    (rf"^aten::(native_)?(layer_norm\w*|gelu\w*|linalg_vector_norm|{_POINTWISE})$", POINTWISE),
-    (r"^aten::(bmm|baddbmm)$", PRODUCTS),
 )
 
 NODE = "autograd::engine::evaluate_function"  # encloses the operators of a node of the backward pass
@@ -302,20 +262,20 @@ def table_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def kernel_kind(name: str) -> str:
     """Return the kind by the name alone, which does not distinguish the two recalls."""
-    return _first(KERNELS, name)
+    return _first("kernels", name)
 
 
 def operator_kind(name: str, region: str | None) -> str:
     """Return the kind of an operator: that of its layer, unless it multiplies by a matrix."""
-    kind = _first(OPERATORS, name)
+    kind = _first("operators", name)
     if region in (KEYS, VALUES, OPTIMISER):
         products = kind == PRODUCTS and not name.endswith("bmm")  # a leaky average is a product over time
         return kind if products else region
     return region if kind == CONTEXT and region else kind
 
 
-def _first(patterns: Patterns, name: str) -> str:
-    return next((kind for pattern, kind in patterns if pattern.search(name)), REST)
+def _first(table: str, name: str) -> str:
+    return next((kind for pattern, kind in TABLES[table] if re.search(pattern, name)), REST)
 
 
 def kernel_kinds(names: Sequence[str], *, persistent: int = 0) -> list[str]:

@@ -19,7 +19,7 @@ from memory_mosaics.memory import PersistentMemory
 from memory_mosaics.mixers.lstm import LSTM
 from memory_mosaics.models import ARCHITECTURES
 from memory_mosaics.parameters import named_param_specs
-from memory_mosaics.runtime import Runtime, RuntimeConfig, precision_of
+from memory_mosaics.runtime import Runtime, RuntimeConfig
 from memory_mosaics.stores import Pairs, Retrieval, RetrievalMixer
 from memory_mosaics.tasks.task import Batch, TokenTask
 from memory_mosaics.training.config import Training
@@ -113,7 +113,7 @@ def training_step(model: LanguageModel, task: RandomTokens) -> Callable[[], Tens
     device = model.embedding.weight.device
     cuda = device.type == "cuda"
     block_fn = torch.compile(without_state, dynamic=False) if cuda else None
-    here = Runtime(device, precision=precision_of(RuntimeConfig(), device.type), block_fn=block_fn)
+    here = Runtime(device, precision=RuntimeConfig().precision_on(device.type), block_fn=block_fn)
     objective = Objective(model, task, here).train()
     take, numbers = TrainStep(objective, adamw(model, TRAINING), TRAINING, here, captured=cuda), count()
     return lambda: take(next(numbers), task.batch(0))[0]

@@ -6,14 +6,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
 import torch
+import yaml
 from tqdm import tqdm
 
 from memory_mosaics.runtime import capture
 
+TABLES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("bench.yaml").read_text(encoding="utf-8"))
 FLUSH_BYTES = 2**28  # more than any cache holds
 CALLS_PER_GRAPH = 8  # calls of a short function that are timed together
 Item = TypeVar("Item")

@@ -1,1 +1,1 @@
-"""The paper's experiments as functions. A study trains, measures and writes results.json; figures.py draws from it."""
+"""Experiments and commands on trained models, one file each. Each writes results.json, from which figures/ draws."""

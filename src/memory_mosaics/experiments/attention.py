@@ -1,6 +1,6 @@
 """Command `mosaics attention`: how the last position attends to earlier ones, per head, over many sequences (D.4).
 
-Three numbers per head measure how far it looks:
+Three numbers per head measure how far its attention reaches:
 
     pairs       1 / sum p^2, the effective number of retrieved pairs, averaged over sequences
     distance    sum p d, their mean distance in tokens, averaged over sequences
@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from memory_mosaics import results as files
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.errors import UserError, within_memory
 from memory_mosaics.evaluation import Windows, sample_windows
 from memory_mosaics.experiments.report import collect_records, describe_model, print_summary, text_table
 from memory_mosaics.inspection import retrievals
-from memory_mosaics.results import progress_bar
+from memory_mosaics.results import environment_info, progress_bar, round_digits
 from memory_mosaics.runtime import find_device
 from memory_mosaics.shapes import Float
 from memory_mosaics.stores import RetrievalMixer
@@ -56,7 +55,7 @@ def run(
         sequences: how many, spread evenly over the split; they overlap where it is short
         split: which part of the data: valid or train
         batch: sequences at a time
-        device: cpu, cuda, mps, or auto for the best there is
+        device: cuda, mps or cpu; auto takes the first that is available
         out: folder for results.json and the figures
     """
     lengths = sorted(set(length or LENGTHS))
@@ -66,7 +65,7 @@ def run(
     torch_device, corpus, models = torch.device(find_device(device)), Corpus.open(data), unique_names(runs)
     texts = _sequences(models, corpus, split, lengths, sequences)
     results: dict[str, Any] = {"study": "attention", "interrupted": True, "corpus": corpus.folder.name}
-    results |= {"split": split, "lengths": lengths, "models": []} | files.environment_info(torch_device)
+    results |= {"split": split, "lengths": lengths, "models": []} | environment_info(torch_device)
     opened = iter_models({name: models[name] for name in texts}, device=torch_device)
     records = (_record(trained, text, batch) for trained in opened for text in texts[trained.name])
     collect_records(records, results, out)
@@ -82,7 +81,7 @@ def _sequences(
     for trained in iter_models(models):
         trained.check_reads(corpus)
         if not any(isinstance(block.sequence_mixer, RetrievalMixer) for block in trained.model.blocks):
-            raise UserError(f"{trained.name} has no attention to look at: its sequence mixers recall nothing")
+            raise UserError(f"{trained.name} has no attention to measure: its sequence mixers recall nothing")
         longest = trained.model.max_positions or lengths[-1]
         read[trained.name] = [length for length in lengths if length <= longest]
         for length in lengths[len(read[trained.name]) :]:
@@ -102,11 +101,11 @@ def _record(trained: LoadedModel, text: Windows, batch: int) -> dict[str, Any]:
     heads = [head for block in blocks for head in block["heads"]]
     record = describe_model(trained) | {"length": text.length, "sequences": len(text)}
     record["seconds"] = round(time.monotonic() - start, 2)
-    record |= {name: files.rounded(np.mean([head[name] for head in heads]), 5) for name in ("pairs", "distance")}
-    record["weights"] = files.rounded(np.mean([head["weights"] for head in heads], axis=0), 5)
+    record |= {name: round_digits(np.mean([head[name] for head in heads]), 5) for name in ("pairs", "distance")}
+    record["weights"] = round_digits(np.mean([head["weights"] for head in heads], axis=0), 5)
     record["bin_starts"] = bin_starts(len(record["weights"]))
     for head in heads:
-        head["weights"] = files.rounded(bin_means(head["weights"], record["bin_starts"]), 4)
+        head["weights"] = round_digits(bin_means(head["weights"], record["bin_starts"]), 4)
     return record | {"blocks": blocks}
 
 
@@ -148,9 +147,9 @@ def _sums(weights: Float[np.ndarray, "B H N"], length: int) -> Float[np.ndarray,
 def _heads(means: Float[np.ndarray, "H M"], mixer: RetrievalMixer) -> list[dict[str, Any]]:
     values = {"lambda": mixer.decays(), "sharpness": mixer.memory_info().sharpness}
     return [
-        {name: files.rounded(value[head].item(), 5) for name, value in values.items() if torch.is_tensor(value)}
-        | {"pairs": files.rounded(pairs, 5), "distance": files.rounded(distance, 5)}
-        | {"peak": files.rounded(peak(weights), 5), "weights": weights}
+        {name: round_digits(value[head].item(), 5) for name, value in values.items() if torch.is_tensor(value)}
+        | {"pairs": round_digits(pairs, 5), "distance": round_digits(distance, 5)}
+        | {"peak": round_digits(peak(weights), 5), "weights": weights}
         for head, (pairs, distance, weights) in enumerate(zip(means[:, 0], means[:, 1], means[:, 2:], strict=True))
     ]
 

@@ -13,8 +13,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from memory_mosaics import results as files
-from memory_mosaics import runtime
 from memory_mosaics.config import MAX_JOBS
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments.figures.language import LABELS, best_runs
@@ -29,7 +27,8 @@ from memory_mosaics.experiments.runner import (
     run_grids,
 )
 from memory_mosaics.models import ARCHITECTURES, did_you_mean, matching_slots
-from memory_mosaics.runtime import RuntimeConfig
+from memory_mosaics.results import mean_and_interval, round_digits, write_results
+from memory_mosaics.runtime import RuntimeConfig, start_runtime
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training import trainer
 from memory_mosaics.training.config import ModelArgs, Run, Training
@@ -40,7 +39,7 @@ MAX_EXTENSIONS = 4  # learning rates tried beyond either end of those that were 
 MEASURED = ("parameters", "train_loss", "valid_loss", "tokens_per_second", "seconds")
 MODEL = ModelArgs(**RECIPE["model"])
 TRAINING = Training(**RECIPE["training"])
-MACHINE = RuntimeConfig(**RECIPE["machine"])
+RUNTIME = RuntimeConfig(**RECIPE["runtime"])
 
 
 def run(
@@ -54,7 +53,7 @@ def run(
     jobs: int = RECIPE["jobs"],
     model: ModelArgs = MODEL,
     training: Training = TRAINING,
-    machine: RuntimeConfig = MACHINE,
+    runtime: RuntimeConfig = RUNTIME,
 ) -> dict[str, Any]:
     """Train Memory Mosaics and transformers of several depths and learning rates side by side, and draw their curves.
 
@@ -74,7 +73,7 @@ def run(
             given, a Memory Mosaic has those that make it as large as the first transformer named, within 1 %
         training: how all learn; its seed is the first, and its final_learning_rate counts as a share: every rate falls
             to the same share of itself as training.learning_rate does
-        machine: how it is computed
+        runtime: how it is computed
     """
     arguments = dict(locals())
     check_range(1, MAX_JOBS, jobs=jobs)
@@ -91,36 +90,36 @@ def run(
         )
     twin = next((kind for kind in kinds if kind != "memory-mosaic"), "transformer")
     corpus = Corpus.open(data)
-    base = Run(data=data, out=out, model=model, training=training, machine=machine)
-    study = Study(base, corpus.vocabulary, twin)
+    base = Run(data=data, out=out, model=model, training=training, runtime=runtime)
+    common = CommonSettings(base, corpus.vocabulary, twin)
     first = [
         {"architecture": kind, "blocks": depth, "learning_rate": rate, "seed": training.seed}
         for depth, rate, kind in product(depths, rates or [1e-3, 3e-3, 6e-3], kinds)
     ]
     for settings in first:
-        study.run_of(settings).model.build(corpus.vocabulary)  # a wrong size is found before hours are spent
+        common.run_of(settings).model.build(corpus.vocabulary)  # a wrong size is found before hours are spent
     shared = {key: value for key, value in asdict(model).items() if key not in ("name", "blocks")}
     results: dict[str, Any] = {"study": "curves", "interrupted": False, "corpus": describe(corpus), "seeds": seeds}
     results |= {"model": shared, "training": asdict(training), "runs": []}
     asked: list[Settings] = []
 
     def collect() -> list[dict[str, Any]]:
-        return [found for settings in asked if (found := study.record(settings))]
+        return [found for settings in asked if (found := common.record(settings))]
 
     def save() -> None:
-        files.write(out / "results.json", results | {"interrupted": True, "runs": collect()})
+        write_results(out / "results.json", results | {"interrupted": True, "runs": collect()})
 
-    with runtime.start(machine) as world:
+    with start_runtime(runtime) as world:
 
         def train(runs: list[Settings]) -> bool:
             """Train those that have not finished; False if told to stop."""
             asked.extend(runs)
-            done = run_grids([study.grid(runs, quiet=jobs > 1)], processes=jobs, save=save)
+            done = run_grids([common.grid(runs, quiet=jobs > 1)], processes=jobs, save=save)
             results["runs"] = world.broadcast(collect())
             return done
 
         if world.is_rank0:
-            relative = asdict(training) | {"learning_rate": 1.0, "final_learning_rate": study.final_share}
+            relative = asdict(training) | {"learning_rate": 1.0, "final_learning_rate": common.final_share}
             sized_by = {"twin": twin} if "memory-mosaic" in kinds and not model.slots else {}
             prepare(out, arguments, {"model": shared, "training": relative} | corpus.fingerprint | sized_by)
         done = train(first)
@@ -134,7 +133,7 @@ def run(
             done = train([one | {"seed": training.seed + number} for one in best for number in range(1, seeds)])
         results |= {"interrupted": not done, "summary": summary(results["runs"])}
         for settings in asked:
-            outcome = study.outcome(settings) or {}
+            outcome = common.outcome(settings) or {}
             results |= {key: outcome[key] for key in ("versions", "hardware") if key in outcome}
         if world.is_rank0:
             report(results, out, table(results), drawable=bool(results["summary"]))
@@ -144,7 +143,7 @@ def run(
 
 
 @dataclass(frozen=True)
-class Study:
+class CommonSettings:
     """What all runs have in common."""
 
     base: Run
@@ -240,8 +239,8 @@ def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         row = {"architecture": kind, "blocks": depth, "learning_rate": best["learning_rate"], "seeds": len(finished)}
         row |= {"failed": len(same) - len(finished), "parameters": best["parameters"]}
         for name in ("train_loss", "valid_loss", "seconds"):
-            mean, within = files.mean_and_interval([one[name] for one in finished])
-            row |= {name: files.rounded(mean, 6), f"{name}_within": files.rounded(within, 3)}
+            mean, within = mean_and_interval([one[name] for one in finished])
+            row |= {name: round_digits(mean, 6), f"{name}_within": round_digits(within, 3)}
         rows.append(row)
     return rows
 

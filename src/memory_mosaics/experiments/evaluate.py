@@ -23,14 +23,20 @@ import numpy as np
 import torch
 
 from memory_mosaics import checkpoint, evaluation
-from memory_mosaics import results as files
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.evaluation import LossStatistics, Windows, sample_windows
 from memory_mosaics.experiments.report import collect_records, describe_model, print_summary, text_table
 from memory_mosaics.files import read_json
 from memory_mosaics.language_model import LanguageModelConfig
-from memory_mosaics.results import progress_bar
+from memory_mosaics.results import (
+    create_output_folder,
+    environment_info,
+    mean_and_interval,
+    progress_bar,
+    round_digits,
+    write_results,
+)
 from memory_mosaics.runtime import find_device
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training.checkpointing import read_run
@@ -71,7 +77,7 @@ def run(
             over the runs, not the windows
         anchors: folder of `mosaics anchors` for the same windows: its losses are kept and drawn beside the models'
         batch: windows at a time
-        device: cpu, cuda, mps, or auto for the best there is
+        device: cuda, mps or cpu; auto takes the first that is available
         out: folder for results.json and the figure
     """
     check_range(1, 1 << 40, batch=batch)
@@ -85,14 +91,14 @@ def run(
     results |= {"split": split, "length": length, "windows": len(text), "at_documents": at_documents}
     if anchors is not None:
         results["anchors"] = read_anchors(anchors, results)
-    results |= {"models": []} | files.environment_info(torch_device)
+    results |= {"models": []} | environment_info(torch_device)
     opened = iter_models(models, device=torch_device)
     collect_records((_record(trained, text, batch, by_position=by_position) for trained in opened), results, out)
     if over_seeds and not results["interrupted"]:
         scalars = [{key: one for key, one in model.items() if key not in CURVE_DIGITS} for model in results["models"]]
         recipes = [_recipe(run) for run in models.values()]
         results |= {"runs": scalars, "models": average_over_seeds(results["models"], recipes)}
-        files.write(out / "results.json", results)
+        write_results(out / "results.json", results)
     print_summary(_table(results["models"]), results, out, draw=by_position)
     return results
 
@@ -118,17 +124,17 @@ def _record(trained: LoadedModel, text: Windows, batch: int, *, by_position: boo
     start = time.monotonic()
     measured = evaluation.evaluate(trained, text, batch=batch)
     record = describe_model(trained) | measured.summary()
-    record |= {name: files.rounded(value, 6) for name, value in record.items() if isinstance(value, float)}
+    record |= {name: round_digits(value, 6) for name, value in record.items() if isinstance(value, float)}
     record["spans"] = _spans(measured, text.length)
     if by_position:
-        record |= {name: files.rounded(values, CURVE_DIGITS[name]) for name, values in measured.curves().items()}
+        record |= {name: round_digits(values, CURVE_DIGITS[name]) for name, values in measured.curves().items()}
     return record | {"seconds": round(time.monotonic() - start, 2)}
 
 
 def _spans(measured: LossStatistics, length: int) -> list[list[Any]]:
     """Return the mean loss between each two edges: [first, end, loss]."""
     edges = [*(edge for edge in SPAN_EDGES if edge < length), length]
-    return [[*span, files.rounded(measured.mean_between(*span), 6)] for span in pairwise(edges)]
+    return [[*span, round_digits(measured.mean_between(*span), 6)] for span in pairwise(edges)]
 
 
 def _recipe(run: Path) -> tuple[LanguageModelConfig, str]:
@@ -147,7 +153,7 @@ def average_over_seeds(models: list[dict[str, Any]], recipes: list[Any]) -> list
         loss, within = _mean([one["loss"] for one in runs])
         record = runs[0] | {"seeds": len(runs), "loss": loss, "loss_within": within}
         record["perplexity"] = math.exp(fmean(one["loss"] for one in runs))
-        record["bits_per_byte"] = files.rounded(fmean(one["bits_per_byte"] for one in runs), 6)
+        record["bits_per_byte"] = round_digits(fmean(one["bits_per_byte"] for one in runs), 6)
         spans = zip(*(one["spans"] for one in runs), strict=True)
         record["spans"] = [[*cells[0][:2], *_mean([cell[2] for cell in cells])] for cells in spans]
         for name in ("by_position", "smoothed"):
@@ -161,8 +167,8 @@ def average_over_seeds(models: list[dict[str, Any]], recipes: list[Any]) -> list
 
 def _mean(losses: Sequence[Any], digits: int = 6) -> tuple[float | None, float | None]:
     """Return the rounded mean and half the width of its confidence interval; None where there are no losses."""
-    mean, within = (None, None) if losses[0] is None else files.mean_and_interval(losses)
-    return files.rounded(mean, digits), files.rounded(within, 3)
+    mean, within = (None, None) if losses[0] is None else mean_and_interval(losses)
+    return round_digits(mean, digits), round_digits(within, 3)
 
 
 def _table(models: list[dict[str, Any]]) -> str:
@@ -218,7 +224,7 @@ def run_anchors(
     if counted.manifest["tokenizer"]["fingerprint"] != corpus.manifest["tokenizer"]["fingerprint"]:
         raise UserError(f"{training} and {data} have different tokenizers; prepare one with --tokenizer of the other")
     text = sample_windows(corpus, split=split, length=length, count=windows, at_documents=at_documents)
-    files.prepare(out)
+    create_output_folder(out)
     start = time.monotonic()
     counts = count_tokens(counted)
     unigrams = {k: -np.log((counts + k) / (counts.sum() + k * len(counts))) for k in added}
@@ -241,21 +247,21 @@ def run_anchors(
     results: dict[str, Any] = {"study": "anchors", "corpus": corpus.folder.name, "training": counted.folder.name}
     results |= {"split": split, "length": length, "windows": len(text), "at_documents": at_documents, "order": order}
     results |= {"smoothing": added, "training_tokens": int(counts.sum()), "vocabulary": len(counts)}
-    results |= {"tokens_in_training": int((counts > 0).sum()), "uniform_loss": files.rounded(math.log(len(counts)), 6)}
-    results["unseen_share"] = files.rounded(1 - seen_tokens / (len(text) * length), 4)
+    results |= {"tokens_in_training": int((counts > 0).sum()), "uniform_loss": round_digits(math.log(len(counts)), 6)}
+    results["unseen_share"] = round_digits(1 - seen_tokens / (len(text) * length), 4)
     results["anchors"] = [
         {
             "name": name,
             "label": label,
-            "loss": files.rounded(measured[name].loss, 6),
-            "loss_within": files.rounded(measured[name].summary()["loss_within"], 3),
-            "loss_seen": files.rounded(seen_losses[name] / seen_tokens, 6) if seen_tokens else None,
+            "loss": round_digits(measured[name].loss, 6),
+            "loss_within": round_digits(measured[name].summary()["loss_within"], 3),
+            "loss_seen": round_digits(seen_losses[name] / seen_tokens, 6) if seen_tokens else None,
             "spans": _spans(measured[name], length),
         }
         for name, label in labels.items()
     ]
-    results |= files.environment_info() | {"seconds": round(time.monotonic() - start, 1)}
-    files.write(out / "results.json", results)
+    results |= environment_info() | {"seconds": round(time.monotonic() - start, 1)}
+    write_results(out / "results.json", results)
     print(f"{_anchors_table(results)}\nResults: {out / 'results.json'}.")
     return results
 

@@ -20,6 +20,8 @@ from memory_mosaics.text.prompts import parse, read
 VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
 VISIBLE |= {127: 0x2421} | dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)
 
+TEMPERATURE = 0.8
+
 
 def run(
     run: Path,
@@ -27,7 +29,7 @@ def run(
     prompt: list[str] | None = None,
     prompts: Path | None = None,
     length: int = 200,
-    temperature: float = 0.8,
+    temperature: float = TEMPERATURE,
     top_k: int | None = None,
     top_p: float | None = None,
     beams: int | None = None,
@@ -58,6 +60,8 @@ def run(
     """
     if prompt is not None and prompts is not None:
         raise UserError("give --prompt or --prompts, not both")
+    if beams is not None and (seed is not None or temperature != TEMPERATURE):
+        raise UserError("beams take the most probable text: leave out --seed and --temperature, or --beams")
     any_seed = random.SystemRandom().randrange(2**32) if seed is None else seed
     sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p)
     params = GenerationParams(length=length, sampler=sampler, beams=beams, seed=any_seed, count=count, compiled=compile)

@@ -25,8 +25,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from memory_mosaics import results as files
-from memory_mosaics import runtime
 from memory_mosaics.config import MAX_SEED, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments import figures
@@ -35,7 +33,8 @@ from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.memory import ContextualMemoryConfig, TapsConfig
 from memory_mosaics.mixers.attention import AttentionConfig, LearnedPositionsConfig
 from memory_mosaics.ops.recall import recall
-from memory_mosaics.runtime import RuntimeConfig, check_memory
+from memory_mosaics.results import environment_info
+from memory_mosaics.runtime import RuntimeConfig, check_memory, start_runtime
 from memory_mosaics.tasks.induction import HELD_OUT, Induction, InductionData, measure
 from memory_mosaics.tasks.task import CountedBatch
 from memory_mosaics.training.config import TaskRun, Training
@@ -72,14 +71,14 @@ def run(
     A few minutes on two CPU cores. Ctrl-C keeps what is finished; the same command continues.
 
     Args:
-        out: Folder for the runs, results.json and induction.png.
-        task: The sequences: vocabulary, length, number and kind of triggers.
-        steps: Training steps of each model.
-        batch_size: Sequences in a step.
-        width: Width of the models; each has 4 heads.
-        step_size: Largest step size of AdamW.
-        seed: Of the data and of the initial values.
-        seeds: Models of each kind, with consecutive seeds; the table has mean and lowest, the figure the first.
+        out: folder for the runs, results.json and induction.png
+        task: the sequences: vocabulary, length, number and kind of triggers
+        steps: training steps of each model
+        batch_size: sequences per step
+        width: width of the models; each has 4 heads
+        step_size: peak learning rate of AdamW
+        seed: seed of the data and of the initial values
+        seeds: models of each kind, with consecutive seeds; the table has mean and lowest, the figure the first
     """
     arguments = dict(locals())
     settings = {name: value for name, value in arguments.items() if name not in ("out", "task")}
@@ -88,7 +87,7 @@ def run(
     settings |= {"heads": HEADS} | asdict(task)
     prepare(out, arguments, {name: value for name, value in settings.items() if name != "seeds"})
     results: dict[str, Any] = {"study": "induction", "interrupted": False, "settings": settings}
-    results |= files.environment_info() | {"data": describe(task, held_out), "rules": rules(task, held_out)}
+    results |= environment_info() | {"data": describe(task, held_out), "rules": rules(task, held_out)}
     configs, start = models(task, width=width), time.perf_counter()
     grid = Grid(
         out=out,
@@ -175,11 +174,11 @@ def train(
         clip=None,
         seed=seed,
     )
-    machine = RuntimeConfig(
+    runtime = RuntimeConfig(
         device="cpu", samples=0, log_every=settings["steps"], save_every=max(1, settings["steps"] // 4)
     )
-    run = TaskRun(out=out, name=LABELS[name], task=task, model=config, training=training, machine=machine)
-    with torch.random.fork_rng(devices=[]), runtime.start(machine) as here:
+    run = TaskRun(out=out, name=LABELS[name], task=task, model=config, training=training, runtime=runtime)
+    with torch.random.fork_rng(devices=[]), start_runtime(runtime) as here:
         sizes = {"batch_size": training.batch, "steps": training.steps}
         induction = Induction(task, **sizes, seed=seed, held_out=held_out)
         trainer = Trainer(run, induction, config, here)
@@ -229,7 +228,7 @@ def describe(task: InductionData, batch: CountedBatch) -> dict[str, float]:
 
 
 def table(results: dict[str, Any]) -> str:
-    """The results as text, one line a model."""
+    """The results as text, one line per model."""
     seeds = results["settings"].get("seeds", 1)
     over = f", mean and lowest of {seeds} seeds" if seeds > 1 else ""
     lines = [

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memory_mosaics import results as files
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments.report import check_output_file
-from memory_mosaics.inspection import Look, look, patterns
+from memory_mosaics.inspection import MixerInspection, inspect_position, patterns
+from memory_mosaics.results import write_results
 from memory_mosaics.runtime import find_device
 from memory_mosaics.text.tokenizer import Tokenizer
 
@@ -51,7 +51,7 @@ def run(
     check_output_file(json)
     trained = LoadedModel.open(run, device=find_device(device))
     tokens = _encode(trained, text, position)
-    looks = _select(look(trained.model, tokens, position=position, top=top), block, head)
+    mixers = _select(inspect_position(trained.model, tokens, position=position, top=top), block, head)
     at = position % len(tokens)
     found = {
         "study": "inspect",
@@ -60,13 +60,13 @@ def run(
         "tokens": [trained.tokenizer.display(index) for index in tokens.tolist()],
         "position": at,
         "next": _predict(trained, tokens[: at + 1], top),
-        "looks": [_to_json(each, trained.tokenizer) for each in looks],
+        "mixers": [_to_json(each, trained.tokenizer) for each in mixers],
     }
     print(table(found, head))
     if json is not None:
         short = len(tokens) <= MAX_PATTERN_TOKENS
         found["patterns"] = [weights.tolist() for weights in patterns(trained.model, tokens)] if short else None
-        files.write(json, found)
+        write_results(json, found)
     return found
 
 
@@ -75,7 +75,7 @@ def table(found: dict[str, Any], head: int | None = None) -> str:
     tokens, at = found["tokens"], found["position"]
     expected = ", ".join(f"{_short(token)} {share:.0%}" for token, share in found["next"][:3])
     lines = [f"position {at} of {len(tokens)}, {_short(tokens[at])}; then {found['model']} expects {expected}"]
-    for each in found["looks"]:
+    for each in found["mixers"]:
         lines += ["", f"block {each['block']}, {each['mixer']}"]
         for number, one in enumerate(each["heads"]):
             if head in (None, number):
@@ -89,12 +89,12 @@ def table(found: dict[str, Any], head: int | None = None) -> str:
 def _rows(head: dict[str, Any], tokens: list[str], mixer: str) -> list[str]:
     """Return retrieved pairs on the left, predicted tokens on the right."""
     left = []
-    for place, weight in zip(head["places"], head["weights"], strict=True):
-        if place >= 0 and mixer == "persistent memory":
-            left.append(f"{weight:.3f}  slot {place}")
-        elif place >= 0:
-            after = f" then {_short(tokens[place + 1])}" if mixer == "contextual memory" else ""
-            left.append(f"{weight:.3f}  {place:>4} {_short(tokens[place])}{after}")
+    for index, weight in zip(head["indices"], head["weights"], strict=True):
+        if index >= 0 and mixer == "persistent memory":
+            left.append(f"{weight:.3f}  slot {index}")
+        elif index >= 0:
+            after = f" then {_short(tokens[index + 1])}" if mixer == "contextual memory" else ""
+            left.append(f"{weight:.3f}  {index:>4} {_short(tokens[index])}{after}")
     right = [f"{value:+7.2f}  {_short(token)}" for token, value in head["predicts"]] if left else []
     rows = zip_longest(left or ["nothing is stored yet"], right, fillvalue="")
     return [f"    {retrieved:56} {predicted}".rstrip() for retrieved, predicted in rows]
@@ -109,7 +109,7 @@ def _short(token: str) -> str:
 def _encode(trained: LoadedModel, text: str, position: int) -> Tensor:
     tokens = torch.tensor(trained.tokenizer.encode(text), dtype=torch.long)
     if len(tokens) == 0:
-        raise UserError("the text is empty: there is nothing to look at")
+        raise UserError("the text is empty: there is nothing to inspect")
     longest = trained.model.max_positions
     if longest is not None and len(tokens) > longest:
         raise UserError(f"the text has {len(tokens)} tokens, and {trained.name} has learned positions for {longest}")
@@ -118,16 +118,16 @@ def _encode(trained: LoadedModel, text: str, position: int) -> Tensor:
     return tokens
 
 
-def _select(looks: list[Look], block: int | None, head: int | None) -> list[Look]:
+def _select(mixers: list[MixerInspection], block: int | None, head: int | None) -> list[MixerInspection]:
     """Return the mixers of one block, if one is named."""
-    if not looks:
+    if not mixers:
         raise UserError("this model has no mixer that retrieves anything")
-    blocks, heads = {each.block for each in looks}, min(len(each.weights) for each in looks)
+    blocks, heads = {each.block for each in mixers}, min(len(each.weights) for each in mixers)
     if block is not None and block not in blocks:
         raise UserError(f"there is no block {block}; they are {min(blocks)} to {max(blocks)}")
     if head is not None and not 0 <= head < heads:
         raise UserError(f"there is no head {head}; they are 0 to {heads - 1}")
-    return [each for each in looks if block in (None, each.block)]
+    return [each for each in mixers if block in (None, each.block)]
 
 
 @torch.no_grad()
@@ -139,7 +139,7 @@ def _predict(trained: LoadedModel, tokens: Tensor, top: int) -> list[tuple[str, 
     return [(trained.tokenizer.display(index), share) for index, share in tokens_and_shares]
 
 
-def _to_json(each: Look, tokenizer: Tokenizer) -> dict[str, Any]:
+def _to_json(each: MixerInspection, tokenizer: Tokenizer) -> dict[str, Any]:
     heads = []
     for number in range(len(each.weights)):
         decay = float(each.decay[number])
@@ -148,7 +148,7 @@ def _to_json(each: Look, tokenizer: Tokenizer) -> dict[str, Any]:
             "lambda": None if isnan(decay) else decay,
             "beta": float(each.sharpness[number]),
             "effective": float(each.effective[number]),
-            "places": each.places[number].tolist(),
+            "indices": each.indices[number].tolist(),
             "weights": each.weights[number].tolist(),
             "predicts": [(tokenizer.display(index), value) for index, value in predicted],
         })  # fmt: skip

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from memory_mosaics import checkpoint
-from memory_mosaics import results as files
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.experiments.report import check_output_file, text_table
+from memory_mosaics.results import environment_info, write_results
 from memory_mosaics.runtime import find_device
 
 TASK_FOLDERS: list[Path] = []  # apps add the folders of their tasks
@@ -63,7 +63,7 @@ def run(
         found = _evaluate(run, tasks, include_path, find_device(device), batch_size, limit=limit, num_fewshot=shots)
     print(table(found))
     if out is not None:
-        files.write(out, found)
+        write_results(out, found)
     return found
 
 
@@ -94,7 +94,7 @@ def _evaluate(
         "limit": options["limit"],
         "items": {name: counts["effective"] for name, counts in found["n-samples"].items()},
         "results": {name: _numbers(metrics) for name, metrics in found["results"].items()},
-        **files.environment_info(torch.device(device)),
+        **environment_info(torch.device(device)),
     }
 
 
@@ -139,14 +139,10 @@ def _offline() -> Iterator[None]:
     """Keep libraries from using the network and from logging anything but errors."""
     before = {name: os.environ.get(name) for name in OFFLINE}
     os.environ.update(dict.fromkeys(OFFLINE, "1"))
-    loggers = [logging.getLogger(name) for name in ("lm_eval", "lm-eval", "datasets", "transformers")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    logging.disable(logging.WARNING)
     try:
         yield
     finally:
+        logging.disable(logging.NOTSET)
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

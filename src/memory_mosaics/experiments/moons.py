@@ -18,14 +18,13 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from memory_mosaics import results as files
-from memory_mosaics import runtime
 from memory_mosaics.config import MAX_SEED, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.experiments import figures
 from memory_mosaics.experiments.runner import Grid, Outcome, load_packaged, prepare, report, run_grids
 from memory_mosaics.ops.recall import merge, recall_with_lse
-from memory_mosaics.runtime import RuntimeConfig
+from memory_mosaics.results import environment_info
+from memory_mosaics.runtime import RuntimeConfig, start_runtime
 from memory_mosaics.shapes import Float
 from memory_mosaics.tasks.moons import (
     BATCH_SIZE,
@@ -66,15 +65,15 @@ def run(
     A minute on two CPU cores for one seed. Ctrl-C keeps what is finished; the same command continues.
 
     Args:
-        out: Folder for the runs, results.json and the figures.
-        heads: Memories of each network, which must divide the number of moons; by default one, and one for each moon.
-        seeds: Networks of each kind, trained side by side; the figures show the first.
-        moons: Moons of a system.
-        steps: Training steps.
-        sequences: Sequences over which the error is averaged.
-        seed: Of the first network's initial values and sequences.
-        integer_periods: Round the periods down to integers; false for the periods of the authors' code, 44.4, 66.7 and
-            88.9 observations in place of 44, 66 and 88.
+        out: folder for the runs, results.json and the figures
+        heads: memories of each network, which must divide the number of moons; by default one, and one for each moon
+        seeds: networks of each kind, trained side by side; the figures show the first
+        moons: number of moons
+        steps: training steps
+        sequences: sequences over which the error is averaged
+        seed: seed of the first network's initial values and sequences
+        integer_periods: round the periods down to integers; false for the periods of the authors' code, 44.4, 66.7 and
+            88.9 observations in place of 44, 66 and 88
     """
     arguments = dict(locals())
     heads = sorted({1, moons}) if heads is None else heads
@@ -93,7 +92,7 @@ def run(
     truth = [sky[0, context : context + AHEAD].tolist() for context in CONTEXTS]
     results: dict[str, Any] = {"study": "moons", "interrupted": False}
     results["settings"] = settings | {"batch_size": BATCH_SIZE, "attention_stride": STRIDE}
-    results |= files.environment_info()
+    results |= environment_info()
     results["systems"] = {split: asdict(system) for split, system in systems(task).items()}
     results["sky"] = {"contexts": list(CONTEXTS), "truth": truth}
     options = {"seeds": seeds, "steps": steps, "seed": seed}
@@ -135,7 +134,7 @@ def sky_of(task: MoonsData) -> Float[Tensor, "one T W"]:
 def train_and_measure(
     task: MoonsData, out: Path, sequences: int, *, heads: int, seeds: int, steps: int, seed: int
 ) -> Outcome | None:
-    """Train the networks with so many memories, measure each of them, and look inside the first."""
+    """Train the networks with so many memories, measure each of them, and inspect the first."""
     start = time.perf_counter()
     trained = train(task, out, heads=heads, seeds=seeds, steps=steps, seed=seed)
     if trained is None:
@@ -157,7 +156,7 @@ def train_and_measure(
 
 
 def table(results: dict[str, Any]) -> str:
-    """One line a network."""
+    """One line per network."""
     system = results["systems"]["validation"]
     first, last = window(**system)
     periods = ", ".join(f"{period:.4g}" for period in system["periods"])
@@ -220,16 +219,16 @@ def train(
         seed=seed,
         evaluate_every=steps,
     )
-    machine = RuntimeConfig(device="cpu", samples=0, log_every=max(steps // 60, 1), save_every=max(1, steps // 5))
+    runtime = RuntimeConfig(device="cpu", samples=0, log_every=max(steps // 60, 1), save_every=max(1, steps // 5))
     run = TaskRun(
         out=out,
         name=f"{heads} memor{'ies' if heads > 1 else 'y'}, {seeds} network{'s' if seeds > 1 else ''}",
         task=task,
         model=config,
         training=training,
-        machine=machine,
+        runtime=runtime,
     )
-    with torch.random.fork_rng(devices=[]), runtime.start(machine) as here:
+    with torch.random.fork_rng(devices=[]), start_runtime(runtime) as here:
         trainer = Trainer(run, Moons(task, steps=steps, copies=seeds, seed=seed), config, here)
         try:
             if trainer.run()["interrupted"]:

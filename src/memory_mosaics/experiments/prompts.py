@@ -6,18 +6,15 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from memory_mosaics import results as files
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.decoding import GenerationParams, TextGenerator, compiler_errors
-from memory_mosaics.experiments.report import Page, collect_records, template
-from memory_mosaics.files import write_text
-from memory_mosaics.results import progress_bar
+from memory_mosaics.experiments.report import TEMPLATES, collect_records, write_page
+from memory_mosaics.results import environment_info, progress_bar
 from memory_mosaics.runtime import find_device
 from memory_mosaics.text.prompts import Prompt, ours, read
 
@@ -65,7 +62,7 @@ def run(
     results: dict[str, Any] = {"study": "prompts", "interrupted": True}
     results |= {"prompts": [each.plain() for each in asked], "models": {}, "beams": beams, "length": length}
     results["rules"] = "a first look by rule at how each text begins, not a verdict: true looks right, false wrong"
-    results |= files.environment_info(torch_device)
+    results |= environment_info(torch_device)
 
     def records() -> Iterator[dict[str, Any]]:
         for trained in iter_models(models, device=torch_device):
@@ -74,13 +71,12 @@ def run(
             results["seconds"] = round(time.perf_counter() - start, 1)
             yield {trained.name: record}
 
-    def write_pages() -> None:
+    def write() -> None:
         texts = [results["prompts"], {name: found["texts"] for name, found in results["models"].items()}]
         results["id"] = hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]  # verdicts belong to these texts
-        write_text(out / "prompts.md", markdown(results))
-        html_page(results).write(out / "prompts.html")
+        write_pages(results, out)
 
-    collect_records(records(), results, out, write_pages=write_pages, pages=("prompts.md", "prompts.html"))
+    collect_records(records(), results, out, write_pages=write, pages=("prompts.md", "prompts.html"))
     stopped = "Stopped: these are the models that were finished. " if results["interrupted"] else ""
     print(f"{stopped}To judge in a browser: {out / 'prompts.html'}. On paper: {out / 'prompts.md'}.")
     return results
@@ -105,29 +101,18 @@ def score(by_rule: Sequence[bool | None]) -> str:
     return f"{by_rule.count(True)} of {len(by_rule) - unknown} judged look right, {unknown} not told"
 
 
-def _method(results: dict[str, Any]) -> str:
-    return f"Beam search of width {results['beams']}, at most {results['length']} tokens. {ABOUT_RULES}"
+def write_pages(results: dict[str, Any], out: Path) -> None:
+    """Write the page on which a person judges the texts, and the same on paper.
 
-
-def markdown(results: dict[str, Any]) -> str:
-    """Return the texts as Markdown, with boxes to tick."""
-    models = results["models"]
-    lines = [f"# {TITLE}", "", f"{_method(results)} Your verdicts go into the boxes.", ""]
-    lines += ["| model | by rule |", "|---|---|"]
-    lines += [f"| {_one_line(name)} | {score(found['by_rule'])} |" for name, found in models.items()]
-    group = None
-    for number, prompt in enumerate(results["prompts"]):
-        if prompt.get("group") != group:
-            group = prompt.get("group")
-            lines += ["", f"## {_one_line((group or 'others').capitalize())}"]
-        title = f"{number + 1}. {_one_line(prompt.get('ability', ''))}".rstrip()
-        quoted = "\n> ".join(_escape_markdown(line) for line in prompt["prompt"].splitlines())
-        lines += ["", f"### {title}", "", f"> {quoted} ...", ""]
-        lines += ["| model | goes on | by rule | right | partly | wrong |", "|---|---|---|---|---|---|"]
-        for name, found in models.items():
-            by_rule = BY_RULE[found["by_rule"][number]]
-            lines.append(f"| {_one_line(name)} | {_one_line(found['texts'][number])} | {by_rule} | ☐ | ☐ | ☐ |")
-    return "\n".join(lines) + "\n"
+    The browser stores the verdicts and exports them as JSON.
+    """
+    method = f"Beam search of width {results['beams']}, at most {results['length']} tokens. {ABOUT_RULES}"
+    values = {"title": TITLE, "method": method, "results": results, "by_rule": BY_RULE, "verdicts": VERDICTS}
+    shown = {"id": results["id"], "models": list(results["models"])}
+    shown |= {"prompts": [each["prompt"] for each in results["prompts"]]}
+    write_page(out / "prompts.html", TEMPLATES / "prompts.html", shown=shown, **values)
+    functions = {"score": score, "cell": _one_line, "escape_markdown": _escape_markdown}
+    write_page(out / "prompts.md", TEMPLATES / "prompts.md", **functions, **values)
 
 
 def _one_line(text: str) -> str:
@@ -137,51 +122,3 @@ def _one_line(text: str) -> str:
 
 def _escape_markdown(text: str) -> str:
     return re.sub(r"([\\|`*_<>\[\]#&~])", r"\\\1", text)
-
-
-def html_page(results: dict[str, Any]) -> Page:
-    """Return the page on which a person judges the texts. The browser stores the verdicts and exports them as JSON."""
-    page, models, group = Page(TITLE, styles=("page.css", "prompts.css")), results["models"], None
-    page.text(f"{_method(results)} The verdict is yours: right, partly or wrong. A second click takes it back.")
-    page.html(_counts(models))
-    for number, prompt in enumerate(results["prompts"]):
-        if prompt.get("group") not in (None, group):
-            page.heading(prompt["group"].capitalize())
-        group = prompt.get("group")
-        texts = "".join(_text(number, at, name, found) for at, (name, found) in enumerate(models.items()))
-        title = f"<h3>{number + 1}. {escape(prompt.get('ability', ''))}</h3>"
-        quote = f"<blockquote>{escape(prompt['prompt'])} ...</blockquote>"
-        page.html(f'<section class="prompt">{title}{quote}<div class="texts">{texts}</div></section>')
-    shown = {"id": results["id"], "models": list(models), "prompts": [each["prompt"] for each in results["prompts"]]}
-    data = json.dumps(shown).replace("<", "\\u003c")  # no text can end the script
-    save = '<button type="button" id="export">Save verdicts as JSON</button><output id="state"></output>'
-    page.html(f'<div class="bar">{save}</div><script type="application/json" id="report">{data}</script>')
-    page.html(f"<script>\n{template('prompts.js')}</script>")
-    return page
-
-
-def _counts(models: dict[str, Any]) -> str:
-    """Return a table: how many texts look right and wrong by rule, and the verdicts so far, which the script counts."""
-    header = "".join(
-        f"<th>{cell}</th>" for cell in ("model", "right", "wrong", "right of judged", "not told", *VERDICTS)
-    )
-    rows = ['<th></th><th colspan="4">by rule it looks</th><th colspan="3">your verdict</th>', header]
-    for number, (name, found) in enumerate(models.items()):
-        right, wrong, unknown = (found["by_rule"].count(judgment) for judgment in BY_RULE)
-        share = f"{right / (right + wrong):.0%}" if right + wrong else ""
-        cells = "".join(f"<td>{cell}</td>" for cell in (escape(name), right, wrong, share, unknown))
-        rows.append(cells + "".join(f'<td id="count-{number}-{verdict}">0</td>' for verdict in VERDICTS))
-    return f'<div class="wide"><table class="counts"><tr>{"</tr><tr>".join(rows)}</tr></table></div>'
-
-
-def _text(prompt: int, model: int, name: str, found: dict[str, Any]) -> str:
-    """Return one continuation with buttons for the verdict."""
-    judgment, text = found["by_rule"][prompt], escape(found["texts"][prompt].strip())
-    buttons = "".join(f'<button type="button" value="{verdict}" aria-pressed="false">{verdict}</button>'
-                      for verdict in VERDICTS)  # fmt: skip
-    return (
-        f'<div class="text" data-prompt="{prompt}" data-model="{model}"><strong>{escape(name)}</strong>'
-        f"<p>... {text}</p>"
-        f'<span class="rule" data-judgment="{str(judgment).lower()}">by rule: {BY_RULE[judgment]}</span>'
-        f'<div class="choices" role="group" aria-label="Your verdict on {escape(name)}">{buttons}</div></div>'
-    )

@@ -18,24 +18,22 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
-from math import ceil, inf
+from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from memory_mosaics import checkpoint, runtime
-from memory_mosaics import results as files
+from memory_mosaics import checkpoint
 from memory_mosaics.config import MAX_JOBS, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range, within_memory
 from memory_mosaics.experiments.figures.tasks import published_in_distribution
+from memory_mosaics.experiments.own_mixers import fingerprint
 from memory_mosaics.experiments.regbench_models import (
     ARCHITECTURES,
     ELEVEN,
-    Size,
     architecture,
     check_architecture,
-    fingerprint,
 )
 from memory_mosaics.experiments.runner import (
     Grid,
@@ -52,8 +50,8 @@ from memory_mosaics.experiments.runner import (
     run_grids,
 )
 from memory_mosaics.files import read_json, write_text
-from memory_mosaics.results import environment_info, rounded
-from memory_mosaics.runtime import RuntimeConfig, find_device, precision_of
+from memory_mosaics.results import environment_info, round_digits, write_results
+from memory_mosaics.runtime import RuntimeConfig, find_device, start_runtime
 from memory_mosaics.tasks.regbench import BATCH, RegBench, RegBenchData, anchors
 from memory_mosaics.training.config import TaskRun, Training
 from memory_mosaics.training.trainer import Trainer
@@ -94,18 +92,6 @@ class Choices:
     learning_rate: list[float] | None = None
     seed: list[int] | None = None
 
-    def __post_init__(self) -> None:
-        for name, least in {"blocks": 1, "heads": 1, "width": 1, "weight_decay": 0, "seed": 0}.items():
-            for value in getattr(self, name) or ():
-                if value < least:
-                    raise UserError(f"{name} must be at least {least}, not {value}")
-        for value in self.seed or ():
-            if value >= 2**63:
-                raise UserError(f"seed must be below 2^63, not {value}")
-        for value in self.learning_rate or ():
-            if not 0 < value < inf:
-                raise UserError(f"learning_rate must be more than 0, not {value}")
-
     def of(self, name: str, *, sweep: bool) -> dict[str, list[Any]]:
         """Return all values for one architecture."""
         kind = architecture(name)
@@ -139,10 +125,6 @@ class Job:
     data_seed: int = 0  # another one is another benchmark
     patience: int | None = None  # epochs without a lower validation loss after which a run ends
     most_steps: int | None = None  # fewer epochs where they would be more
-
-    @property
-    def size(self) -> Size:
-        return Size(blocks=self.blocks, heads=self.heads or 1, width=self.width)
 
     @property
     def task(self) -> RegBenchData:
@@ -230,7 +212,7 @@ def run(
         data_seed: of the languages and sequences; another one is another benchmark
         processes: runs at once, distributed over the GPUs
         cluster: ray trains on the Ray cluster of this machine or of RAY_ADDRESS, whose machines share the folder
-        device: cuda, mps or cpu; auto takes the first that is there
+        device: cuda, mps or cpu; auto takes the first that is available
         precision: of the products; auto is bfloat16 on CUDA, and float32 elsewhere
         compile: with torch.compile; null compiles on CUDA where a run is long enough
     """
@@ -244,15 +226,15 @@ def run(
         raise UserError(f"--trials {trials} draws from a sweep; give --sweep too, or leave it out")
     setup |= {"held_out": held_out, "distinct": distinct, "data_seed": data_seed}
     common = setup | {"in_distribution": in_distribution}
-    machine = RuntimeConfig(device=device, precision=precision, compile=compile)
+    runtime = RuntimeConfig(device=device, precision=precision, compile=compile)
     cases = [(name, number) for number in numbers for name in names]
-    grids = [make_grid(out, machine, common, *case, choices, sweep=sweep, trials=trials) for case in cases]
+    grids = [make_grid(out, runtime, common, *case, choices, sweep=sweep, trials=trials) for case in cases]
     if sweep:
         import_optuna()
     if cluster == "ray":
         check_ray()
     else:
-        setup["precision"] = precision_of(machine, find_device(device))
+        setup["precision"] = runtime.precision_on(find_device(device))
     own = [name for name in names if name not in ARCHITECTURES]
     prepare(out, arguments, setup | {f"{name} of a file with SHA-256": fingerprint(name) for name in own})
     for number in numbers:  # once, and not in every process
@@ -261,7 +243,7 @@ def run(
 
     def collected(*, interrupted: bool) -> dict[str, Any]:
         results = collect(out, common) | {"interrupted": interrupted}
-        files.write(out / "results.json", results)
+        write_results(out / "results.json", results)
         write_text(out / "tables.md", tables(results) + "\n")
         return results
 
@@ -278,7 +260,7 @@ def run(
 
 def make_grid(
     out: Path,
-    machine: RuntimeConfig,
+    runtime: RuntimeConfig,
     common: Settings,
     name: str,
     environments: int,
@@ -294,16 +276,17 @@ def make_grid(
     fixed = common | {"architecture": name, "environments": environments}
     make_task(environments, common)
     space: dict[str, Values] = {**choices.of(name, sweep=sweep)}
-    for blocks, heads, width in product(space["blocks"], space["heads"], space["width"]):
-        check_architecture(name, Size(blocks=blocks, heads=heads or 1, width=width))
     runs = [dict(zip(space, row, strict=True)) for row in product(*space.values())]
+    for settings in runs:
+        check_architecture(name, **{size: settings[size] for size in ("blocks", "heads", "width")})
+        _ = Job(**fixed, **settings).training  # which checks its values
     drawn = trials if trials is not None and trials < len(runs) else 0
     case = f"{name}-{environments}{'-in' if common['in_distribution'] else ''}"
     study = {"study": f"{case}-{_name(space)}", "space": space, "base": dict.fromkeys(space)}
     return Grid(
         out=out,
         name_of=partial(name_of, case),
-        train=partial(train_job, fixed, machine),
+        train=partial(train, fixed, runtime),
         runs=[] if drawn else runs,
         search=Search(**study, trials=drawn, seed=space["seed"][0]) if sweep else None,
         about=partial(about, fixed),
@@ -331,23 +314,19 @@ def _name(space: Mapping[str, Values]) -> str:
 
 def about(fixed: Settings, settings: Settings) -> Settings:
     """Return what an outcome records of the settings of a run."""
-    return asdict(Job(**fixed, **settings)) | {"label": architecture(fixed["architecture"]).label}
+    return fixed | settings | {"label": architecture(fixed["architecture"]).label}
 
 
-def train_job(fixed: Settings, machine: RuntimeConfig, settings: Settings, folder: Path) -> Outcome | None:
-    job = Job(**fixed, **settings)
-    with within_memory(f"a model of width {job.width} does not fit; choose a smaller"):
-        return train(job, folder, data=folder.parents[1] / "data", machine=machine)
-
-
-def train(job: Job, out: Path, *, data: Path, machine: RuntimeConfig) -> Outcome | None:
+def train(fixed: Settings, runtime: RuntimeConfig, settings: Settings, out: Path) -> Outcome | None:
     """Train a model in a folder of its own, or continue, and test it; None if it was told to stop.
 
     The model of the epoch with the lowest validation loss stays in OUT/model.
     """
-    kind = architecture(job.architecture)
-    machine = replace(machine, samples=0, log_every=job.steps_per_epoch, save_seconds=SAVE_SECONDS)
-    with runtime.start(machine) as here:
+    job = Job(**fixed, **settings)
+    kind, data = architecture(job.architecture), out.parents[1] / "data"
+    runtime = replace(runtime, samples=0, log_every=job.steps_per_epoch, save_seconds=SAVE_SECONDS)
+    advice = f"a model of width {job.width} does not fit; choose a smaller"
+    with within_memory(advice), start_runtime(runtime) as here:
         cuda = here.device.type == "cuda"
         if cuda:
             torch.set_float32_matmul_precision("high")  # TF32, as published, where not bfloat16
@@ -355,9 +334,9 @@ def train(job: Job, out: Path, *, data: Path, machine: RuntimeConfig) -> Outcome
             torch.cuda.empty_cache()  # of the run before: other processes may want it
         task = RegBench(job.task, seed=job.seed, device=here.device, folder=data)
         wanted = cuda and job.steps >= MIN_STEPS_TO_COMPILE and kind.compiles
-        compiled = wanted if machine.compile is None else machine.compile
-        config = kind.config(job.size)
-        run = TaskRun(out=out, name=out.name, task=job.task, model=config, training=job.training, machine=machine)
+        compiled = wanted if runtime.compile is None else runtime.compile
+        config = kind.config(blocks=job.blocks, heads=job.heads or 1, width=job.width)
+        run = TaskRun(out=out, name=out.name, task=job.task, model=config, training=job.training, runtime=runtime)
         trainer = Trainer(run, task, config, here, compiled=compiled)
         results = trainer.run()
         if results["interrupted"]:
@@ -378,7 +357,7 @@ def train(job: Job, out: Path, *, data: Path, machine: RuntimeConfig) -> Outcome
         "accuracy": by_loss["accuracy"],
         "tvd": by_loss["tvd"],
         "tested": {"loss": by_loss, "accuracy": tested["accuracy"], "tvd": tested["tvd"]},
-        "curve": {name: rounded(list(column), 4) for name, column in columns.items()},
+        "curve": {name: round_digits(list(column), 4) for name, column in columns.items()},
         "seconds": round(progress["seconds"], 1),
         "tokens_per_second": round(trained * task.splits["train"].tokens / progress["seconds"]),
         "compiled": compiled,
@@ -392,7 +371,7 @@ def _test(trainer: Trainer, task: RegBench, by: str) -> dict[str, Any]:
     torch._foreach_copy_([weight.detach() for weight in trainer.model.parameters()], trainer.best_weights[by])
     scores: Any = task.test(trainer.model.eval(), trainer.runtime)
     step = trainer.progress["selected"][by][1]
-    return {"epoch": step // task.steps_per_epoch, **{name: rounded(number, 5) for name, number in scores.items()}}
+    return {"epoch": step // task.steps_per_epoch, **{name: round_digits(number, 5) for name, number in scores.items()}}
 
 
 def collect(out: Path, common: Settings) -> dict[str, Any]:
@@ -450,8 +429,10 @@ def _anchors(out: Path, common: Settings, environments: int) -> dict[str, dict[s
     except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
         task = make_task(environments, common | {"in_distribution": False})
         found = anchors(task.sequences("test", folder=out / "data"))
-        measured = {name: {key: rounded(score, 4) for key, score in scores.items()} for name, scores in found.items()}
-        files.write(file, measured)
+        measured = {
+            name: {key: round_digits(score, 4) for key, score in scores.items()} for name, scores in found.items()
+        }
+        write_results(file, measured)
         return measured
 
 

@@ -35,11 +35,11 @@ from filelock import FileLock, Timeout  # torch brings it
 from tqdm import tqdm
 
 from memory_mosaics import checkpoint
-from memory_mosaics import results as files
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.experiments import figures
-from memory_mosaics.files import atomic_write, check_regular, first_difference, read_json
+from memory_mosaics.files import atomic_write, check_regular, first_difference, read_json, remove_leftovers
 from memory_mosaics.isolation import delayed_interrupts
+from memory_mosaics.results import create_output_folder, write_results
 from memory_mosaics.training.checkpointing import read_run
 from memory_mosaics.training.loggers import read_log
 from memory_mosaics.training.trainer import Diverged
@@ -110,7 +110,7 @@ def load_packaged(name: str) -> dict[str, Any]:
 
 def prepare(out: Path, arguments: Settings, setup: Settings) -> None:
     """Make the folder of an experiment, refuse one whose runs have another setup, and write recipe.yaml."""
-    files.prepare(out)
+    create_output_folder(out)
     check_setup(out, setup)
     recipe = {name: value for name, value in arguments.items() if name not in ("data", "out")}
     plain = json.loads(json.dumps(recipe, default=asdict))
@@ -127,8 +127,13 @@ def read_outcome(
         outcome = read_json(file)
         needed = {"fail": ("reason",), "finished": fields}[outcome["status"]]
         for name in (*needed, *labels):
-            if outcome[name] is not None and name.endswith("loss") and not isfinite(outcome[name]):
-                raise ValueError(f"its {name} is {outcome[name]}")
+            outcome[name]  # a KeyError if it is missing
+        for name, value in outcome.items():
+            number = name.endswith(("loss", "score")) or name in ("seconds", "parameters")
+            if (number and value is not None and not isfinite(value)) or (
+                name == "hardware" and type(value) is not str
+            ):
+                raise ValueError(f"its {name} is {value}")
     except FileNotFoundError:
         return None
     except (ValueError, LookupError, TypeError) as error:
@@ -150,7 +155,7 @@ def check_setup(out: Path, setup: Settings) -> None:
         if name in known and (other := first_difference(known[name], value, name)):
             where, theirs, mine = other
             raise UserError(f"{out} holds runs with {where} {theirs}, not {mine}; name another folder with --out")
-    files.write(file, known | setup)
+    write_results(file, known | setup)
 
 
 def lock(out: Path, name: str) -> FileLock:
@@ -363,11 +368,17 @@ def run_trial(grid: Grid, settings: Settings) -> Outcome | None:
                 return None
             outcome = {"status": "finished"} | grid.about(settings) | measured
             if is_first_process():
-                files.write(folder / "outcome.json", outcome)
+                write_results(folder / "outcome.json", outcome)
         if not grid.keep_checkpoints:
-            for step in checkpoint.steps(folder):
-                checkpoint.remove(step)
+            discard_checkpoints(folder)
         return outcome
+
+
+def discard_checkpoints(folder: Path) -> None:
+    """Remove the checkpoints of a run, and what a process that was killed has left of them."""
+    for step in checkpoint.steps(folder):
+        checkpoint.remove(step)
+    remove_leftovers(folder)
 
 
 @contextmanager
@@ -394,9 +405,13 @@ def run_grids(
     """Train all runs, `processes` at once; False if told to stop. `save` is called whenever one has ended."""
     with show_progress(grids, save):
         try:
-            return run_on_ray(grids, processes) if cluster == "ray" else run_trials(grids, processes)
+            done = run_on_ray(grids, processes) if cluster == "ray" else run_trials(grids, processes)
         except KeyboardInterrupt:
             return False
+    for grid in (grid for grid in grids if not grid.keep_checkpoints and is_first_process()):
+        for folder in (folder for folder in grid.folders() if grid.outcome(folder)):
+            discard_checkpoints(folder)  # a process may have been killed between its outcome and this
+    return done
 
 
 def run_trials(grids: Sequence[Grid], processes: int = 1) -> bool:
@@ -526,17 +541,12 @@ def run_on_ray(grids: Sequence[Grid], processes: int) -> bool:
     return Queues.exhausted and not Queues.locked
 
 
-class Progress(NamedTuple):
-    """How many runs are done, fractions included; a line for each that ended, by name; and the state of the others."""
-
-    done: float
-    lines: dict[str, str]
-    postfix: str
-
-
-def progress(grids: Sequence[Grid]) -> Progress:
-    """Read from the folders of the runs how far they are."""
+def progress(grids: Sequence[Grid]) -> tuple[float, dict[str, str], str]:
+    """Read from the folders of the runs how many are done, fractions included; a line for each that ended, by name;
+    and the state of the others. Names in several grids may be the same: then the folder of a grid precedes them.
+    """
     done, lines, running = 0.0, {}, []
+    several = len({grid.out for grid in grids}) > 1
     for grid in grids:
         ended = {}
         for folder in grid.folders():
@@ -551,11 +561,12 @@ def progress(grids: Sequence[Grid]) -> Progress:
             if outcome["status"] == "finished":
                 line = ", ".join(grid.shown).format(**outcome)
                 line += ", the best so far" if outcome.get("valid_loss") == best else ""
-            lines[name] = f"{name}: {line}"
+            full_name = f"{grid.out.name}/{name}" if several else name
+            lines[full_name] = f"{full_name}: {line}"
         done += len(ended)
     losses = " ".join(f"{line['valid_loss']:.3f}" for line in running if "valid_loss" in line)
     speed = sum(line.get("tokens_per_second", 0) for line in running)
-    return Progress(done, lines, f"valid loss {losses}, {speed:,.0f} tokens/s" if running else "")
+    return done, lines, f"valid loss {losses}, {speed:,.0f} tokens/s" if running else ""
 
 
 @contextmanager
@@ -567,9 +578,10 @@ def show_progress(grids: Sequence[Grid], save: Callable[[], Any] | None) -> Iter
         return
     over, screen = threading.Event(), sys.stderr
     form = "{desc}: {n:.1f} of {total} runs |{bar}| {elapsed}<{remaining}{postfix}"
-    total, name = sum(grid.count for grid in grids), grids[0].out.name
+    total, outs = sum(grid.count for grid in grids), list({grid.out for grid in grids})
+    name = outs[0].name if len(outs) == 1 else outs[0].parent.name
     bar = tqdm(total=total, desc=name, bar_format=form, disable=None if quiet else True)
-    known = set(progress(grids).lines)
+    known = set(progress(grids)[1])
 
     def show() -> None:
         bar.n, lines, postfix = progress(grids)
@@ -597,11 +609,9 @@ def show_progress(grids: Sequence[Grid], save: Callable[[], Any] | None) -> Iter
 
 def report(results: dict[str, Any], out: Path, table: str, *, drawable: bool, also: str = "") -> None:
     """Write results.json, draw its figures if there is something to draw, and print the table and the files."""
-    files.write(out / "results.json", results)
-    drawn = "No figures: no run has finished."
-    if drawable and not figures.available():
-        drawn = "No figures: matplotlib is not installed here; mosaics draw makes them from results.json."
-    elif drawable:
-        drawn = f"Figures: {', '.join(file.name for file in figures.draw(results, out)) or 'none'} beside it."
+    write_results(out / "results.json", results)
+    drawn = ""
+    if figures.names(results["study"]):
+        drawn = figures.draw_if_possible(results, out) if drawable else "No figures: no run has finished."
     stopped = "Stopped; the same command continues. " if results["interrupted"] else ""
-    print(f"{table}\n{stopped}Results: {out / 'results.json'}. {also}{drawn}")
+    print(f"{table}\n{stopped}Results: {out / 'results.json'}. {also}{drawn}".rstrip())

@@ -17,7 +17,6 @@ from math import inf, log, prod
 from pathlib import Path
 from typing import Any, Literal
 
-from memory_mosaics import results as files
 from memory_mosaics.config import MAX_JOBS, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments import figures
@@ -36,6 +35,7 @@ from memory_mosaics.experiments.runner import (
     report,
     run_grids,
 )
+from memory_mosaics.results import environment_info
 from memory_mosaics.runtime import RuntimeConfig, find_device
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training import trainer
@@ -89,7 +89,7 @@ def _round(name: str, value: float) -> float:
 
 MODEL = ModelArgs(**RECIPE["model"])
 TRAINING = Training(**RECIPE["training"])
-MACHINE = RuntimeConfig(**RECIPE["machine"])
+RUNTIME = RuntimeConfig(**RECIPE["runtime"])
 SPACE = Space(**RECIPE["space"])
 
 
@@ -100,7 +100,7 @@ def run(
     preset: str | None = RECIPE["preset"],
     model: ModelArgs = MODEL,
     training: Training = TRAINING,
-    machine: RuntimeConfig = MACHINE,
+    runtime: RuntimeConfig = RUNTIME,
     method: Literal["table", "grid", "random", "tpe"] = RECIPE["method"],
     space: Space = SPACE,
     trials: int = RECIPE["trials"],
@@ -117,7 +117,7 @@ def run(
         preset: where all values below come from that are not given, as for `mosaics train`
         model: which model
         training: how it learns: the base that trials change
-        machine: how it is computed, saved and watched
+        runtime: how it is computed, saved and watched
         method: table changes one value at a time, grid takes all combinations, random and tpe draw
         space: where grid, random and tpe search
         trials: how many random and tpe draw in all; more than before extends a sweep
@@ -131,14 +131,14 @@ def run(
     check_range(1, MAX_JOBS, jobs=jobs)
     check_range(1, MAX_SIZE, trials=trials)
     grid, setup = make_grid(
-        Run(data=data, out=out, model=model, training=training, machine=machine), method, space, trials
+        Run(data=data, out=out, model=model, training=training, runtime=runtime), method, space, trials
     )
     figures.check()
     import_optuna()
     if cluster == "ray":
         check_ray()
     else:
-        find_device(machine.device)
+        find_device(runtime.device)
     prepare(out, arguments, setup)
     queue = grid.queue()
     assert isinstance(queue, OptunaQueue)
@@ -241,12 +241,14 @@ def collect(grid: Grid, trials: list[Settings]) -> dict[str, Any]:
         name = name_of(settings)
         outcome = read_outcome(grid.folder(settings)) or {"status": "unfinished"}
         changed = [name for name, value in settings.items() if value != base[name]]
-        rows[name] = {"name": name, **settings, "changed": changed, "train_loss": None, "valid_loss": None} | outcome
+        rows[name] = (
+            {"name": name, **settings, "changed": changed, "train_loss": None, "valid_loss": None} | outcome | settings
+        )
     finished = [row for row in rows.values() if row["status"] == "finished"]
     best = min(finished, key=lambda row: row["valid_loss"], default=None)
     hardware = sorted({row.pop("hardware") for row in rows.values() if "hardware" in row})
     return {
-        **files.environment_info(),
+        **environment_info(),
         **({"hardware": "; ".join(hardware)} if hardware else {}),
         "base": base,
         "best": best["name"] if best else None,

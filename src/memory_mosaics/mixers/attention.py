@@ -1,11 +1,13 @@
-"""The transformer baseline: self-attention, encodings of positions, and the feed-forward network.
+"""The transformer baselines: self-attention, encodings of positions, and the feed-forward networks.
 
     LearnedPositions    a trained vector per position, added to the embedding    GPT-2, Radford et al. 2019
     Rotary              queries and keys rotated by their position               RoPE, Su et al. 2021
     Alibi               scores decrease linearly with distance                   ALiBi, Press et al. 2022
     none                the causal mask alone carries order
 
-Attention is `recall` with queries of its own and pairs visible from their own time on (known = 1).
+Attention is `recall` with queries of its own and pairs visible from their own time on (delay 0). GPT-2 is attention
+with learned positions and an MLP. A Llama-like model (Touvron et al. 2023) has rotary positions, optionally grouped
+queries (Ainslie et al. 2023) and norms of queries and keys (Henry et al. 2020), SwiGLU, and RMSNorm in its blocks.
 """
 
 import math
@@ -16,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memory_mosaics.config import ExtractorConfig, MixerConfig, at_least, part
+from memory_mosaics.config import ExtractorConfig, MixerConfig, NormConfig, at_least, check_positive, part
+from memory_mosaics.errors import UserError
 from memory_mosaics.memory import Extractor, LinearConfig, check_causal, head_width
 from memory_mosaics.ops.common import at_least_fp32, at_least_fp32_dtype
 from memory_mosaics.shapes import Bool, Float
@@ -44,6 +47,9 @@ class Rotary:
     """RoPE: coordinates j and j + D/2 rotate together by position * base^(-2j/D)."""
 
     base: float = 10000.0
+
+    def __post_init__(self) -> None:
+        check_positive(self, "base")
 
     def queries(self, queries: Float[Tensor, "B T H D"], start: int | Tensor) -> Float[Tensor, "B T H D"]:
         D = queries.shape[-1]
@@ -97,7 +103,7 @@ def alibi_slopes(
 
 
 class Attention(RetrievalMixer):
-    """Multi-head causal self-attention.
+    """Multi-head causal self-attention. With fewer heads of keys and values than of queries, each answers a group.
 
     State: the key extractor's own, then what is stored.
     """
@@ -110,16 +116,21 @@ class Attention(RetrievalMixer):
         heads: int,
         *,
         key: Extractor,
+        key_value_heads: int | None = None,
         position: PositionCode | None = None,
+        qk_norm: NormConfig | None = None,
         dropout: float = 0.0,
         bias: bool = False,
     ):
         super().__init__()
         self.heads, self.position, self.dropout = heads, position, dropout
+        self.key_value_heads = heads if key_value_heads is None else key_value_heads
+        head_width = width // heads
         self.query = nn.Linear(width, width, bias=bias)
         self.key = check_causal(key)
-        self.value = nn.Linear(width, width, bias=bias)
+        self.value = nn.Linear(width, self.key_value_heads * head_width, bias=bias)
         self.combine = nn.Linear(width, width, bias=bias)
+        self.query_norm, self.key_norm = (None if qk_norm is None else qk_norm.build(head_width) for _ in range(2))
 
     def forward(
         self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
@@ -133,7 +144,9 @@ class Attention(RetrievalMixer):
         key_state, store = state or (None, None)
         queries = self.query(x).unflatten(-1, (self.heads, -1))
         keys, key_state = self.key(x, key_state, mask)
-        values = self.value(x).unflatten(-1, (self.heads, -1))
+        values = self.value(x).unflatten(-1, (self.key_value_heads, -1))
+        if self.query_norm is not None and self.key_norm is not None:
+            queries, keys = self.query_norm(queries), self.key_norm(keys)
         sharpness = queries.shape[-1] ** -0.5
         if self.position is not None:
             start = 0 if store is None else store.length
@@ -156,13 +169,23 @@ class AttentionConfig(MixerConfig):
     heads: int
     position: Rotary | Alibi | None = None
     key: ExtractorConfig = LinearConfig()
+    key_value_heads: int | None = None  # fewer than heads: grouped-query attention; None: as many
+    qk_norm: NormConfig | None = None  # of queries and keys, per head, before their positions
 
     def __post_init__(self) -> None:
-        at_least(self, heads=1)
+        at_least(self, heads=1, key_value_heads=1)
+        if self.key_value_heads is None:
+            return
+        if self.heads % self.key_value_heads:
+            raise UserError(f"{self.heads} heads do not split into {self.key_value_heads} groups of key_value_heads")
+        if isinstance(self.position, Alibi) and self.key_value_heads != self.heads:
+            raise UserError(f"ALiBi has keys of its own in each of {self.heads} heads, not {self.key_value_heads}")
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> Attention:
-        key = self.key.build(width, self.heads, head_width=head_width(width, self.heads), bias=bias)
-        return Attention(width, self.heads, key=key, position=self.position, dropout=dropout, bias=bias)
+        each = head_width(width, self.heads)
+        options = {"key_value_heads": self.key_value_heads, "position": self.position, "qk_norm": self.qk_norm}
+        key = self.key.build(width, self.key_value_heads or self.heads, head_width=each, bias=bias)
+        return Attention(width, self.heads, key=key, **options, dropout=dropout, bias=bias)
 
 
 class LearnedPositions(nn.Module):
@@ -232,3 +255,34 @@ class MLPConfig(MixerConfig):
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> MLP:
         return MLP(width, expansion=self.expansion, bias=bias)
+
+
+class SwiGLU(nn.Module):
+    """The gated feed-forward network of Shazeer 2020, W (silu(G x) . E x). It has no state."""
+
+    init_roles: ClassVar = {"combine": "residual"}
+
+    def __init__(self, width: int, *, hidden: int, bias: bool = False):
+        super().__init__()
+        self.gate = nn.Linear(width, hidden, bias=bias)
+        self.expand = nn.Linear(width, hidden, bias=bias)
+        self.combine = nn.Linear(hidden, width, bias=bias)
+
+    def forward(
+        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
+    ) -> tuple[Float[Tensor, "B T W"], State]:
+        return self.combine(F.silu(self.gate(x)) * self.expand(x)), ()
+
+
+@part("swiglu")
+@dataclass(frozen=True, kw_only=True)
+class SwiGLUConfig(MixerConfig):
+    """SwiGLU with `hidden` hidden units."""
+
+    hidden: int
+
+    def __post_init__(self) -> None:
+        at_least(self, hidden=1)
+
+    def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> SwiGLU:
+        return SwiGLU(width, hidden=self.hidden, bias=bias)

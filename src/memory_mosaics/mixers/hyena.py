@@ -118,7 +118,7 @@ class Hyena(nn.Module):
     ) -> tuple[Float[Tensor, "B T W"], State]:
         """K * u for one new step per row, written in place."""
         if u.shape[1] != 1:
-            raise ValueError(f"a state with room takes one token at a time, not {u.shape[1]}")
+            raise ValueError(f"a state of fixed capacity takes one token at a time, not {u.shape[1]}")
         inputs[torch.arange(len(count), device=count.device), count] = u[:, 0].to(inputs.dtype)
         K = self.filter(min(inputs.shape[1], self.filter.length), at_least_fp32_dtype(u)).mT
         ago = count[:, None] - torch.arange(inputs.shape[1], device=count.device)  # (B, C)
@@ -130,7 +130,7 @@ class Hyena(nn.Module):
         """The same state with a fixed capacity of inputs, to continue one token at a time."""
         short, inputs = state[:2]
         if inputs.shape[1] > capacity:
-            raise ValueError(f"{inputs.shape[1]} inputs do not fit into room for {capacity}")
+            raise ValueError(f"{inputs.shape[1]} inputs exceed a capacity of {capacity}")
         count = state[2] if len(state) == 3 else torch.full((len(inputs),), inputs.shape[1], device=inputs.device)
         return short, F.pad(inputs, (0, 0, 0, capacity - inputs.shape[1])), count
 

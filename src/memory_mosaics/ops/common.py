@@ -26,17 +26,17 @@ WIDTHS = (16, 32, 64, 128)  # of a head in the kernels of keys and values
 
 
 def full_precision(device: torch.device) -> torch.autocast | nullcontext:
-    """Disables autocast, which would round each product: the errors of many steps add up."""
+    """Disable autocast, which would round each product: the errors of many steps add up."""
     return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
 def at_least_fp32(x: Tensor) -> Tensor:
-    """Returns x in float32, or in float64 if it is float64."""
+    """Return x in float32, or in float64 if it is float64."""
     return x.to(at_least_fp32_dtype(x))
 
 
 def at_least_fp32_dtype(x: Tensor) -> torch.dtype:
-    """Returns torch.float32, or torch.float64 if x is float64."""
+    """Return torch.float32, or torch.float64 if x is float64."""
     return torch.promote_types(x.dtype, torch.float32)
 
 
@@ -66,7 +66,7 @@ def custom_op(
     setup_context: Callable[..., None] | None = None,
     backward: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
-    """Registers a function that launches kernels as torch.ops.memory_mosaics.<name>; annotations give the schema.
+    """Register a function that launches kernels as torch.ops.memory_mosaics.<name>; annotations give the schema.
 
     torch.compile sees one call whose outputs have the shapes and dtypes of `fake`; `backward` is its gradient.
     """
@@ -78,12 +78,12 @@ def custom_op(
 
 
 def contiguous(*tensors: Tensor | None) -> tuple[Any, ...]:
-    """Returns contiguous tensors; None stays None."""
+    """Return contiguous tensors; None stays None."""
     return tuple(None if x is None else x.contiguous() for x in tensors)
 
 
 def contiguous_rows(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Returns tensors contiguous along their last axis; kernels take any strides of the others."""
+    """Return tensors contiguous along their last axis; kernels take any strides of the others."""
     return tuple(x if x.stride(-1) == 1 else x.contiguous() for x in tensors)
 
 
@@ -126,7 +126,7 @@ _IMPORTING = RLock()
 
 
 def _import_triton(scope: dict[str, Any]) -> None:
-    """Replaces the stand-ins among the globals of a module, and of those modules whose kernels it calls."""
+    """Replace the stand-ins among the globals of a module, and of those modules whose kernels it calls."""
     import triton.language
 
     for name, value in list(scope.items()):

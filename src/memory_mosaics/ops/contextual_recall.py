@@ -19,7 +19,7 @@ from memory_mosaics.ops.recall import reference as recall_reference
 from memory_mosaics.shapes import Float
 
 HALF = (torch.bfloat16, torch.float16)
-LONGEST = {16: 2**20, 32: 2**20, 64: 4096}  # tokens by the width of a head; cuDNN is faster with more of them
+MAX_LENGTH = {16: 2**20, 32: 2**20, 64: 4096}  # tokens by the width of a head; cuDNN is faster with more of them
 TILE = 64
 FORWARD = dict(M=TILE, N=64, num_warps=4, num_stages=2)
 QUERIES = dict(M=TILE, N=32, num_warps=4, num_stages=3)
@@ -43,7 +43,9 @@ def contextual_recall(
     `sharpness` (beta) is a number, or one per head (H), per time (T H), or per row (B T H).
     """
     if _fits(keys, values) and can_use_triton(keys, values, dtypes=HALF):
-        beta = torch.as_tensor(sharpness, dtype=torch.float32, device=keys.device)
+        if not isinstance(sharpness, Tensor):  # filled on the device: a CUDA graph cannot capture a copy from the host
+            sharpness = torch.full((), sharpness, dtype=torch.float32, device=keys.device)
+        beta = sharpness.to(keys.device, torch.float32)
         return _contextual_recall(keys, values, beta if beta.ndim else beta.expand(keys.shape[2]))[0]
     pairs = values.shape[1]
     return recall(keys, keys[:, :pairs], values, sharpness, causal_offset=1 + pairs - keys.shape[1])
@@ -52,7 +54,7 @@ def contextual_recall(
 def _fits(keys: Tensor, values: Tensor) -> bool:
     """Whether the kernels are made for such shapes, and faster than any other."""
     B, T, H, D = keys.shape
-    shapes = keys[:, 1:].shape == values.shape and 1 < T <= LONGEST.get(D, 0)
+    shapes = keys[:, 1:].shape == values.shape and 1 < T <= MAX_LENGTH.get(D, 0)
     return (
         shapes and B * H < 2**16 and max(map(_span, (keys, values))) < 2**31
     )  # rows of a grid; 32-bit steps of a head
@@ -124,11 +126,10 @@ _contextual_recall = custom_op(
 )
 
 
-# The kernels. A program owns a tile of queries, or in the backward pass of pairs, of one head of one row of the batch,
-# and walks the tiles on the other side: first or last the one on the diagonal, where a query sees some pairs only, and
-# the others whole.
+# The kernels. A program has a tile of queries, or in the backward pass of pairs, of one head of one row of the batch,
+# and iterates over the tiles of the others. Only the tile on the diagonal has a mask: there a query sees some pairs.
 LOG2E = tl.constexpr(1.4426950408889634)
-NOTHING = tl.constexpr(-1e30)  # a score that no pair has; finite, so that differences of two are numbers
+MASKED = tl.constexpr(-1e30)  # a score that no pair has; finite, so that differences of two are numbers
 
 
 @triton.jit
@@ -141,7 +142,7 @@ def rows_of(start, t, stride, d, end, WHOLE: tl.constexpr):
 
 
 @triton.jit
-def heard(scores, v, top, total, answers):
+def update_softmax(scores, v, top, total, answers):
     """Running softmax: the largest score, the total weight and the weighted sum, with some more pairs."""
     highest = tl.maximum(top, tl.max(scores, 1))
     fade = tl.exp2(top - highest)
@@ -164,18 +165,18 @@ def contextual_forward(
     t, d, j = tile * M + tl.arange(0, M), tl.arange(0, D), tl.arange(0, N)
     q = rows_of(keys, t, kt, d, T, WHOLE)
     beta = (tl.load(sharpness + b * sb + t * st + h, mask=t < T, other=0.0) * LOG2E)[:, None]
-    top, total, found = tl.full([M], NOTHING, tl.float32), tl.zeros([M], tl.float32), tl.zeros([M, D], tl.float32)
+    top, total, found = tl.full([M], MASKED, tl.float32), tl.zeros([M], tl.float32), tl.zeros([M, D], tl.float32)
     for start in range(0, tile * M, N):
         k = rows_of(keys, start + j, kt, d, T, True)
         v = rows_of(values, start + j, vt, d, T, True)
-        top, total, found = heard(tl.dot(q, tl.trans(k)) * beta, v, top, total, found)
+        top, total, found = update_softmax(tl.dot(q, tl.trans(k)) * beta, v, top, total, found)
     for start in range(tile * M, tl.minimum(tile * M + M, T - 1), N):
         s = start + j
         k = rows_of(keys, s, kt, d, T - 1, False)
         v = rows_of(values, s, vt, d, T - 1, False)
         before = s[None, :] < t[:, None]
-        scores = tl.where(before, tl.dot(q, tl.trans(k)) * beta, NOTHING)
-        top, total, found = heard(scores, v, tl.maximum(top, NOTHING / 2), total, found)
+        scores = tl.where(before, tl.dot(q, tl.trans(k)) * beta, MASKED)
+        top, total, found = update_softmax(scores, v, tl.maximum(top, MASKED / 2), total, found)
     anything = total > 0
     total = tl.where(anything, total, 1.0)
     inside = t < T
@@ -217,7 +218,7 @@ def contextual_backward_queries(
         k = rows_of(keys, s, kt, d, T - 1, False)
         v = rows_of(values, s, vt, d, T - 1, False)
         before = s[None, :] < t[:, None]
-        weights = tl.exp2(tl.where(before, tl.dot(q, tl.trans(k)) * sharp - z[:, None], NOTHING))
+        weights = tl.exp2(tl.where(before, tl.dot(q, tl.trans(k)) * sharp - z[:, None], MASKED))
         d_scores = weights * (tl.dot(dy, tl.trans(v)) - along[:, None])
         found = tl.dot(d_scores.to(k.dtype), k, found)
     own = ((b * T + t) * H + h)[:, None] * D + d[None, :]
@@ -252,7 +253,7 @@ def contextual_backward_pairs(
         along = tl.load(delta + t, mask=t < T, other=0.0)
         seen = (s[:, None] < t[None, :]) & (t < T)[None, :]
         beta_t = tl.load(sharpness + t * st, mask=t < T, other=0.0) if PER_TIME else beta + tl.zeros([M], tl.float32)
-        weights = tl.exp2(tl.where(seen, tl.dot(k, tl.trans(q)) * (beta_t * LOG2E)[None, :] - z[None, :], NOTHING))
+        weights = tl.exp2(tl.where(seen, tl.dot(k, tl.trans(q)) * (beta_t * LOG2E)[None, :] - z[None, :], MASKED))
         d_scores = weights * (tl.dot(v, tl.trans(dy)) - along[None, :])
         if PER_TIME:
             d_scores *= beta_t[None, :]
@@ -264,9 +265,9 @@ def contextual_backward_pairs(
         dy = rows_of(d_answers, t, at, d, T, WHOLE)
         if WHOLE:
             z, along = tl.load(lse + t), tl.load(delta + t)
-        else:  # with a total of everything, no pair weighs anything
-            z, along = tl.load(lse + t, mask=t < T, other=-NOTHING), tl.load(delta + t, mask=t < T, other=0.0)
-        scores, d_weights = tl.dot(k, tl.trans(q)), tl.dot(v, tl.trans(dy))  # both before either is wanted
+        else:  # beside an infinite total no pair has any weight
+            z, along = tl.load(lse + t, mask=t < T, other=-MASKED), tl.load(delta + t, mask=t < T, other=0.0)
+        scores, d_weights = tl.dot(k, tl.trans(q)), tl.dot(v, tl.trans(dy))  # both before either is used
         beta_t = tl.load(sharpness + t * st, mask=t < T, other=0.0) if PER_TIME else beta + tl.zeros([M], tl.float32)
         weights = tl.exp2(scores * (beta_t * LOG2E)[None, :] - z[None, :])
         to_values = tl.dot(weights.to(dy.dtype), dy, to_values)

@@ -15,28 +15,29 @@ from torch import Tensor
 from memory_mosaics.ops.common import at_least_fp32, can_use_triton, custom_op, tl, triton
 from memory_mosaics.shapes import Float, Int
 
+IGNORED = -100  # a target that does not count, as in PyTorch
 BUFFER = 2**30  # bytes of logits at a time
 ALIGNED = 64  # the vocabulary is padded to a multiple of this: matrix products of odd sizes take four times as long
 LAUNCH = dict(BLOCK=4096, num_warps=16)
 
 
 def reference(
-    features: Float[Tensor, "N W"], weight: Float[Tensor, "V W"], targets: Int[Tensor, " N"], ignore: int = -100
+    features: Float[Tensor, "N W"], weight: Float[Tensor, "V W"], targets: Int[Tensor, " N"]
 ) -> Float[Tensor, ""]:
     """The definition, in float32."""
-    return F.cross_entropy(F.linear(features.float(), weight.float()), targets, ignore_index=ignore)
+    return F.cross_entropy(F.linear(features.float(), weight.float()), targets)
 
 
 def linear_cross_entropy(
-    features: Float[Tensor, "N W"], weight: Float[Tensor, "V W"], targets: Int[Tensor, " N"], ignore: int = -100
+    features: Float[Tensor, "N W"], weight: Float[Tensor, "V W"], targets: Int[Tensor, " N"]
 ) -> Float[Tensor, ""]:
-    """Mean cross-entropy, in nats, of the logits features @ weight.T over targets other than `ignore`."""
+    """Mean cross-entropy, in nats, of the logits features @ weight.T over targets other than IGNORED."""
     if not can_use_triton(features):
-        return F.cross_entropy(at_least_fp32(F.linear(features, weight)), targets, ignore_index=ignore)
+        return F.cross_entropy(at_least_fp32(F.linear(features, weight)), targets)
     if torch.is_autocast_enabled(features.device.type):
         features = features.to(torch.get_autocast_dtype(features.device.type))
     gradients = torch.is_grad_enabled() and (features.requires_grad or weight.requires_grad)
-    return _linear_cross_entropy(features, weight, targets, ignore, gradients)[0]
+    return _linear_cross_entropy(features, weight, targets, gradients)[0]
 
 
 def rows_at_a_time(N: int, V: int, size: int) -> int:
@@ -47,7 +48,7 @@ def rows_at_a_time(N: int, V: int, size: int) -> int:
 
 
 def _forward(
-    features: Tensor, weight: Tensor, targets: Tensor, ignore: int, gradients: bool
+    features: Tensor, weight: Tensor, targets: Tensor, gradients: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Loss, 1 / number of targets, and gradients of the sum over targets (empty if not `gradients`)."""
     (N, W), V, targets = features.shape, len(weight), targets.contiguous()
@@ -62,16 +63,16 @@ def _forward(
         chunk = logits[: len(x)]
         torch.mm(x, matrix.t(), out=chunk)  # padding is 0 and not part of the softmax: so is its gradient
         loss_and_gradient[(len(x),)](
-            chunk, targets[part], losses[part], chunk.stride(0), V, ignore, GRADIENT=gradients, **LAUNCH
+            chunk, targets[part], losses[part], chunk.stride(0), V, IGNORED, GRADIENT=gradients, **LAUNCH
         )
         if gradients:
             torch.mm(chunk, matrix, out=d_features[part])
             d_weight += chunk.t() @ x
-    share = 1 / (targets != ignore).sum().float()
+    share = 1 / (targets != IGNORED).sum().float()
     return losses.sum() * share, share, d_features, d_weight[:V].to(weight.dtype)
 
 
-def _fake(features, weight, targets, ignore, gradients):
+def _fake(features, weight, targets, gradients):
     (N, W), V = features.shape, len(weight)
     scalar = features.new_empty((), dtype=torch.float32)
     d_features, d_weight = features.new_empty(N if gradients else 0, W), weight.new_empty(V if gradients else 0, W)
@@ -85,10 +86,10 @@ def _save(ctx, inputs, output):
 
 def _gradients(ctx, d_loss, *_):
     if d_loss is None:
-        return (None,) * 5
+        return (None,) * 4
     share, d_features, d_weight = ctx.saved_tensors
     factor = d_loss * share
-    return (factor * d_features).to(d_features.dtype), (factor * d_weight).to(d_weight.dtype), None, None, None
+    return (factor * d_features).to(d_features.dtype), (factor * d_weight).to(d_weight.dtype), None, None
 
 
 _linear_cross_entropy = custom_op(

@@ -291,7 +291,7 @@ LOOK = tl.constexpr(16)  # segments loaded at once
 
 @triton.jit
 def mix(weights, x, total, PRECISION: tl.constexpr):
-    """Returns total + weights @ x. For bfloat16 x, the weights are split into two halves."""
+    """Return total + weights @ x. For bfloat16 x, the weights are split into two halves."""
     if PRECISION == "split":
         x = x.to(tl.bfloat16)
         high = weights.to(tl.bfloat16)

@@ -39,13 +39,13 @@ from memory_mosaics.ops.common import (
 )
 from memory_mosaics.shapes import Bool, Float, Int
 
-BLOCK = 128  # queries at a time where a mask, dropout on the CPU, or the log-sum-exp is asked for
+BLOCK = 128  # queries at a time, for masks, dropout on the CPU and the log-sum-exp
 TILE, TILES = 128, 128  # pairs, and tiles of them that occupy a large GPU; docs/LOG.md has what was measured
 FASTEST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-EMPTY = -1e30  # a score that no pair can have; finite, so that an empty memory has gradients too
+MASKED = -1e30  # a score that no pair can have; finite, so that an empty memory has gradients too
 
-FEW = 64  # queries that the Triton form answers, at most
-WIDEST = 256  # of its keys and values; any width up to it
+MAX_QUERIES = 64  # queries that the Triton form answers, at most
+MAX_WIDTH = 256  # of its keys and values; any width up to it
 TILE_BYTES = 2**14  # of keys and values at a time, or half of that with a single query
 
 Sharpness = float | Float[Tensor, "..."]
@@ -54,8 +54,8 @@ Answer = TypeVar("Answer")
 
 def reference(
     queries: Float[Tensor, "B T H D"],
-    keys: Float[Tensor, "B N H D"],
-    values: Float[Tensor, "B N H V"],
+    keys: Float[Tensor, "B N K D"],
+    values: Float[Tensor, "B N K V"],
     sharpness: Sharpness = 1.0,
     *,
     causal_offset: int | None = None,
@@ -64,7 +64,8 @@ def reference(
 ) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "B T H"]]:
     """The definition, query by query in float32. The empty sum is zero: an empty memory answers zero."""
     dtype = at_least_fp32_dtype(queries)
-    queries, keys, values = scale_features(queries.to(dtype), sharpness), keys.to(dtype), values.to(dtype)
+    keys, values = (repeat_heads(x.to(dtype), queries.shape[2]) for x in (keys, values))
+    queries = scale_features(queries.to(dtype), sharpness)
     B, T = queries.shape[:2]
     i = torch.arange(keys.shape[1], device=keys.device)
     answers, lse = _zeros(queries, values), queries.new_zeros(queries.shape[:3])
@@ -81,8 +82,8 @@ def reference(
 
 def recall(
     queries: Float[Tensor, "B T H D"],
-    keys: Float[Tensor, "B N H D"],
-    values: Float[Tensor, "B N H V"],
+    keys: Float[Tensor, "B N K D"],
+    values: Float[Tensor, "B N K V"],
     sharpness: Sharpness = 1.0,
     *,
     causal_offset: int | None = None,
@@ -93,22 +94,31 @@ def recall(
 ) -> Float[Tensor, "B T H V"]:
     """Answer every query from the pairs it may see; `key_padding_mask` is True for pairs that are not padding.
 
-    `lengths` is the number of pairs stored in each row; what follows them is unused capacity.
+    `lengths` is the number of pairs stored in each row, all of them visible; what follows them is unused capacity.
     `sharpness` (beta) is a number, or one per head (H), per time and head (T H), or per row too (B T H).
-    `dropout` forgets that share of the retrieval weights.
+    `dropout` is the probability of dropping a retrieval weight.
+    Heads may share pairs, as in grouped-query attention: each of K memories answers H / K neighbouring heads.
     """
-    time, pairs = queries.shape[1], keys.shape[1]
+    time = queries.shape[1]
+    if causal_offset is not None and lengths is not None:
+        raise ValueError("causal_offset and lengths both say which pairs are visible; give one of them")
     if causal_offset is not None and time == 1:  # one query: all it may see, and nothing else, is there
         seen = slice(0 if window is None else max(causal_offset - window, 0), max(causal_offset, 0))
         keys, values, causal_offset, window = keys[:, seen], values[:, seen], None, None
         key_padding_mask = None if key_padding_mask is None else key_padding_mask[:, seen]
-    if 0 in (time, pairs, keys.shape[1]):
+    if 0 in (time, keys.shape[1]):
         return _zeros(queries, values)
     if window is not None and lengths is not None:
         recent = torch.arange(keys.shape[1], device=keys.device) >= lengths[:, None] - window
         key_padding_mask, window = recent if key_padding_mask is None else key_padding_mask & recent, None
-    few = len(queries) * time <= FEW and causal_offset is None and not (dropout or torch.is_grad_enabled())
-    if few and max(queries.shape[-1], values.shape[-1]) <= WIDEST and can_use_triton(queries, keys, values):
+    H, K = queries.shape[2], keys.shape[2]
+    if H != K and time == 1 and causal_offset is None:  # heads that share pairs are as many queries of one head
+        queries = scale_features(queries, sharpness)[:, 0].unflatten(1, (K, -1)).transpose(1, 2)
+        seen = {"key_padding_mask": key_padding_mask, "lengths": lengths, "window": window}
+        return recall(queries, keys, values, **seen, dropout=dropout).transpose(1, 2).flatten(1, 2)[:, None]
+    keys, values = repeat_heads(keys, H), repeat_heads(values, H)
+    few = len(queries) * time <= MAX_QUERIES and causal_offset is None and not (dropout or torch.is_grad_enabled())
+    if few and max(queries.shape[-1], values.shape[-1]) <= MAX_WIDTH and can_use_triton(queries, keys, values):
         beta = sharpness.float() if isinstance(sharpness, Tensor) and sharpness.ndim == 1 else None
         queries = scale_features(queries, sharpness) if beta is None else queries
         return _recall_few(queries, keys, values, beta, key_padding_mask, lengths)
@@ -118,7 +128,7 @@ def recall(
     queries = scale_features(queries, sharpness)
     fused = key_padding_mask is None and window is None and (dropout == 0.0 or queries.is_cuda)
     if fused and causal_offset is None:
-        return _attend_in_rows(queries, keys, values, dropout=dropout)
+        return _attend_in_rows(queries, keys, values, rows=_rows(queries, keys), dropout=dropout)
     if fused and causal_offset is not None and causal_offset <= 1:
         ahead = 1 - causal_offset
         if time <= ahead:
@@ -127,13 +137,13 @@ def recall(
         answers = _attend(queries[:, ahead:], keys[:, :last], values[:, :last], causal=True, dropout=dropout)
         return F.pad(answers, (0, 0, 0, 0, ahead, 0))
     seen = (causal_offset, key_padding_mask, window)
-    return torch.cat(_in_blocks(partial(_masked, dropout=dropout), queries, keys, values, *seen), dim=1)
+    return torch.cat(_in_blocks(partial(_attend_masked, dropout=dropout), queries, keys, values, *seen), dim=1)
 
 
 def recall_with_lse(
     queries: Float[Tensor, "B T H D"],
-    keys: Float[Tensor, "B N H D"],
-    values: Float[Tensor, "B N H V"],
+    keys: Float[Tensor, "B N K D"],
+    values: Float[Tensor, "B N K V"],
     sharpness: Sharpness = 1.0,
     *,
     causal_offset: int | None = None,
@@ -141,6 +151,7 @@ def recall_with_lse(
 ) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "B T H"]]:
     """The answers and the logarithm of the total weight behind each (-inf where nothing was seen), for `merge`."""
     queries = scale_features(queries, sharpness)
+    keys, values = (repeat_heads(x, queries.shape[2]) for x in (keys, values))
     if 0 in (queries.shape[1], keys.shape[1]):
         return _zeros(queries, values), queries.new_full(
             queries.shape[:3], -torch.inf, dtype=at_least_fp32_dtype(queries)
@@ -153,7 +164,9 @@ def recall_with_lse(
             queries[:, ahead:], keys[:, :last], values[:, :last], causal=causal_offset is not None
         )
         return F.pad(answers, (0, 0, 0, 0, ahead, 0)), F.pad(lse, (0, 0, ahead, 0), value=-torch.inf)
-    answers, lse = zip(*_in_blocks(_weighed, queries, keys, values, causal_offset, key_padding_mask, None), strict=True)
+    answers, lse = zip(
+        *_in_blocks(_attend_weighted, queries, keys, values, causal_offset, key_padding_mask, None), strict=True
+    )
     return torch.cat(answers, dim=1), torch.cat(lse, dim=1)
 
 
@@ -161,13 +174,19 @@ def merge(
     *memories: tuple[Float[Tensor, "B T H V"], Float[Tensor, "B T H"]],
 ) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "B T H"]]:
     """The answer of one memory that holds all the pairs, from the answers of several that hold some each."""
-    lse = torch.stack([lse for _, lse in memories]).clamp(min=EMPTY)
+    lse = torch.stack([lse for _, lse in memories]).clamp(min=MASKED)
     weights = lse.softmax(dim=0)
     answers = torch.stack([w[..., None].to(y.dtype) * y for w, (y, _) in zip(weights, memories, strict=True)]).sum(
         dim=0
     )
     total = lse.logsumexp(dim=0)
-    return answers, total.masked_fill(total < EMPTY / 2, -torch.inf)
+    return answers, total.masked_fill(total < MASKED / 2, -torch.inf)
+
+
+def repeat_heads(x: Float[Tensor, "B N K D"], heads: int) -> Float[Tensor, "B N H D"]:
+    """Copies of the keys or values of K memories, one per head that they answer."""
+    K = x.shape[2]
+    return x if K == heads else x[:, :, :, None].expand(-1, -1, -1, heads // K, -1).flatten(2, 3)
 
 
 def dot_product(
@@ -193,7 +212,7 @@ def gaussian(
 
 
 def scale_features(x: Tensor, scale: Sharpness | None) -> Tensor:
-    """X (B T H D) times a number, or one per head (H), time (T H) or row (B T H): in float32, rounded once."""
+    """Return x (B T H D) times a number, or one per head (H), time (T H) or row (B T H): in float32, rounded once."""
     if scale is None or isinstance(scale, float | int):
         return x if scale in (None, 1.0) else x * scale
     product = at_least_fp32(x) * scale[..., None]
@@ -226,15 +245,8 @@ def _attend(
     return answers.transpose(1, 2)[..., :width]
 
 
-def _attend_in_rows(
-    queries: Tensor, keys: Tensor, values: Tensor, *, dropout: float, rows: int | None = None
-) -> Tensor:
-    """The same from pairs that every query sees.
-
-    In the backward pass a program of the kernels has one tile of pairs: where these are few the queries are taken for
-    several rows, so that no multiprocessor is idle.
-    """
-    rows = _rows(queries, keys) if rows is None else rows
+def _attend_in_rows(queries: Tensor, keys: Tensor, values: Tensor, *, rows: int, dropout: float) -> Tensor:
+    """The same from pairs that every query sees, with the queries of each row of the batch split into `rows`."""
     if rows == 1:
         return _attend(queries, keys, values, dropout=dropout)
     keys, values = (x[:, None].expand(-1, rows, -1, -1, -1).flatten(0, 1) for x in (keys, values))
@@ -243,7 +255,7 @@ def _attend_in_rows(
 
 
 def _rows(queries: Tensor, keys: Tensor) -> int:
-    """As few as make enough tiles for a GPU, in training."""
+    """As few as make enough tiles of pairs for a GPU, in training: a program of the backward kernels has one tile."""
     (B, T, H, _), rows = queries.shape, 1
     if queries.is_cuda and torch.is_grad_enabled():
         while B * H * -(-keys.shape[1] // TILE) * rows < TILES and T % (2 * rows) == 0:
@@ -283,8 +295,9 @@ def _in_blocks(
     def answer_from(start: int, queries: Tensor, keys: Tensor, values: Tensor) -> Answer:
         stop, seen = start + queries.shape[1], slice(None)
         if window is not None:
-            ends = (start, stop) if causal_offset is None else (start + causal_offset, stop + causal_offset)
-            first, last = (keys.shape[1],) * 2 if causal_offset is None else ends
+            first, last = (
+                time + causal_offset if causal_offset is not None else keys.shape[1] for time in (start, stop)
+            )
             seen = slice(max(first - window, 0), max(last, 1))
         i = torch.arange(keys.shape[1], device=keys.device)[seen]
         t = torch.arange(start, stop, device=keys.device)[:, None]
@@ -303,16 +316,16 @@ def _in_blocks(
     return answers
 
 
-def _masked(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor, dropout: float) -> Tensor:
+def _attend_masked(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor, dropout: float) -> Tensor:
     """Kernels disagree on a row that sees nothing, so such a row sees everything and its answer is zeroed."""
     anything = visible.any(dim=-1, keepdim=True)  # (B, 1, block, 1)
     answers = _attend(queries, keys, values, mask=visible | ~anything, dropout=dropout)
     return answers * anything.transpose(1, 2)
 
 
-def _weighed(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
+def _attend_weighted(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
     dtype = at_least_fp32_dtype(queries)
-    scores = torch.einsum("bthd,bnhd->bhtn", queries.to(dtype), keys.to(dtype)).masked_fill(~visible, EMPTY)
+    scores = torch.einsum("bthd,bnhd->bhtn", queries.to(dtype), keys.to(dtype)).masked_fill(~visible, MASKED)
     anything = visible.any(dim=-1).transpose(1, 2)  # (B, block, 1)
     answers = torch.einsum("bhtn,bnhv->bthv", scores.softmax(dim=-1).to(values.dtype), values)
     lse = scores.logsumexp(dim=-1).transpose(1, 2)  # (B, block, H)
@@ -323,7 +336,7 @@ def launch_options(T: int, D: int, V: int, size: int) -> dict[str, int]:
     """Tiles of a program: as large as stay in the registers (found by compiling for sm_90), with loads of 16 bytes."""
     WD, WV = (max(16, _power_of_two(width)) for width in (D, V))
     row = max(WD, WV) * size
-    tile = 1 if T == 1 else min(max(16, _power_of_two(T)), FEW if row < 1024 else 16)
+    tile = 1 if T == 1 else min(max(16, _power_of_two(T)), MAX_QUERIES if row < 1024 else 16)
     block = min(64, max(16, (TILE_BYTES // 2 if T == 1 else TILE_BYTES) // (2 * row)))
     options = dict(num_warps=8, num_stages=2) if row >= 512 and T > 1 else dict(num_warps=4, num_stages=3)
     return dict(WD=WD, WV=WV, TILE=tile, BLOCK=block, **options)
@@ -391,30 +404,30 @@ _recall_few = custom_op(
 )
 
 
-# The kernels. A program owns some of the pairs of one head of one row of the batch, and up to TILE queries. It walks
-# its pairs in blocks and leaves answers, and the base-2 logarithm of the total weight behind each, for `recall_merge`.
+# The kernels. A program has some of the pairs of one head of one row of the batch, and up to TILE queries. It iterates
+# over its pairs in blocks and stores answers, and the base-2 logarithm of the total weight of each, for `recall_merge`.
 #
-# The highest score so far begins at LOWEST, below any score but above the -inf of a pair that is not seen: so nothing
-# is ever -inf minus -inf, and what saw no pair has no weight beside what saw one.
+# The highest score so far is initially LOWEST, below any score but above the -inf of a pair that is not seen: so
+# nothing is ever -inf minus -inf, and what saw no pair has no weight beside what saw one.
 LOWEST = tl.constexpr(-1e30)
 LOG2E = tl.constexpr(1.4426950408889634)
 STAGES = tl.constexpr(3)  # of loads: without a product in a loop the compiler must be told
-LOOK = tl.constexpr(1024)  # marks of pairs looked at together
+MASK_BLOCK = tl.constexpr(1024)  # marks of pairs looked at together
 
 
 @triton.jit
-def shares(count, b, N, S, BLOCK: tl.constexpr, HAS_COUNT: tl.constexpr):
+def split_bounds(count, b, N, S, BLOCK: tl.constexpr, HAS_COUNT: tl.constexpr):
     """How many pairs can be visible, and how many of them each of S splits gets: whole blocks, evenly."""
     last = tl.minimum(tl.maximum(tl.load(count + b), 0), N) if HAS_COUNT else N
     return last, tl.cdiv(tl.cdiv(last, BLOCK), S) * BLOCK
 
 
 @triton.jit
-def narrowed(key_padding_mask, rn, start, stop):
+def visible_range(key_padding_mask, rn, start, stop):
     """The range from the first pair that is not padding to the last, within start to stop, at one byte per pair."""
     first, last = stop, start
-    for at in range(start, stop, LOOK):
-        n = at + tl.arange(0, LOOK)
+    for at in range(start, stop, MASK_BLOCK):
+        n = at + tl.arange(0, MASK_BLOCK)
         seen = tl.load(key_padding_mask + n * rn, mask=n < stop, other=0) != 0
         first = tl.minimum(first, tl.min(tl.where(seen, n, stop), axis=0))
         last = tl.maximum(last, tl.max(tl.where(seen, n + 1, start), axis=0))
@@ -422,65 +435,65 @@ def narrowed(key_padding_mask, rn, start, stop):
 
 
 @triton.jit
-def by_sums(
+def answer_query(
     q, keys, values, key_padding_mask, kn, vn, rn, start, stop, scale,
     D: tl.constexpr, V: tl.constexpr, WD: tl.constexpr, WV: tl.constexpr, BLOCK: tl.constexpr, HAS_REAL: tl.constexpr,
 ):  # fmt: skip
-    """One query: a tensor core would do sixteen. Each place in a block keeps a softmax of its own, and they meet only
-    once, at the end: inside the loop no warp waits for another.
+    """One query: a tensor core would do sixteen. Each slot in a block has a softmax of its own, and they are merged
+    only once, at the end: inside the loop no warp waits for another.
     """
-    place, d, w = tl.arange(0, BLOCK), tl.arange(0, WD), tl.arange(0, WV)
+    slot, d, w = tl.arange(0, BLOCK), tl.arange(0, WD), tl.arange(0, WV)
     q = tl.load(q + d, mask=d < D, other=0.0).to(tl.float32) * scale
-    at_key, at_value = place[:, None] * kn + d[None, :], place[:, None] * vn + w[None, :]
+    at_key, at_value = slot[:, None] * kn + d[None, :], slot[:, None] * vn + w[None, :]
     top, total = tl.full([BLOCK], LOWEST, tl.float32), tl.zeros([BLOCK], tl.float32)
-    mixed = tl.zeros([BLOCK, WV], tl.float32)
+    answer = tl.zeros([BLOCK, WV], tl.float32)
     for at in tl.range(start, stop, BLOCK, num_stages=STAGES):
-        seen = at + place < stop
+        seen = at + slot < stop
         k = tl.load(keys + at * kn + at_key, mask=seen[:, None] & (d < D)[None, :], other=0.0)
         v = tl.load(values + at * vn + at_value, mask=seen[:, None] & (w < V)[None, :], other=0.0)
         if HAS_REAL:
-            seen = tl.load(key_padding_mask + at * rn + place * rn, mask=seen, other=0) != 0
+            seen = tl.load(key_padding_mask + at * rn + slot * rn, mask=seen, other=0) != 0
         scores = tl.where(seen, tl.sum(k.to(tl.float32) * q[None, :], axis=1), float("-inf"))
-        higher = tl.maximum(top, scores)
-        fade, weight = tl.exp2(top - higher), tl.exp2(scores - higher)
-        total = total * fade + weight
-        mixed = mixed * fade[:, None] + weight[:, None] * v.to(tl.float32)
-        top = higher
+        new_top = tl.maximum(top, scores)
+        rescale, weight = tl.exp2(top - new_top), tl.exp2(scores - new_top)
+        total = total * rescale + weight
+        answer = answer * rescale[:, None] + weight[:, None] * v.to(tl.float32)
+        top = new_top
     highest = tl.max(top, axis=0)
-    fade = tl.exp2(top - highest)
-    total = tl.sum(total * fade, axis=0)
-    mixed = tl.sum(mixed * fade[:, None], axis=0)
+    rescale = tl.exp2(top - highest)
+    total = tl.sum(total * rescale, axis=0)
+    answer = tl.sum(answer * rescale[:, None], axis=0)
     one = tl.zeros([1], tl.float32)
-    return mixed[None, :], one + total, one + highest
+    return answer[None, :], one + total, one + highest
 
 
 @triton.jit
-def by_products(
+def answer_tile(
     q, keys, values, key_padding_mask, qt, kn, vn, rn, T, start, stop, scale,
     D: tl.constexpr, V: tl.constexpr, WD: tl.constexpr, WV: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
     HAS_REAL: tl.constexpr,
 ):  # fmt: skip
     """Up to TILE queries, on the tensor cores."""
-    t, place, d, w = tl.arange(0, TILE), tl.arange(0, BLOCK), tl.arange(0, WD), tl.arange(0, WV)
-    asked = (t < T)[:, None] & (d < D)[None, :]
-    q = tl.load(q + t[:, None] * qt + d[None, :], mask=asked, other=0.0)
-    at_key, at_value = place[None, :] * kn + d[:, None], place[:, None] * vn + w[None, :]
+    t, slot, d, w = tl.arange(0, TILE), tl.arange(0, BLOCK), tl.arange(0, WD), tl.arange(0, WV)
+    inside = (t < T)[:, None] & (d < D)[None, :]
+    q = tl.load(q + t[:, None] * qt + d[None, :], mask=inside, other=0.0)
+    at_key, at_value = slot[None, :] * kn + d[:, None], slot[:, None] * vn + w[None, :]
     top, total = tl.full([TILE], LOWEST, tl.float32), tl.zeros([TILE], tl.float32)
-    mixed = tl.zeros([TILE, WV], tl.float32)
+    answer = tl.zeros([TILE, WV], tl.float32)
     for at in range(start, stop, BLOCK):
-        seen = at + place < stop
+        seen = at + slot < stop
         k = tl.load(keys + at * kn + at_key, mask=seen[None, :] & (d < D)[:, None], other=0.0)
         v = tl.load(values + at * vn + at_value, mask=seen[:, None] & (w < V)[None, :], other=0.0)
         if HAS_REAL:
-            seen = tl.load(key_padding_mask + at * rn + place * rn, mask=seen, other=0) != 0
+            seen = tl.load(key_padding_mask + at * rn + slot * rn, mask=seen, other=0) != 0
         scores = tl.dot(q, k, input_precision="tf32x3") * scale
         scores = tl.where(seen[None, :], scores, float("-inf"))
-        higher = tl.maximum(top, tl.max(scores, axis=1))
-        fade, weights = tl.exp2(top - higher), tl.exp2(scores - higher[:, None])
-        total = total * fade + tl.sum(weights, axis=1)
-        mixed = tl.dot(weights.to(v.dtype), v, mixed * fade[:, None], input_precision="tf32x3")
-        top = higher
-    return mixed, total, top
+        new_top = tl.maximum(top, tl.max(scores, axis=1))
+        rescale, weights = tl.exp2(top - new_top), tl.exp2(scores - new_top[:, None])
+        total = total * rescale + tl.sum(weights, axis=1)
+        answer = tl.dot(weights.to(v.dtype), v, answer * rescale[:, None], input_precision="tf32x3")
+        top = new_top
+    return answer, total, top
 
 
 @triton.jit
@@ -493,15 +506,15 @@ def recall_answer(
     """The answers y (B T H V) of one head; of one split of its pairs y (B H S T V) and lse (B H S T)."""
     row, s, first = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64), tl.program_id(2) * TILE
     b, h = row // H, row % H
-    last, share = shares(count, b, N, S, BLOCK, HAS_COUNT)
+    last, share = split_bounds(count, b, N, S, BLOCK, HAS_COUNT)
     start, stop = s * share, tl.minimum((s + 1) * share, last)
     if SPLIT:  # noqa: SIM102 (the compiler drops the branch)
-        if start >= stop:  # `recall_merge` will not look here
+        if start >= stop:  # `recall_merge` does not read this split
             return
     if HAS_REAL:
         key_padding_mask += b * rb
         if not HAS_COUNT:
-            start, stop = narrowed(key_padding_mask, rn, start, stop)
+            start, stop = visible_range(key_padding_mask, rn, start, stop)
     scale = LOG2E
     if HAS_SHARPNESS:
         scale *= tl.load(sharpness + h)
@@ -509,24 +522,24 @@ def recall_answer(
     keys += b * kb + h * kh
     values += b * vb + h * vh
     if TILE == 1:
-        mixed, total, top = by_sums(
+        answer, total, top = answer_query(
             queries, keys, values, key_padding_mask, kn, vn, rn, start, stop, scale, D, V, WD, WV, BLOCK, HAS_REAL
         )
     else:
-        mixed, total, top = by_products(
+        answer, total, top = answer_tile(
             queries, keys, values, key_padding_mask, qt, kn, vn, rn, T - first, start, stop, scale,
             D, V, WD, WV, TILE, BLOCK, HAS_REAL,
         )  # fmt: skip
     total = tl.where(total > 0, total, 1.0)
-    mixed = mixed / total[:, None]
+    answer = answer / total[:, None]
     t, w = first + tl.arange(0, TILE), tl.arange(0, WV)
-    wanted = (t < T)[:, None] & (w < V)[None, :]
+    inside = (t < T)[:, None] & (w < V)[None, :]
     if SPLIT:
-        place = (row * S + s) * T + t
-        tl.store(lse + place, top + tl.log2(total), mask=t < T)
+        offset = (row * S + s) * T + t
+        tl.store(lse + offset, top + tl.log2(total), mask=t < T)
     else:
-        place = (b * T + t) * H + h
-    tl.store(y + place[:, None] * V + w[None, :], mixed.to(y.dtype.element_ty), mask=wanted)
+        offset = (b * T + t) * H + h
+    tl.store(y + offset[:, None] * V + w[None, :], answer.to(y.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -536,20 +549,20 @@ def recall_merge(
 ):  # fmt: skip
     """One answer to one query, from those of the splits that had any pairs."""
     b, t, h = tl.program_id(0).to(tl.int64) // H, tl.program_id(1), tl.program_id(0) % H
-    last, share = shares(count, b, N, S, BLOCK, HAS_COUNT)
+    last, share = split_bounds(count, b, N, S, BLOCK, HAS_COUNT)
     splits = tl.cdiv(last, tl.maximum(share, 1))
     part, w = tl.arange(0, PARTS), tl.arange(0, WV)
-    top, total, mixed = LOWEST, 0.0, tl.zeros([WV], tl.float32)
+    top, total, answer = LOWEST, 0.0, tl.zeros([WV], tl.float32)
     for first in range(0, splits, PARTS):
         s = first + part
         there = ((b * H + h) * S + s) * T + t
         behind = tl.load(lse + there, mask=s < splits, other=float("-inf"))
         some = (s < splits)[:, None] & (w < V)[None, :]
         x = tl.load(answers + there[:, None] * V + w[None, :], mask=some, other=0.0)
-        higher = tl.maximum(top, tl.max(behind, axis=0))
-        fade, weights = tl.exp2(top - higher), tl.exp2(behind - higher)
-        total = total * fade + tl.sum(weights, axis=0)
-        mixed = mixed * fade + tl.sum(weights[:, None] * x, axis=0)
-        top = higher
-    mixed = mixed / tl.where(total > 0, total, 1.0)
-    tl.store(y + ((b * T + t) * H + h) * V + w, mixed.to(y.dtype.element_ty), mask=w < V)
+        new_top = tl.maximum(top, tl.max(behind, axis=0))
+        rescale, weights = tl.exp2(top - new_top), tl.exp2(behind - new_top)
+        total = total * rescale + tl.sum(weights, axis=0)
+        answer = answer * rescale + tl.sum(weights[:, None] * x, axis=0)
+        top = new_top
+    answer = answer / tl.where(total > 0, total, 1.0)
+    tl.store(y + ((b * T + t) * H + h) * V + w, answer.to(y.dtype.element_ty), mask=w < V)

@@ -1,7 +1,7 @@
 """The selective scan of Mamba:  h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t,  y_t = C_t . h_t.
 
 Letters: E inner width, N states. The states h are N times as large as the inputs. The PyTorch form stores those of one
-segment of time, the Triton form those of one in EVERY steps; in the backward pass both recompute the others.
+segment of time, the Triton form those of one in CHECKPOINT_STEPS steps; in the backward pass both recompute the others.
 """
 
 # pyright: reportInvalidTypeForm=false
@@ -17,7 +17,7 @@ from memory_mosaics.ops.scan import recurrence
 from memory_mosaics.shapes import Float
 
 SEGMENT = 128  # steps whose states are stored at the same time
-EVERY = 32  # steps between stored states
+CHECKPOINT_STEPS = 32  # steps between stored states
 OPTIONS = dict(W=8, num_warps=1, STAGES=4)
 
 
@@ -65,8 +65,12 @@ def _forward(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h: Tensor) 
     """Outputs, the last states, and those stored for the backward pass."""
     inputs = contiguous(u, dt, A, B, C, h)
     (rows, T, E), N, options = u.shape, A.shape[1], _options(A)
-    y, last, kept = torch.empty_like(inputs[0]), torch.empty_like(inputs[5]), u.new_empty(rows, -(-T // EVERY), E, N)
-    scan_forward[(rows, -(-E // options["W"]))](*inputs, y, last, kept, T, E, N, EVERY, **options)
+    y, last, kept = (
+        torch.empty_like(inputs[0]),
+        torch.empty_like(inputs[5]),
+        u.new_empty(rows, -(-T // CHECKPOINT_STEPS), E, N),
+    )
+    scan_forward[(rows, -(-E // options["W"]))](*inputs, y, last, kept, T, E, N, CHECKPOINT_STEPS, **options)
     return y, last, kept
 
 
@@ -80,7 +84,7 @@ def _backward(
     empty = partial(torch.empty, dtype=torch.float32, device=u.device)
     d_u, d_dt, d_A, d_start = empty(rows, T, E), empty(rows, T, E), empty(rows, E, N), empty(rows, E, N)
     d_B, d_C = empty(rows, blocks, T, N), empty(rows, blocks, T, N)
-    trail = empty(rows, blocks, EVERY, options["W"], options["WN"])
+    trail = empty(rows, blocks, CHECKPOINT_STEPS, options["W"], options["WN"])
     scan_backward[(rows, blocks)](
         *inputs,
         d_u,
@@ -93,7 +97,7 @@ def _backward(
         T,
         E,
         N,
-        EVERY,
+        CHECKPOINT_STEPS,
         blocks,
         HAS_LAST=d_last is not None,
         **options,
@@ -102,7 +106,7 @@ def _backward(
 
 
 def _fake(u, dt, A, B, C, h):
-    kept = h.new_empty(len(h), -(-u.shape[1] // EVERY), *h.shape[1:])
+    kept = h.new_empty(len(h), -(-u.shape[1] // CHECKPOINT_STEPS), *h.shape[1:])
     return torch.empty_like(u).contiguous(), h.new_empty(h.shape), kept
 
 
@@ -125,8 +129,8 @@ _selective_scan = custom_op("selective_scan", _forward, fake=_fake, setup_contex
 
 
 # The kernels. A program has W channels of one row of the batch, with their N states in registers, and iterates over
-# time. Forward it stores the states of one in EVERY steps. Backward it recomputes the states of each interval from
-# there into a buffer, `trail`, small enough to stay in the cache, and then iterates over the interval in reverse.
+# time. Forward it stores the states of one in CHECKPOINT_STEPS steps. Backward it recomputes those of each interval
+# from there into a buffer, `trail`, small enough to stay in the cache, and then iterates over the interval in reverse.
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
@@ -142,7 +146,7 @@ def scan_step(u, dt, B, h, rate, e, n, at, E, N, some, states):
 
 @triton.jit
 def scan_forward(
-    u, dt, A, B, C, start, y, last, kept, T, E, N, EVERY,
+    u, dt, A, B, C, start, y, last, kept, T, E, N, CHECKPOINT_STEPS,
     W: tl.constexpr, WN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     b, e, n = tl.program_id(0).to(tl.int64), tl.program_id(1) * W + tl.arange(0, W), tl.arange(0, WN)
@@ -150,10 +154,12 @@ def scan_forward(
     inside, offset = some[:, None] & states[None, :], e[:, None] * N + n[None, :]
     rate = tl.load(A + offset, mask=inside, other=0.0) * LOG2E
     h = tl.load(start + b * E * N + offset, mask=inside, other=0.0)
-    intervals = tl.cdiv(T, EVERY)
+    intervals = tl.cdiv(T, CHECKPOINT_STEPS)
     for interval in range(intervals):
         tl.store(kept + (b * intervals + interval) * E * N + offset, h, mask=inside)
-        for t in tl.range(interval * EVERY, tl.minimum((interval + 1) * EVERY, T), num_stages=STAGES):
+        for t in tl.range(
+            interval * CHECKPOINT_STEPS, tl.minimum((interval + 1) * CHECKPOINT_STEPS, T), num_stages=STAGES
+        ):
             at = b * T + t
             h, _, _, _, _ = scan_step(u, dt, B, h, rate, e, n, at, E, N, some, states)
             out = tl.load(C + at * N + n, mask=states, other=0.0)
@@ -163,7 +169,7 @@ def scan_forward(
 
 @triton.jit
 def scan_backward(
-    u, dt, A, B, C, kept, d_y, d_last, d_u, d_dt, d_A, d_B, d_C, d_start, trail, T, E, N, EVERY, BLOCKS,
+    u, dt, A, B, C, kept, d_y, d_last, d_u, d_dt, d_A, d_B, d_C, d_start, trail, T, E, N, CHECKPOINT_STEPS, BLOCKS,
     W: tl.constexpr, WN: tl.constexpr, STAGES: tl.constexpr, HAS_LAST: tl.constexpr,
 ):  # fmt: skip
     """Sums over programs are left to the caller: d_A is stored per row, d_B and d_C per W channels."""
@@ -173,16 +179,16 @@ def scan_backward(
     inside, offset = some[:, None] & states[None, :], e[:, None] * N + n[None, :]
     A_here = tl.load(A + offset, mask=inside, other=0.0)
     rate = A_here * LOG2E
-    trail += (b * BLOCKS + block) * EVERY * W * WN + tl.arange(0, W)[:, None] * WN + n[None, :]
+    trail += (b * BLOCKS + block) * CHECKPOINT_STEPS * W * WN + tl.arange(0, W)[:, None] * WN + n[None, :]
     d_B += (b * BLOCKS + block) * T * N + n
     d_C += (b * BLOCKS + block) * T * N + n
     gradient, to_A = tl.zeros([W, WN], tl.float32), tl.zeros([W, WN], tl.float32)
     if HAS_LAST:
         gradient += tl.load(d_last + b * E * N + offset, mask=inside, other=0.0)
-    intervals = tl.cdiv(T, EVERY)
+    intervals = tl.cdiv(T, CHECKPOINT_STEPS)
     for back in range(intervals):
         interval = intervals - 1 - back
-        first, stop = interval * EVERY, tl.minimum((interval + 1) * EVERY, T)
+        first, stop = interval * CHECKPOINT_STEPS, tl.minimum((interval + 1) * CHECKPOINT_STEPS, T)
         h = tl.load(kept + (b * intervals + interval) * E * N + offset, mask=inside, other=0.0)
         for t in tl.range(first, stop, num_stages=STAGES):
             tl.store(trail + (t - first) * W * WN, h)

@@ -16,6 +16,7 @@ Bietti et al. count unigrams and bigrams on tiny-Shakespeare. Here a random chai
 distribution of tokens and the same bigram entropy takes its place, so that the task needs no file.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,12 +24,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from memory_mosaics.config import part
 from memory_mosaics.errors import UserError
 from memory_mosaics.language_model import LanguageModel, next_token_loss
 from memory_mosaics.runtime import Runtime
 from memory_mosaics.shapes import Float
-from memory_mosaics.tasks.task import EAGER, Batch, CountedBatch, TokenTask
-from memory_mosaics.text.tokenizer import Tokenizer, character_tokenizer
+from memory_mosaics.tasks.synthetic import IGNORED, Arrays, SyntheticData, cache_scores
+from memory_mosaics.tasks.task import EAGER, Batch, CountedBatch, TokenTask, symbol_tokenizer
+from memory_mosaics.text.tokenizer import Tokenizer
 
 HELD_OUT = 128  # sequences
 POINTS = 28  # at which a model is evaluated, increasingly far apart
@@ -79,12 +82,11 @@ class InductionData:
     """What the sequences are like.
 
     Args:
-        vocabulary: Number of tokens.
-        length: Tokens in a sequence.
-        triggers: Triggers in a sequence, drawn by frequency without replacement.
-        fixed_triggers: Take the most frequent tokens as triggers of all sequences instead.
-        entropy: Nats of the next token given this one, where no trigger decides.
-
+        vocabulary: number of tokens
+        length: tokens in a sequence
+        triggers: triggers in a sequence, drawn by frequency without replacement
+        fixed_triggers: take the most frequent tokens as triggers of all sequences instead
+        entropy: nats of the next token given this one, where no trigger decides
     """
 
     vocabulary: int = 65
@@ -162,9 +164,7 @@ class Induction(TokenTask):
 
     @cached_property
     def tokenizer(self) -> Tokenizer:  # type: ignore[override]
-        """One character per token: which one means nothing."""
-        characters = "".join(map(chr, range(0x4E00, 0x4E00 + self.sequences.vocabulary)))
-        return character_tokenizer(characters, name="induction", end_of_text=0)
+        return symbol_tokenizer(self.sequences.vocabulary, "induction")
 
     def batch(self, step: int, rows: slice = slice(None)) -> Batch:
         whole = self.sequences.batch(self.batch_size, seed=self.seed, step=step)
@@ -198,3 +198,49 @@ def measure(logits: Float[Tensor, "B T vocabulary"], batch: CountedBatch) -> dic
 def _draw(cumulative: np.ndarray, chance: np.ndarray) -> np.ndarray:
     """Tokens with the given cumulative distributions, from uniform numbers of shape (size, 1)."""
     return (cumulative[..., :-1] <= chance).sum(axis=-1)
+
+
+@part("induction")
+@dataclass(frozen=True, kw_only=True)
+class InductionExamples(SyntheticData):
+    """Such sequences as examples of the arena: all next tokens are trained on, the counted ones are tested.
+
+    Args:
+        triggers: Triggers in a sequence.
+        fixed_triggers: Take the most frequent tokens as triggers of all sequences, instead of random ones.
+        entropy: Nats of the next token given this one, where no trigger decides.
+
+    """
+
+    vocabulary: int = 65
+    length: int = 256
+    triggers: int = 5
+    fixed_triggers: bool = False
+    entropy: float = SHAKESPEARE_ENTROPY
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.sequences  # noqa: B018 - its own checks
+
+    @cached_property
+    def sequences(self) -> InductionData:
+        names = ("vocabulary", "length", "triggers", "fixed_triggers", "entropy")
+        return InductionData(**{name: getattr(self, name) for name in names})
+
+    def anchors(self, examples: Batch) -> dict[str, float]:
+        return super().anchors(examples) | cache_scores(examples, range(self.vocabulary))
+
+    def draw(self, rng: np.random.Generator, count: int, *, training: bool) -> Arrays:
+        drawn = self.sequences.batch(count, seed=int(rng.integers(2**62)), step=0)
+        targets = drawn.targets if training else drawn.targets.where(drawn.counted, IGNORED)
+        return drawn.inputs.numpy(), targets.numpy()
+
+    def solve(self, row: Sequence[int]) -> dict[int, int]:
+        """Whatever followed the last time."""
+        last: dict[int, int] = {}
+        answers = {}
+        for at, token in enumerate(row):
+            if token in last:
+                answers[at] = row[last[token] + 1]
+            last[token] = at
+        return answers

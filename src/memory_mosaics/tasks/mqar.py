@@ -11,146 +11,172 @@ are drawn without replacement, with probabilities proportional to (1 + gap)^(pow
 the pairs. Filler is random tokens of the whole vocabulary, or 0 as in figure 2 of the paper. That figure has 8192
 tokens and lengths of 64, 128, 256 and 512 with 4, 8, 16 and 64 pairs.
 
-Example i of a split depends on the seed, the split and i alone, so that a smaller training set is part of a larger one.
+With forgetting, some keys are then given a second value, and the last one counts:
+
+    inputs      2  8  4  7  2  9  a  b  4  c  d  e  2  f            key 2 had the value 8, and has 9 now
+    targets     .  .  .  .  .  .  .  .  7  .  .  .  9  .
+
+In compositional recall a key is two tokens, each of which occurs in several keys: all combinations of a few of the
+first kind and a few of the second. The vocabulary has thirds: first tokens, second tokens, values.
+
+    inputs      2  5  9  3  5  7  2  6  8  3  6  9' a  3  5  b      (2 5) is 9, (3 5) is 7, (2 6) is 8
+    targets     .  .  .  .  .  .  .  .  .  .  .  .  .  .  7  .
 """
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Literal, get_args
+from math import isqrt
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 
+from memory_mosaics.config import part
 from memory_mosaics.errors import UserError, check_range
-from memory_mosaics.language_model import LanguageModel, without_state
-from memory_mosaics.runtime import Runtime
-from memory_mosaics.shapes import Int
-from memory_mosaics.tasks.task import EAGER, Batch, TokenTask
-from memory_mosaics.text.tokenizer import Tokenizer, character_tokenizer
-
-IGNORED = -100  # a target that is not part of the loss
-BLOCK = 1024  # examples drawn at a time; another number would change the examples of a seed
-EVAL_BATCH = 128
-MAX_VOCABULARY = 1 << 14  # one character per token
-MAX_LENGTH, MAX_EXAMPLES = 1 << 16, 10_000_000
-
-SplitName = Literal["train", "validation", "test"]
+from memory_mosaics.tasks.synthetic import IGNORED, MAX_LENGTH, Arrays, SyntheticData, cache_scores, distinct
+from memory_mosaics.tasks.task import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class MQARData:
-    """The examples.
+class RecallData(SyntheticData):
+    """What all kinds have in common.
 
     Args:
-        vocabulary: Number of tokens.
-        length: Tokens per example, even, at least four per pair.
         pairs: Key-value pairs per example.
         power_a: Exponent of the distribution of gaps; 1 is uniform.
         random_filler: Fill the rest with random tokens, instead of 0.
-        examples: Training examples.
-        held_out: Examples for validation, and as many for the test.
-        seed: Another seed gives other examples.
 
     """
 
     vocabulary: int = 8192
     length: int = 64
+    examples: int = 100_000
+    held_out: int = 3000
     pairs: int = 4
     power_a: float = 0.01
     random_filler: bool = True
-    examples: int = 100_000
-    held_out: int = 3000
-    seed: int = 0
 
     def __post_init__(self) -> None:
-        check_range(4, MAX_VOCABULARY, vocabulary=self.vocabulary)
-        check_range(1, MAX_LENGTH, length=self.length, pairs=self.pairs)
-        check_range(1, MAX_EXAMPLES, examples=self.examples, held_out=self.held_out)
-        if self.seed < 0:
-            raise UserError(f"seed must be at least 0, not {self.seed}")
+        super().__post_init__()
+        check_range(1, MAX_LENGTH, pairs=self.pairs)
         if not 0 < self.power_a <= 1:
             raise UserError(f"power_a must be above 0 and at most 1, not {self.power_a}")
-        if self.length % 2 or self.length < 4 * self.pairs:
-            raise UserError(f"length must be even and at least 4 times the {self.pairs} pairs, not {self.length}")
-        if self.pairs >= self.vocabulary // 2:
-            raise UserError(f"{self.pairs} pairs need a vocabulary of {2 * self.pairs + 2}, not {self.vocabulary}")
 
-    def split(self, name: SplitName) -> Batch:
-        """Return all examples of a split."""
-        count = self.examples if name == "train" else self.held_out
-        blocks = [self._draw(name, block) for block in range(-(-count // BLOCK))]
-        inputs, targets = (torch.from_numpy(np.concatenate(part)[:count]) for part in zip(*blocks, strict=True))
-        return Batch(inputs, targets)
+    def guess(self) -> float:
+        """One of the values that are there."""
+        return 1 / self.pairs
 
-    def _draw(self, split: SplitName, block: int) -> tuple[Int[np.ndarray, "B T"], Int[np.ndarray, "B T"]]:
-        rng = np.random.default_rng((self.seed, get_args(SplitName).index(split), block))
-        half, start = self.vocabulary // 2, 2 * self.pairs
-        keys = 1 + _distinct(rng, half - 1, self.pairs)
-        values = half + _distinct(rng, self.vocabulary - half, self.pairs)
-        weights = np.arange(1, (self.length - start) // 2 + 1) ** (self.power_a - 1)
+    @property
+    @abstractmethod
+    def first_value(self) -> int:
+        """Values are the tokens from here on."""
+
+    def anchors(self, examples: Batch) -> dict[str, float]:
+        return super().anchors(examples) | cache_scores(examples, range(self.first_value, self.vocabulary))
+
+    @property
+    def targets_per_example(self) -> int | None:
+        return self.pairs
+
+    @property
+    def label(self) -> str:
+        return f"{self.pairs} pairs in {self.length:,}"
+
+    def place(self, rng: np.random.Generator, context: np.ndarray, queries: np.ndarray, values: np.ndarray) -> Arrays:
+        """Put queries (count, pairs, tokens) behind the context, each in a slot of its own, and filler into the rest.
+
+        A slot has one token more than a query, or one token for the answer where a query is one.
+        """
+        count, start = context.shape
+        size = max(2, queries.shape[-1] + 1)
+        weights = np.arange(1, (self.length - start) // size + 1) ** (self.power_a - 1)
         # The order of exponential times at these rates is that of drawing without replacement.
-        gaps = (rng.standard_exponential((BLOCK, len(weights))) / weights).argsort(axis=1)[:, : self.pairs]
-        inputs = np.zeros((BLOCK, self.length), dtype=np.int64)
+        gaps = (rng.standard_exponential((count, len(weights))) / weights).argsort(axis=1)[:, : self.pairs]
+        inputs = np.zeros((count, self.length), dtype=np.int64)
         if self.random_filler:
             inputs = rng.integers(self.vocabulary, size=inputs.shape)
-        inputs[:, 0:start:2], inputs[:, 1:start:2] = keys, values
-        np.put_along_axis(inputs, start + 2 * gaps, keys, axis=1)
+        inputs[:, :start] = context
+        for offset, tokens in enumerate(np.moveaxis(queries, -1, 0)):
+            np.put_along_axis(inputs, start + size * gaps + offset, tokens, axis=1)
         targets = np.full_like(inputs, IGNORED)
-        np.put_along_axis(targets, start + 2 * gaps, values, axis=1)
+        np.put_along_axis(targets, start + size * gaps + queries.shape[-1] - 1, values, axis=1)
         return inputs, targets
 
 
-def _distinct(rng: np.random.Generator, size: int, count: int) -> Int[np.ndarray, "B count"]:
-    """Draw `count` different numbers below `size` in each row, by Floyd's algorithm."""
-    drawn = np.empty((BLOCK, 0), dtype=np.int64)
-    for largest in range(size - count, size):
-        number = rng.integers(largest, endpoint=True, size=(BLOCK, 1))
-        taken = (drawn == number).any(axis=1, keepdims=True)
-        drawn = np.hstack([drawn, np.where(taken, largest, number)])
-    return rng.permuted(drawn, axis=1)
+@part("mqar")
+@dataclass(frozen=True, kw_only=True)
+class MQARData(RecallData):
+    """Pairs of a key and a value; the first `updates` of a random order of the keys have a second value, which counts.
+
+    Args:
+        updates: Keys that are given another value.
+
+    """
+
+    updates: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(0, self.pairs, updates=self.updates)
+        needed = 4 * self.pairs + 2 * self.updates
+        if self.length % 2 or self.length < needed:
+            raise UserError(f"length must be even and at least {needed} for {self.pairs} pairs, not {self.length}")
+        if self.pairs + self.updates >= self.vocabulary // 2:
+            raise UserError(f"{self.pairs} pairs need a vocabulary of {2 * self.pairs + 2}, not {self.vocabulary}")
+
+    @property
+    def first_value(self) -> int:
+        return self.vocabulary // 2
+
+    def draw(self, rng: np.random.Generator, count: int, *, training: bool) -> Arrays:
+        half = self.first_value
+        keys = 1 + distinct(rng, half - 1, (count, self.pairs))
+        values = half + distinct(rng, self.vocabulary - half, (count, self.pairs + self.updates))
+        values, renewed = values[:, : self.pairs], values[:, self.pairs :]
+        context = np.stack([keys, values], axis=-1)
+        if self.updates:
+            changed = distinct(rng, self.pairs, (count, self.updates))
+            again = np.stack([np.take_along_axis(keys, changed, axis=1), renewed], axis=-1)
+            context, values = np.concatenate([context, again], axis=1), values.copy()
+            np.put_along_axis(values, changed, renewed, axis=1)
+        return self.place(rng, context.reshape(count, 2 * (self.pairs + self.updates)), keys[..., None], values)
+
+    def solve(self, row: Sequence[int]) -> dict[int, int]:
+        start = 2 * (self.pairs + self.updates)
+        known = dict(zip(row[0:start:2], row[1:start:2], strict=True))  # the last value of a key stays
+        return {at: known[row[at]] for at in range(start, len(row), 2) if row[at] in known}
 
 
-class MQAR(TokenTask):
-    """Predict the value of every query. Each epoch has every training example once, in an order of its own."""
+@part("compositional_mqar")
+@dataclass(frozen=True, kw_only=True)
+class CompositionalMQARData(RecallData):
+    """A value for every combination of sqrt(pairs) first tokens and as many second ones."""
 
-    def __init__(self, data: MQARData, *, batch_size: int, seed: int = 0):
-        """`seed` gives the order of the training examples."""
-        self.data, self.batch_size, self.seed = data, batch_size, seed
-        self.splits = {name: data.split(name) for name in get_args(SplitName)}
-        self.tokens_per_step = batch_size * data.length
-        self._order = lru_cache(maxsize=2)(self._draw_order)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isqrt(self.pairs) ** 2 != self.pairs:
+            raise UserError(f"pairs must be a square number, not {self.pairs}")
+        if self.length < 6 * self.pairs:
+            raise UserError(f"length must be at least {6 * self.pairs} for {self.pairs} pairs, not {self.length}")
+        if self.pairs >= self.vocabulary // 3:
+            raise UserError(f"{self.pairs} pairs need a vocabulary of {3 * self.pairs + 3}, not {self.vocabulary}")
 
-    def _draw_order(self, epoch: int) -> np.ndarray:
-        return np.random.default_rng((self.seed, epoch)).permutation(self.data.examples)
+    @property
+    def first_value(self) -> int:
+        return 2 * (self.vocabulary // 3)
 
-    @cached_property
-    def tokenizer(self) -> Tokenizer:  # type: ignore[override]
-        """One character per token; 0, the filler, ends a text."""
-        characters = "".join(map(chr, range(0x4E00, 0x4E00 + self.data.vocabulary)))
-        return character_tokenizer(characters, name="mqar", end_of_text=0)
+    def draw(self, rng: np.random.Generator, count: int, *, training: bool) -> Arrays:
+        third, side = self.vocabulary // 3, isqrt(self.pairs)
+        first = 1 + distinct(rng, third - 1, (count, side))
+        second = third + distinct(rng, third, (count, side))
+        keys = np.stack([first.repeat(side, axis=1), np.tile(second, side)], axis=-1)
+        order = distinct(rng, self.pairs, (count, self.pairs))
+        keys = np.take_along_axis(keys, order[..., None], axis=1)
+        values = self.first_value + distinct(rng, self.vocabulary - self.first_value, (count, self.pairs))
+        context = np.concatenate([keys, values[..., None]], axis=-1).reshape(count, 3 * self.pairs)
+        return self.place(rng, context, keys, values)
 
-    def batch(self, step: int, rows: slice = slice(None)) -> Batch:
-        numbers = range(step * self.batch_size, (step + 1) * self.batch_size)[rows]
-        epochs = (divmod(number, self.data.examples) for number in numbers)
-        chosen = [int(self._order(epoch)[index]) for epoch, index in epochs]
-        return Batch(self.splits["train"].inputs[chosen], self.splits["train"].targets[chosen])
-
-    def evaluate(self, model: LanguageModel, runtime: Runtime = EAGER) -> dict[str, float]:
-        return self.measure(model, "validation", runtime)
-
-    @torch.no_grad()
-    def measure(self, model: LanguageModel, split: SplitName, runtime: Runtime = EAGER) -> dict[str, float]:
-        """Return the mean loss and the accuracy at the queries of a split."""
-        loss = correct = 0.0
-        examples = self.splits[split]
-        for rows in torch.arange(len(examples.inputs)).split(EVAL_BATCH):
-            inputs, targets = examples.inputs[rows].to(runtime.device), examples.targets[rows].to(runtime.device)
-            with runtime.autocast():
-                features, _ = model.features(model.embedding(inputs), block_fn=without_state)
-            is_query = targets != IGNORED
-            logits, answers = F.linear(features[is_query].float(), model.output.float()), targets[is_query]
-            loss += F.cross_entropy(logits, answers, reduction="sum").item()
-            correct += (logits.argmax(dim=-1) == answers).sum().item()
-        queries = len(examples.inputs) * self.data.pairs
-        return {"valid_loss": loss / queries, "accuracy": correct / queries}
+    def solve(self, row: Sequence[int]) -> dict[int, int]:
+        start = 3 * self.pairs
+        known = {(row[at], row[at + 1]): row[at + 2] for at in range(0, start, 3)}
+        queries = ((at, (row[at - 1], row[at])) for at in range(start + 1, len(row), 3))
+        return {at: known[key] for at, key in queries if key in known}

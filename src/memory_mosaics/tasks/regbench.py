@@ -41,11 +41,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from memory_mosaics.config import part
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.files import atomic_write, read_bytes
 from memory_mosaics.language_model import LanguageModel, without_state
 from memory_mosaics.runtime import CapturedFunction, Runtime
 from memory_mosaics.shapes import Bool, Float, Int
+from memory_mosaics.tasks.synthetic import IGNORED, Arrays, SyntheticData
 from memory_mosaics.tasks.task import EAGER, Batch, CountedBatch, TokenTask
 from memory_mosaics.text.tokenizer import Tokenizer, character_tokenizer
 
@@ -56,17 +58,13 @@ MIN_SIZE = 4  # states before minimization, and letters of an alphabet
 MAX_DEGREE = 3  # outgoing letters of a state
 VOCABULARY = "." + LETTERS + "|"  # a token is an index into it: padding, letters, the separator
 PADDING, SEPARATOR = 0, len(VOCABULARY) - 1
-IGNORED = -100  # a target that is not part of the loss
 STRINGS = (10, 19)  # in a sequence
 LENGTHS = (1, 49)  # letters in a string
 BLOCK = 256  # sequences drawn at a time; another number would change the sequences of a seed
 MAX_SEQUENCE_BYTES = 1 << 14  # upper bound for a stored sequence and its language
 MAX_SEQUENCES = 10_000_000  # of a split, about a kilobyte each
 BATCH = 32  # sequences per step
-LENGTH, MULTIPLE = (
-    704,
-    64,
-)  # on CUDA sequences are padded to this or a multiple, so that all sizes share one compilation
+LENGTH, MULTIPLE = 704, 64  # sequences are padded to these on CUDA, so that all sizes share one compilation
 EVAL_BATCH = 128
 TEMPERATURES = torch.logspace(-3, 3, 181, base=2).tolist()  # from 1/8 to 8, 2.3 % apart
 FORMAT = 1  # of stored sequences; raise it if the same settings give other sequences
@@ -74,6 +72,7 @@ FORMAT = 1  # of stored sequences; raise it if the same settings give other sequ
 SplitName = Literal["test", "validation", "train"]
 SPLITS: tuple[SplitName, ...] = get_args(SplitName)  # in the order of drawing, so that no test depends on training
 ORDERS = 4  # of the n-grams
+ANCHORS = ("uniform", *(f"{order}-gram" for order in range(1, ORDERS + 1)))
 
 
 @dataclass(frozen=True)
@@ -460,7 +459,7 @@ def anchors(sequences: Sequences, *, size: int = 16) -> dict[str, dict[str, floa
         accuracy  .48  .83  .93  .95        .10        the uniform predictor's is that of a random token
         distance  .62  .33  .26  .27        .90
     """
-    totals = dict.fromkeys(["uniform", *(f"{order}-gram" for order in range(1, ORDERS + 1))], torch.zeros(3))
+    totals = dict.fromkeys(ANCHORS, torch.zeros(3))
     by_length = torch.from_numpy((sequences.tokens != PADDING).sum(axis=1).argsort())  # short ones share batches
     for numbers in map(Tensor.tolist, by_length.split(size)):
         legal = sequences.legal(numbers)
@@ -542,3 +541,60 @@ def _load(file: Path, limit: int) -> Sequences | None:
         return None
     arrays = np.load(io.BytesIO(content))
     return Sequences(arrays["tokens"], Automata(arrays["edges"]))
+
+
+@part("regbench")
+@dataclass(frozen=True, kw_only=True)
+class RegBenchExamples(SyntheticData):
+    """Sequences of random languages as examples of the arena: of a number of languages, or of new ones at every step.
+
+    A target of a test is the set of letters that may come next, bit by bit; an answer is right if it is one of them.
+    A sequence that is longer than `length` ends there.
+    """
+
+    vocabulary: int = len(VOCABULARY)
+    length: int = LENGTH
+    examples: int = 1000
+    held_out: int = 500
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.vocabulary != len(VOCABULARY):
+            raise UserError(f"RegBench has a vocabulary of {len(VOCABULARY)}, not {self.vocabulary}")
+
+    def draw(self, rng: np.random.Generator, count: int, *, training: bool) -> Arrays:
+        parts = [self._sequences(rng, min(BLOCK, count - start)) for start in range(0, count, BLOCK)]
+        drawn = [(one.at(range(len(one))), one.legal(range(len(one))).numpy()) for one in parts]
+        inputs, targets = np.full((count, self.length), PADDING), np.full((count, self.length), IGNORED)
+        for start, (batch, legal) in zip(range(0, count, BLOCK), drawn, strict=True):
+            rows, time = slice(start, start + len(batch.inputs)), min(self.length, batch.inputs.shape[1])
+            inputs[rows, :time] = batch.inputs[:, :time]
+            sets = (legal[:, :time] << np.arange(len(VOCABULARY))).sum(axis=-1)
+            targets[rows, :time] = batch.targets[:, :time] if training else np.where(sets > 0, sets, IGNORED)
+        return inputs, targets
+
+    def _sequences(self, rng: np.random.Generator, count: int) -> Sequences:
+        automata = minimize(draw_automata(rng, count))
+        return Sequences(_texts(rng, automata), automata)
+
+    def score(self, model: Any, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the cross-entropies to a uniform choice of the legal letters, and whether the most likely is legal."""
+        features, _ = model.features(model.embedding(inputs), block_fn=without_state)
+        asked = targets != IGNORED
+        logits = F.linear(features[asked].float(), model.output.float())
+        legal = (targets[asked][:, None] >> torch.arange(len(VOCABULARY), device=targets.device)) & 1
+        losses = -(logits.log_softmax(dim=-1) * legal).sum(dim=-1) / legal.sum(dim=-1)
+        return losses, legal.gather(1, logits.argmax(dim=-1, keepdim=True))[:, 0].float()
+
+    def solve(self, row: Sequence[int]) -> dict[int, int]:
+        raise NotImplementedError("the context tells only in part what may come next")
+
+    def anchors(self, examples: Batch) -> dict[str, float]:
+        """Return the accuracies of n-grams of the sequence so far, and as a guess that of the letters alone."""
+        totals = dict.fromkeys(ANCHORS, torch.zeros(3))
+        for inputs, sets in zip(examples.inputs.split(16), examples.targets.split(16), strict=True):
+            legal = ((sets.clamp(min=0)[..., None] >> torch.arange(len(VOCABULARY))) & 1).bool()
+            for name, probabilities in zip(ANCHORS, [uniform(inputs), *ngrams(inputs, ORDERS)], strict=True):
+                totals[name] = totals[name] + score_sums(probabilities, legal)
+        accuracies = {name: (total[1] / total[0]).item() for name, total in totals.items() if name != "uniform"}
+        return {"guess": accuracies["1-gram"]} | accuracies

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from memory_mosaics.runtime import Runtime
 from memory_mosaics.shapes import Bool, Float, Int
-from memory_mosaics.text.tokenizer import Tokenizer
+from memory_mosaics.text.tokenizer import Tokenizer, character_tokenizer
 
 EAGER = Runtime()
 
@@ -23,7 +23,7 @@ class Batch:
     """Inputs, and what follows each of them."""
 
     inputs: Int[Tensor, "B T"] | Float[Tensor, "B T W"]  # tokens or observations
-    targets: Int[Tensor, "B T"] | Float[Tensor, "B T W"]
+    targets: Int[Tensor, "B T"] | Float[Tensor, "B T W"] | Float[Tensor, "B T"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,11 @@ class Task(ABC):
     def samples(self, model: Any, count: int, *, seed: int) -> list[tuple[str, str]]:
         """Return prompts and how the model continues them, for people to read."""
         return []
+
+
+def symbol_tokenizer(count: int, name: str) -> Tokenizer:
+    """Return a tokenizer with one character per token, for tasks whose tokens mean nothing; token 0 ends a text."""
+    return character_tokenizer("".join(map(chr, range(0x4E00, 0x4E00 + count))), name=name, end_of_text=0)
 
 
 class TokenTask(Task):

@@ -1,1 +1,1 @@
-"""Text: the embedded story world, tokenizers and corpora."""
+"""Text: sources of documents, tokenizers, corpora of token ids, prompts and chat templates."""

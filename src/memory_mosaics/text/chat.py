@@ -40,6 +40,6 @@ class ChatTemplate:
         self.process.ask([source, None])
 
     def render(self, messages: Sequence[Mapping[str, str]], **tokens: str) -> str:
-        """The text to go on from; `tokens` are special ones, such as bos_token."""
+        """Return the text for the model to continue; `tokens` are special ones, such as bos_token."""
         values = {"messages": list(messages), "bos_token": "", "eos_token": "", **tokens}
         return self.process.ask([self.source, values])

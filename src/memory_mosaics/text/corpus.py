@@ -236,8 +236,8 @@ def prepare(
         sources: files (.txt with lines <|endoftext|> between documents, .jsonl of strings or objects, .parquet; .gz of
             them), directories of these, hf:NAME[[:CONFIG]:SPLIT] for a Hugging Face dataset, stories:COUNT[:SEED]
         out: the folder to write; it appears when everything is done
-        tokenizer: gpt2, bytes, bpe to learn one from the sources, or a folder with a tokenizer.json
-        vocabulary: how many ids a learnt bpe has
+        tokenizer: gpt2, bytes, bpe to train one on the sources, or a folder with a tokenizer.json
+        vocabulary: size of the vocabulary of a trained bpe
         field: the field of a JSON object or a dataset that holds the text
         valid: sources to validate on; without them a share of the documents is held out
         valid_share: the share of documents held out for validation, chosen by a hash of the seed and their number
@@ -267,7 +267,7 @@ def prepare(
             chosen.save(folder)
             manifest = _manifest(splits, groups, chosen, options)
             (folder / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8", newline="\n")
-    except AlreadyWrittenError:
+    except FileExistsError:
         print(f"mosaics: another process has written {out} meanwhile", file=sys.stderr)
         groups = {"train": find_sources(sources), "valid": find_sources(valid or [])}
         return _open_same(out, groups, options, chosen)
@@ -281,26 +281,22 @@ def _bpe_sample(groups: dict[str, list[Source]], options: dict[str, Any]) -> Ite
     size = sum(source.size or 0 for source in groups["train"])
     share = min(1.0, BPE_SAMPLE / max(1, size))
     number = -1
-    for index, (_, piece) in enumerate(_read(groups, options["field"], "learn bpe")):
+    for index, (_, piece) in enumerate(_read(groups, options["field"], "train bpe")):
         number += piece.is_start
         is_train = split_of(number, options["seed"], options["valid_share"]) == "train"
         if is_train and int((index + 1) * share) > int(index * share):
             yield piece.text
 
 
-class AlreadyWrittenError(UserError):
-    """Another process has written the folder first."""
-
-
 @contextmanager
 def _corpus_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder that becomes `folder`; `AlreadyWrittenError` if that is not empty at the end."""
+    """Yield a temporary folder that becomes `folder`; FileExistsError if that is not empty at the end."""
     try:
         with atomic_folder(folder) as tmp:
             yield tmp
     except OSError as error:
         if folder.is_dir() and any(folder.iterdir()):
-            raise AlreadyWrittenError(f"another process has written {folder} meanwhile") from error
+            raise FileExistsError from error
         reason = error.strerror or one_line(error)
         remedy = "free some space or name" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "name"
         raise UserError(f"cannot write {folder}: {reason}; {remedy} another --out") from error
@@ -406,7 +402,7 @@ def _batches(pieces: Iterable[tuple[str, Piece]]) -> Iterator[list[tuple[str, Pi
 
 
 def split_of(number: int, seed: int, valid_share: float) -> str:
-    """Return the split of document `number`: a hash decides, so that the order of the sources does not."""
+    """Return the split of document `number`, counted over all sources, by a hash of the seed and the number."""
     digest = hashlib.blake2b(f"{seed}:{number}".encode(), digest_size=8).digest()
     return "valid" if int.from_bytes(digest, "little") < valid_share * 2**64 else "train"
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from importlib.resources import files
 from importlib.util import find_spec
 from itertools import groupby
 from math import prod
@@ -26,6 +27,7 @@ from memory_mosaics.files import check_manifest, read_json, read_text, write_tex
 from memory_mosaics.isolation import Isolated
 
 END_OF_TEXT = "<|endoftext|>"
+BYTE_LEVEL_BPE = files("memory_mosaics.text").joinpath("byte_level_bpe.json").read_text("utf-8")
 GPT2_FINGERPRINT = "5e664d042a4aa2d82ffa3381a97056000cfa8b73d05923635f93d820dd14883f"
 GPT2_FILES = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))  # OpenAI's names, Hugging Face's names
 
@@ -303,16 +305,16 @@ def character_tokenizer(characters: str, *, name: str, end_of_text: int) -> Toke
     """Return a tokenizer with one id per character, in the order given: for synthetic languages."""
     ids = {character: index for index, character in enumerate(characters)}
     split = {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False}
-    layout = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None}
-    layout |= {"pre_tokenizer": split, "post_processor": None, "decoder": {"type": "Fuse"}}
-    layout["model"] = {"type": "WordLevel", "vocab": ids, "unk_token": characters[0]}
+    model = {"type": "WordLevel", "vocab": ids, "unk_token": characters[0]}
+    layout = _byte_level_bpe({}, []) | {"added_tokens": [], "pre_tokenizer": split, "model": model}
+    layout["decoder"] = {"type": "Fuse"}
     return Tokenizer(layout, name, end_of_text=end_of_text)
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int = 2048, *, name: str | None = None) -> Tokenizer:
     """Train a byte-level BPE with GPT-2's words: the same texts give the same tokenizer.
 
-    Ids 0 to 255 are the single bytes, followed by the merges in the order learnt; the last id ends a text. Few texts
+    Ids 0 to 255 are the single bytes, then come the merges in their order; the last id ends a text. Few texts
     may give fewer merges than `vocabulary` allows, and then a smaller vocabulary. A word of more than 64 characters is
     split into pieces of 64, and what follows the first 4 million characters of such words is left out.
     """
@@ -360,6 +362,14 @@ def gpt2(folder: Path | None = None) -> Tokenizer:
     return tokenizer
 
 
+def gpt2_if_installed() -> "Tokenizer | None":
+    """Return GPT-2's tokenizer, or None where its library is not installed."""
+    try:
+        return gpt2()
+    except (UserError, ImportError):
+        return None
+
+
 def _gpt2_folders() -> list[Path]:
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     home = os.environ.get("HF_HOME") or Path(cache) / "huggingface"
@@ -389,22 +399,10 @@ def _read_gpt2(folder: Path) -> tuple[dict[str, int], list[list[str]]] | None:
 
 def _byte_level_bpe(vocabulary: Mapping[str, int], merges: Sequence[Sequence[str]]) -> dict[str, Any]:
     """Return the tokenizer.json of a byte-level BPE with GPT-2's words, whose last id is the end of text."""
-    end = {"id": len(vocabulary), "content": END_OF_TEXT, "special": True, "normalized": False}
-    step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    model = {"type": "BPE", "vocab": dict(vocabulary), "merges": [list(merge) for merge in merges]}
-    options: dict[str, Any] = {"dropout": None, "unk_token": None, "fuse_unk": False, "byte_fallback": False}
-    options |= {"continuing_subword_prefix": None, "end_of_word_suffix": None, "ignore_merges": False}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [end | {"single_word": False, "lstrip": False, "rstrip": False}],
-        "normalizer": None,
-        "pre_tokenizer": step,
-        "post_processor": None,
-        "decoder": step,
-        "model": model | options,
-    }
+    layout = json.loads(BYTE_LEVEL_BPE)
+    layout["added_tokens"][0]["id"] = len(vocabulary)
+    layout["model"] |= {"vocab": dict(vocabulary), "merges": [list(merge) for merge in merges]}
+    return layout
 
 
 def _token_ids(layout: Mapping[str, Any]) -> dict[str, int]:

@@ -5,7 +5,7 @@ from importlib.resources import files
 
 
 def read_sections(package: str, path: str) -> dict[str, list[str]]:
-    """The sections of a data file of a package: a line `== name`, then its lines. `#` begins a comment line."""
+    """Return the sections of a data file of a package: a line `== name`, then its lines. `#` starts a comment line."""
     sections: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in map(str.rstrip, files(package).joinpath(path).read_text(encoding="utf-8").splitlines()):
@@ -17,7 +17,7 @@ def read_sections(package: str, path: str) -> dict[str, list[str]]:
 
 
 def items(lines: Iterable[str]) -> list[str]:
-    """The items of a section that are separated by commas or line ends."""
+    """Return the items of a section, separated by commas or line ends."""
     return [item.strip() for line in lines for item in line.split(",") if item.strip()]
 
 

@@ -1,1 +1,1 @@
-"""Training: recipes, processes, the state that a run goes on from, and the loop."""
+"""Training: configuration, the training loop, checkpoints to resume from, and logs."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from filelock import FileLock, Timeout  # a dependency of torch
 from torch import Tensor, nn
 
@@ -83,8 +84,6 @@ def _check_exists(out: Path, descriptor: int) -> None:
 
 
 def _lock(run: AnyRun, fingerprint: dict[str, Any], lock: FileLock, *, lengthen: bool) -> None:
-    import yaml
-
     try:
         run.out.mkdir(parents=True, exist_ok=True)
         lock.acquire()
@@ -102,8 +101,6 @@ def _lock(run: AnyRun, fingerprint: dict[str, Any], lock: FileLock, *, lengthen:
 
 def check_same(run: AnyRun, fingerprint: dict[str, Any], *, lengthen: bool = False) -> None:
     """Refuse a folder that holds another run, then record this one. A run to `lengthen` may have more steps."""
-    import yaml
-
     mine, record = run.plain(), dict(fingerprint)
     theirs, known = read_run(run.out), _read_record(run.out / "corpus.json", parse_json)
     for name, found in (("run.yaml", theirs), ("corpus.json", known)):
@@ -128,18 +125,10 @@ def check_same(run: AnyRun, fingerprint: dict[str, Any], *, lengthen: bool = Fal
 
 def read_run(out: Path) -> dict[str, Any] | None:
     """Return the configuration in run.yaml; None without the file."""
-    import yaml
-
-    def parse(text: str) -> Any:
-        check_yaml(text)
-        return yaml.safe_load(text)
-
-    return _read_record(out / "run.yaml", parse)
+    return _read_record(out / "run.yaml", lambda text: yaml.safe_load(check_yaml(text)))
 
 
 def _read_record(file: Path, parse: Callable[[str], Any]) -> dict[str, Any] | None:
-    import yaml
-
     try:
         found = parse(read_text(file))
         if not isinstance(found, dict):
@@ -268,16 +257,7 @@ def _check_complete(folder: Path, runtime: Runtime) -> None:
         for name in sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.safetensors")):
             if name != "model.safetensors" and not name.startswith("training/"):
                 raise ManifestError(folder, f"{name} is not of this checkpoint", "remove that file")
-        return
-
-    def check() -> ManifestError | None:
-        try:
-            check_manifest(folder, share=slice(runtime.rank, None, runtime.size))
-        except ManifestError as error:
-            return error
-
-    for error in filter(None, runtime.gather(check)):
-        raise error
+    runtime.gather(lambda: check_manifest(folder, share=slice(runtime.rank, None, runtime.size)))
 
 
 def _check_covered(stored: dict[str, Any], tensors: dict[str, Tensor]) -> None:

@@ -155,10 +155,8 @@ class Training:
 
     def __post_init__(self) -> None:
         at_least(self, steps=1, batch=1, warm_up=0, seed=0, evaluate_every=1, weight_decay=0)
+        at_least(self, evaluate_windows=1, patience=1)
         at_most(self, seed=MAX_SEED, batch=MAX_SIZE)
-        for name in ("evaluate_windows", "patience"):
-            if getattr(self, name) is not None:
-                at_least(self, **{name: 1})
         for name in ("learning_rate", "clip"):
             if getattr(self, name) is not None and not 0 < getattr(self, name) < math.inf:
                 raise UserError(f"{name} must be more than 0, not {getattr(self, name)}")
@@ -167,8 +165,8 @@ class Training:
                 f"final_learning_rate must be from 0 to the learning_rate of {self.learning_rate}, "
                 f"not {self.final_learning_rate}"
             )
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise UserError(f"betas must be in [0, 1), not {self.betas}")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise UserError(f"betas must be two numbers in [0, 1), not {list(self.betas)}")
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0: linear warm-up, then the schedule."""
@@ -196,7 +194,7 @@ class Run:
     init_from: Path | None = None
     model: ModelArgs
     training: Training = Training()
-    machine: RuntimeConfig = RuntimeConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
 
     def __post_init__(self) -> None:
         if self.init_from is None and self.model.name is None:
@@ -216,12 +214,12 @@ class TaskRun:
     task: Any
     model: Any
     training: Training
-    machine: RuntimeConfig = RuntimeConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
     init_from: None = None
 
     def plain(self) -> dict[str, Any]:
         """Return plain values, for run.yaml."""
-        parts = {name: to_plain(getattr(self, name)) for name in ("task", "model", "training", "machine")}
+        parts = {name: to_plain(getattr(self, name)) for name in ("task", "model", "training", "runtime")}
         return json.loads(json.dumps({"name": self.name, "out": os.fspath(self.out)} | parts))
 
 

@@ -33,7 +33,7 @@ class Log:
         file = run.out / "log.jsonl"
         _trim_log(file, step)
         _trim_samples(run.out / "samples.md", step)
-        self._loggers = [LOGGERS[name](name, run.out, step, run.plain()) for name in run.machine.loggers]
+        self._loggers = [LOGGERS[name](name, run.out, step, run.plain()) for name in run.runtime.loggers]
         self._stream = file.open("a", encoding="utf-8")
 
     def __enter__(self) -> "Log":
@@ -78,7 +78,10 @@ def _parse_line(text: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(line, dict) or not isinstance(line.get("step"), int):
         return None
-    values = [one for value in line.values() for one in (value if isinstance(value, list) else [value])]
+    losses = line.get("losses", [])  # those of several models; all other values are numbers
+    if not isinstance(losses, list):
+        return None
+    values = [*losses, *(value for name, value in line.items() if name != "losses")]
     return line if all(type(value) in (int, float) and isfinite(value) for value in values) else None
 
 

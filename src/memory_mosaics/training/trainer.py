@@ -18,18 +18,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from memory_mosaics import checkpoint, runtime
+from memory_mosaics import checkpoint
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError, one_line, within_memory
 from memory_mosaics.files import read_json
 from memory_mosaics.language_model import LanguageModelConfig, weight_count, without_state
 from memory_mosaics.parameters import param_groups
-from memory_mosaics.results import environment_info, write
-from memory_mosaics.runtime import CapturedFunction, Runtime, check_memory, precision_of
+from memory_mosaics.results import environment_info, write_results
+from memory_mosaics.runtime import CapturedFunction, Runtime, check_memory, no_grad_sync, parallelize, start_runtime
 from memory_mosaics.tasks.language_modeling import LanguageModeling
 from memory_mosaics.tasks.task import Batch, Task
 from memory_mosaics.text.corpus import Corpus
-from memory_mosaics.training import checkpointing, distributed
+from memory_mosaics.training import checkpointing
 from memory_mosaics.training.config import AnyRun, Run, Training
 from memory_mosaics.training.loggers import Log, read_log, write_samples
 
@@ -45,7 +45,7 @@ def train(run: Run, *, lengthen: bool = False) -> dict[str, Any]:
 
     To `lengthen` a run is to resume it with more steps: from there on the learning rate is that of the new length.
     """
-    with runtime.start(run.machine) as here:
+    with start_runtime(run.runtime) as here:
         corpus = Corpus.open(run.data)
         config, weights = initial_model(run, corpus, here)
         sizes = {"context": config.context, "batch_size": run.training.batch, "seed": run.training.seed}
@@ -88,23 +88,27 @@ class Trainer:
 
         `compiled` overrides the run's setting of torch.compile, which is on for CUDA if neither is given.
         """
-        self.spec, self.training, self.machine, self.task = run, run.training, run.machine, task
+        self.spec, self.training, self.runtime_config, self.task = run, run.training, run.runtime, task
         self.rows = runtime.local_rows(task.batch_size)
         share = self.rows.stop - self.rows.start
-        micro = min(self.machine.micro_batch or share, share)
+        micro = min(self.runtime_config.micro_batch or share, share)
         if share % micro:
             raise UserError(f"micro_batch {micro} does not divide the {share} sequences of a process")
-        self.sharded = distributed.uses_fsdp(self.machine, runtime)
+        self.sharded = runtime.distributed and self.runtime_config.sharding == "fsdp"
         torch.manual_seed(self.training.seed)
         self.model: Any = self._build(config, weights, runtime, share=share, micro=micro)
         if compiled is None:
-            compiled = runtime.device.type == "cuda" if self.machine.compile is None else self.machine.compile
+            compiled = (
+                runtime.device.type == "cuda" if self.runtime_config.compile is None else self.runtime_config.compile
+            )
         block_fn = torch.compile(without_state, dynamic=False) if compiled and not self.sharded else None
         self.runtime = replace(runtime, micro_batch=micro, block_fn=block_fn)
         objective = Objective(self.model, task, self.runtime)
-        self.objective = distributed.parallelize(objective, self.machine, self.runtime, compiled=compiled)
+        self.objective = parallelize(objective, self.runtime, sharded=self.sharded, compiled=compiled)
         self.optimizer = adamw(self.model, self.training)
-        captured = runtime.device.type == "cuda" and not runtime.distributed and self.machine.compile is not False
+        captured = (
+            runtime.device.type == "cuda" and not runtime.distributed and self.runtime_config.compile is not False
+        )
         self.train_step = TrainStep(
             self.objective, self.optimizer, self.training, self.runtime, captured=captured and share == micro
         )
@@ -125,7 +129,7 @@ class Trainer:
             shards, logits = runtime.size if self.sharded else 1, runtime.device.type != "cuda"
             need = memory_needed(config, batch=share, micro=micro, shards=shards, logits=logits)
             what = f"training {weight_count(config):,} parameters on {micro:,} x {config.context:,} tokens at once"
-            check_memory(what, need, runtime.device, "choose a smaller model, batch, context or --machine.micro_batch")
+            check_memory(what, need, runtime.device, "choose a smaller model, batch, context or --runtime.micro_batch")
         with within_memory(f"{what} does not fit; choose a smaller model"):
             model = config.build()
             if weights is not None:
@@ -152,7 +156,7 @@ class Trainer:
             step, silent = self.progress["step"], not self.runtime.is_rank0
             with Log(self.spec, step=step, silent=silent) as log, graceful_shutdown(self):
                 size = self.runtime.micro_batch
-                with within_memory(f"{size} sequences at once are too many; give a smaller --machine.micro_batch"):
+                with within_memory(f"{size} sequences at once are too many; give a smaller --runtime.micro_batch"):
                     self._train(log)
             self.check_folder()
             return self._report(self.results())
@@ -176,7 +180,7 @@ class Trainer:
                 log.write(self.progress["step"], **numbers)
                 if self._due(self._next_evaluation):
                     self._evaluate(log, numbers)
-            wait = self.machine.save_seconds or 0.0
+            wait = self.runtime_config.save_seconds or 0.0
             if self._due(self._next_save) and (self.done or time.monotonic() - at >= wait):
                 self.save()
                 saved, at = self.progress["step"], time.monotonic()
@@ -198,7 +202,7 @@ class Trainer:
 
     def _report(self, results: dict[str, Any]) -> dict[str, Any]:
         if self.runtime.is_rank0:
-            write(self.spec.out / "results.json", results)
+            write_results(self.spec.out / "results.json", results)
             print(_summary(results))
         return results
 
@@ -227,12 +231,12 @@ class Trainer:
         return self.task.next_evaluation(step, self.training.evaluate_every)
 
     def _next_save(self, step: int) -> int:
-        every = self.machine.save_every
+        every = self.runtime_config.save_every
         return self._next_evaluation(step) if every is None else every * (step // every + 1)
 
     def _advance(self, log: Log) -> dict[str, Any]:
         """Train up to the next line of the log; return its numbers, or nothing if told to stop before."""
-        start, first, every = time.perf_counter(), self.progress["step"], self.machine.log_every
+        start, first, every = time.perf_counter(), self.progress["step"], self.runtime_config.log_every
         following = every * (first // every + 1), self._next_evaluation(first), self._next_save(first)
         until, norm = min(self.training.steps, *following), torch.zeros(())
         since = self.progress["since"] or {"steps": 0, "loss": 0.0, "seconds": 0.0}
@@ -288,7 +292,7 @@ class Trainer:
             if before is None or is_better(found[name], before[0]):
                 progress["selected"][name] = [found[name], progress["step"]]
                 torch._foreach_copy_(self.best_weights[name], [weight.detach() for weight in self.model.parameters()])
-        if self.machine.samples:
+        if self.runtime_config.samples:
             write_samples(self.spec.out / "samples.md", progress["step"], self._samples())
 
     def _samples(self) -> list[tuple[str, str]]:
@@ -297,10 +301,10 @@ class Trainer:
             return []
         model, here = self.model, self.runtime
         if weights is not None:
-            model, here = self.model.config.build(), Runtime(precision=precision_of(self.machine, "cpu"))
+            model, here = self.model.config.build(), Runtime(precision=self.runtime_config.precision_on("cpu"))
             model.load_state_dict(weights)
         with here.autocast():
-            return self.task.samples(model, self.machine.samples, seed=self.training.seed)
+            return self.task.samples(model, self.runtime_config.samples, seed=self.training.seed)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors to resume from beside the weights: the optimiser's moments and the best weights."""
@@ -322,7 +326,7 @@ class Trainer:
         options = {"runtime": self.runtime, "tokenizer": self.task.tokenizer}
         checkpointing.save(self.spec.out, self.model, self.tensors(), progress, **options)
         if self.runtime.is_rank0:
-            checkpointing.prune(self.spec.out, keep=self.machine.keep, best=progress["kept_step"])
+            checkpointing.prune(self.spec.out, keep=self.runtime_config.keep, best=progress["kept_step"])
 
 
 class Objective(nn.Module):
@@ -365,7 +369,7 @@ class TrainStep:
         parts = list(zip(*(tensor.split(size) for tensor in batch), strict=True))
         total: Tensor | None = None
         for number, part in enumerate(parts, start=1):
-            with distributed.no_grad_sync(self.objective, off=number < len(parts)):
+            with no_grad_sync(self.objective, off=number < len(parts)):
                 with self.runtime.autocast():
                     loss = self.objective(*part) / len(parts)
                 loss.sum().backward()

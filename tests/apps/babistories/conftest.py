@@ -94,9 +94,9 @@ class Handler(BaseHTTPRequestHandler):
             self._stream(server.answer(prompt), whole=True)
         else:
             text = server.answer(prompt)
-            said = {"message": {"role": "assistant", "content": text}} if "messages" in body else {"text": text}
+            found = {"message": {"role": "assistant", "content": text}} if "messages" in body else {"text": text}
             usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": len(text.split())}
-            self._json({"choices": [{"index": 0, "finish_reason": "stop", **said}], "usage": usage})
+            self._json({"choices": [{"index": 0, "finish_reason": "stop", **found}], "usage": usage})
 
     def _misbehave(self, what: str) -> None:
         self.close_connection = True

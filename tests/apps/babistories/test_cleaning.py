@@ -79,23 +79,23 @@ def test_what_may_stand_after_the_last_sentence(end):
     assert reason(GOOD + end) is None
 
 
-def test_a_story_that_says_the_end_is_whole():
+def test_a_story_with_the_end_is_complete():
     whole = GOOD.removesuffix(".") + " happily ever after"
     assert reason(whole) == "cut off"
     assert reason(whole + "\n\nTHE END") is None
     assert reason(GOOD + " They came to the end") == "cut off"
 
 
-def test_what_a_story_may_say():
-    for said in ("I am afraid of the dark, thought Tom.", "I'm sorry I broke it, thought Tom."):
-        assert reason(f"{said} {GOOD}", opening="") is None
+def test_what_a_story_may_contain():
+    for found in ("I am afraid of the dark, thought Tom.", "I'm sorry I broke it, thought Tom."):
+        assert reason(f"{found} {GOOD}", opening="") is None
     assert reason(GOOD.replace("heart.", "home.Info came.")) is None
-    for said in (
+    for found in (
         "I'm afraid I can't write this story.",
         "I am sorry, but this is not possible.",
         "I'm unable to help.",
     ):
-        assert reason(f"{said} {GOOD}", opening="") == "refusal"
+        assert reason(f"{found} {GOOD}", opening="") == "refusal"
 
 
 def test_near_duplicates_of_what_was_kept_go():
@@ -110,8 +110,8 @@ def test_near_duplicates_of_what_was_kept_go():
 
 def test_the_stories_of_our_world_are_good_english_and_differ():
     cleaner = Cleaner(shortest=20)
-    told = [{"index": n, "text": story.text, "finish": "stop"} for n, story in enumerate(stories(300))]
-    found = [(why, text[:80]) for _, text, why in cleaner.clean(told) if why]
+    texts = [{"index": n, "text": story.text, "finish": "stop"} for n, story in enumerate(stories(300))]
+    found = [(why, text[:80]) for _, text, why in cleaner.clean(texts) if why]
     assert not found
 
 
@@ -166,15 +166,15 @@ def write_journal(folder, texts) -> None:
 
 
 def test_what_is_left_is_split_counted_and_prepared(tmp_path, capsys):
-    told = [story.text for story in stories(300)]
-    write_journal(tmp_path, [*told, told[3], "Too short.", told[5] + " https://x.org."])
+    texts = [story.text for story in stories(300)]
+    write_journal(tmp_path, [*texts, texts[3], "Too short.", texts[5] + " https://x.org."])
     words = ["--out", str(tmp_path), "--valid-share", "0.1", "--shortest", "20"]
     assert main(["babistories", "clean", *words]) == 0
     table = dict(line.rsplit(maxsplit=2)[:2] for line in capsys.readouterr().out.splitlines()[:11])
     assert table["answers"] == "303"
     assert (table["kept"], table["near-duplicate"], table["too short"], table["URL"]) == ("300", "1", "1", "1")
     split = {name: (tmp_path / f"{name}.jsonl").read_text().splitlines() for name in ("train", "valid")}
-    assert sorted(json.loads(line) for lines in split.values() for line in lines) == sorted(told)
+    assert sorted(json.loads(line) for lines in split.values() for line in lines) == sorted(texts)
     assert 10 < len(split["valid"]) < 60
     dropped = [json.loads(line) for line in (tmp_path / "dropped.log").read_text().splitlines()]
     assert [line["reason"] for line in dropped] == ["near-duplicate", "too short", "URL"]
@@ -192,15 +192,15 @@ def test_what_is_left_is_split_counted_and_prepared(tmp_path, capsys):
 
 
 def test_journals_of_several_machines_are_one_corpus(tmp_path):
-    told = [story.text for story in stories(40)]
-    write_journal(tmp_path / "one", told[:20])
-    write_journal(tmp_path / "two", told)
+    texts = [story.text for story in stories(40)]
+    write_journal(tmp_path / "one", texts[:20])
+    write_journal(tmp_path / "two", texts)
     journals = [str(tmp_path / name / "stories.journal") for name in ("one", "two")]
     out = tmp_path / "out"
     words = ["--out", str(out), "--valid-share", "0", "--shortest", "20", "--language", "null"]
     assert main(["babistories", "clean", "--journals", *journals, *words]) == 0
     found = [json.loads(line) for line in (out / "train.jsonl").read_text().splitlines()]
-    assert sorted(found) == sorted(told), "each number once"
+    assert sorted(found) == sorted(texts), "each number once"
     assert not (out / "valid.jsonl").read_text()
     assert json.loads((out / "clean.json").read_text())["answers"] == 40
 
@@ -212,8 +212,8 @@ def test_a_small_corpus_has_something_to_validate_on(tmp_path):
 
 
 def test_a_story_is_held_out_by_its_number(tmp_path):
-    told = [story.text for story in stories(60)]
-    write_journal(tmp_path, told)
+    texts = [story.text for story in stories(60)]
+    write_journal(tmp_path, texts)
     lines = (tmp_path / "stories.journal").read_text().splitlines()[:-1]
     (tmp_path / "turned").mkdir()
     (tmp_path / "turned" / "stories.journal").write_text("\n".join([lines[0], *reversed(lines[1:])]) + "\n")
@@ -224,7 +224,7 @@ def test_a_story_is_held_out_by_its_number(tmp_path):
     assert valid[0] == valid[1] != []
 
 
-def test_reading_a_journal_tells_every_byte(tmp_path):
+def test_reading_a_journal_reports_every_byte(tmp_path):
     write_journal(tmp_path, ["Once.", "Zwölf Wölfe."])
     read: list[int] = []
     assert len(list(read_journal(tmp_path / "stories.journal", read.append))) == 3
@@ -242,6 +242,6 @@ def test_half_a_surrogate_pair_is_no_line_of_a_journal(tmp_path, capsys):
 def test_a_corpus_without_a_story_is_one_line(tmp_path, capsys):
     write_journal(tmp_path, ["Once.", "Twice."])
     assert main(["babistories", "clean", "--out", str(tmp_path)]) == 2
-    told = capsys.readouterr().err
-    assert told == f"mosaics: no story is left of 2 answers; the reasons are in {tmp_path / 'dropped.log'}\n"
+    errors = capsys.readouterr().err
+    assert errors == f"mosaics: no story is left of 2 answers; the reasons are in {tmp_path / 'dropped.log'}\n"
     assert len((tmp_path / "dropped.log").read_text().splitlines()) == 2

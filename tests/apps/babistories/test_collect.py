@@ -10,7 +10,7 @@ import pytest
 
 from memory_mosaics.apps.babistories.collect import read_journal
 from memory_mosaics.apps.babistories.prompts import default_lists, story_request
-from memory_mosaics.apps.babistories.writers import Answer, Server
+from memory_mosaics.apps.babistories.writers import Answer, Local, Server
 from memory_mosaics.cli import main
 
 from .test_writers import command, indices
@@ -71,11 +71,11 @@ def test_one_bad_request_does_not_hold_up_the_others(what, concurrency, server, 
     server.wrong = lambda prompt: what if prompt in (prompt_of(0), prompt_of(3)) else None
     words = ["--concurrency", concurrency, "--retries", "1"]
     assert main(command(server, tmp_path, *words)) == 2, "it is not complete"
-    told = capsys.readouterr()
+    errors = capsys.readouterr()
     assert sorted(indices(tmp_path)) == [1, 2, 4, 5]
-    assert told.err.startswith("mosaics: 4 of 6 stories are in ")
-    assert "2 requests were not answered, the last with " in told.err
-    assert told.err.count("\n") == 1
+    assert errors.err.startswith("mosaics: 4 of 6 stories are in ")
+    assert "2 requests were not answered, the last with " in errors.err
+    assert errors.err.count("\n") == 1
     assert main(command(server, tmp_path, *words, count=12)) == 2
     assert sorted(indices(tmp_path)) == [1, 2, *range(4, 12)]
     if concurrency == "1":
@@ -121,24 +121,24 @@ def test_a_key_is_the_same_after_a_restart(server, tmp_path):
 
 @pytest.mark.parametrize("presses", [1, 2])
 def test_ctrl_c_ends_a_model_on_this_machine_after_its_batch(presses, tmp_path, monkeypatch, capsys):
-    class Slow:
-        batches = 0
+    batches = []
 
-        def __init__(self, writer):
-            pass
+    def generate(self, requests):
+        batches.append(requests)
+        for _ in range(presses if len(batches) == 2 else 0):
+            signal.raise_signal(signal.SIGINT)
+        return [Answer("Once.", "stop", (1, 2)) for _ in requests]
 
-        def ask(self, requests):
-            Slow.batches += 1
-            for _ in range(presses if Slow.batches == 2 else 0):
-                signal.raise_signal(signal.SIGINT)
-            return [Answer("Once.", "stop", (1, 2)) for _ in requests]
+    def build(self, writer):
+        self.batch, self.answers = [], {}
 
-    monkeypatch.setattr("memory_mosaics.apps.babistories.writers.Local", Slow)
+    monkeypatch.setattr(Local, "__init__", build)
+    monkeypatch.setattr(Local, "generate", generate)
     words = ["babistories", "stories", "--out", str(tmp_path / "out"), "--model", str(tmp_path), "--count", "20"]
     assert main([*words, "--concurrency", "4"]) == 130
-    told = capsys.readouterr()
-    assert "stopping after the 4 answers under way" in told.err
-    assert "stopped: " in told.out
+    errors = capsys.readouterr()
+    assert "stopping after the 4 answers in flight" in errors.err
+    assert "stopped: " in errors.out
     assert indices(tmp_path / "out") == list(range(8 if presses == 1 else 4))
     assert main([*words, "--concurrency", "4"]) == 0
     assert sorted(indices(tmp_path / "out")) == list(range(20))

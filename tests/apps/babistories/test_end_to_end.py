@@ -77,7 +77,7 @@ def model(tmp_path_factory) -> Path:
     prepared = ["prepare", "stories:400", "--tokenizer", "bpe", "--vocabulary", "400", "--out", str(folder / "corpus")]
     assert main(prepared) == 0
     sizes = {"width": 32, "blocks": 1, "heads": 2, "slots": 64, "context": 64}
-    words = ["train", str(folder / "corpus"), "--out", str(folder / "teller"), "--machine.samples", "0"]
+    words = ["train", str(folder / "corpus"), "--out", str(folder / "teller"), "--runtime.samples", "0"]
     words += [word for name, value in sizes.items() for word in (f"--model.{name}", str(value))]
     words += ["--training.steps", "40", "--training.batch", "8", "--training.warm_up", "4"]
     assert main([*words, "--training.learning_rate", "1e-2", "--training.evaluate_windows", "4"]) == 0
@@ -90,13 +90,13 @@ def served(model: Path) -> Iterator[Counting]:
     command = [sys.executable, "-m", "memory_mosaics.cli", "serve", str(model), "--port", "0", "--device", "cpu"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
     assert process.stdout is not None
-    said = ""
-    while not (told := re.search(r"http://127.0.0.1:(\d+)", said)):
+    message = ""
+    while not (found := re.search(r"http://127.0.0.1:(\d+)", message)):
         line = process.stdout.readline()
-        assert line, f"the server ended: {said}"
-        said += line
+        assert line, f"the server ended: {message}"
+        message += line
     threading.Thread(target=process.stdout.read, daemon=True).start()
-    counting = Counting(int(told[1]))
+    counting = Counting(int(found[1]))
     thread = threading.Thread(target=counting.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     yield counting
@@ -134,9 +134,9 @@ def test_stories_of_a_served_model_survive_two_kills(served: Counting, tmp_path,
         before = kept(journal)
         asked = Counter(served.asked)
     process = start(words)
-    told, error = process.communicate(timeout=HANG)
+    errors, error = process.communicate(timeout=HANG)
     assert process.returncode == 0, error
-    assert f"{COUNT} of {COUNT} stories" in told
+    assert f"{COUNT} of {COUNT} stories" in errors
     found = kept(journal)
     assert sorted(entry["index"] for entry in found) == list(range(COUNT))
     assert sum((served.asked - asked).values()) == COUNT - len(before), "what is on the disk is not asked again"
@@ -155,7 +155,7 @@ def test_stories_of_a_served_model_survive_two_kills(served: Counting, tmp_path,
 
 
 @pytest.mark.slow
-def test_a_model_on_this_machine_tells_stories(model: Path, tmp_path, capsys):
+def test_a_model_on_this_machine_writes_stories(model: Path, tmp_path, capsys):
     pytest.importorskip("transformers")
     words = [
         "babistories",
@@ -173,8 +173,8 @@ def test_a_model_on_this_machine_tells_stories(model: Path, tmp_path, capsys):
     first = (tmp_path / "stories.journal").read_text()
     assert main([*words, "--length", "12", "--concurrency", "2"]) == 0
     assert (tmp_path / "stories.journal").read_text() == first, "nothing is asked twice"
-    told = kept(tmp_path / "stories.journal")
-    assert [entry["index"] for entry in told] == list(range(5))
-    assert all(entry["text"].startswith(entry["opening"]) and len(entry["text"]) > 20 for entry in told)
+    entries = kept(tmp_path / "stories.journal")
+    assert [entry["index"] for entry in entries] == list(range(5))
+    assert all(entry["text"].startswith(entry["opening"]) and len(entry["text"]) > 20 for entry in entries)
     assert main([*words, "--ask", "chat", "--out", str(tmp_path / "chat")]) == 2
     assert "has no chat template" in capsys.readouterr().err

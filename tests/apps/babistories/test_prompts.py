@@ -56,9 +56,9 @@ def test_a_template_of_ones_own(tmp_path):
     request = story_request(5, seed=0, lists=LISTS, template=read_template(file))
     assert request.text == f"Erzähle von {request.asked['name']}, mit dem Wort {request.asked['words']['noun']}."
     assert (request.begin, request.asked["features"], "opening" in request.asked) == ("", [], False)
-    for bad, told in (("{hero}", "a slot {hero}"), ("Tell me.", "has no slot")):
+    for bad, found in (("{hero}", "a slot {hero}"), ("Tell me.", "has no slot")):
         file.write_text(bad)
-        with pytest.raises(UserError, match=re.escape(told)):
+        with pytest.raises(UserError, match=re.escape(found)):
             read_template(file)
 
 
@@ -122,8 +122,8 @@ def test_lists_are_gathered_until_there_are_enough(step, server, tmp_path, capsy
     assert f"had nothing new 24 times in a row (asked {asked} times)" in capsys.readouterr().out
     assert main(["babistories", "stories", "--out", str(tmp_path), "--server", server.address, "--count", "3"]) == 0
     assert str(tmp_path / f"{step}.txt") in capsys.readouterr().out
-    told = list(read_journal(tmp_path / "stories.journal"))[1:]
-    assert all(entry[step[:-1]] in (tmp_path / f"{step}.txt").read_text() for entry in told)
+    entries = list(read_journal(tmp_path / "stories.journal"))[1:]
+    assert all(entry[step[:-1]] in (tmp_path / f"{step}.txt").read_text() for entry in entries)
 
 
 def test_no_more_is_asked_than_may_be_fruitless(server, tmp_path):
@@ -150,32 +150,37 @@ def test_a_list_that_was_edited_stays(server, tmp_path, capsys):
         capsys.readouterr()
         assert main([*words, "--count", "8"]) == 0
         assert file.read_text() == edited
-        assert f"{file} is left as it is" in capsys.readouterr().out
+        assert f"{file} is not overwritten" in capsys.readouterr().out
     file.unlink()
     assert main([*words, "--count", "8"]) == 0
     assert len(file.read_text().splitlines()) == 8
 
 
-def test_other_lists_are_told_by_their_files(server, tmp_path, capsys):
+def test_other_lists_are_named_by_their_files(server, tmp_path, capsys):
     words = ["babistories", "stories", "--out", str(tmp_path / "out"), "--server", server.address, "--count", "2"]
     names = tmp_path / "names.txt"
     names.write_text("Ute\nOle\nIda\n")
     assert main(words) == 0
     assert main([*words, "--names", str(names)]) == 2
-    told = capsys.readouterr().err
-    assert f"was begun with 207 names of ours, now 3 of {names}: go on without that file, or name another --out" in told
+    errors = capsys.readouterr().err
+    assert (
+        f"was started with 207 names of the package, now 3 of {names}: resume without that file, or name another --out"
+        in errors
+    )
     words[words.index(str(tmp_path / "out"))] = str(tmp_path / "more")
     assert main([*words, "--names", str(names)]) == 0
     assert main(words) == 2
-    assert f"begun with 3 names of {names}, now 207 of ours: give --names {names}, or" in capsys.readouterr().err
+    assert (
+        f"started with 3 names of {names}, now 207 of the package: give --names {names}, or" in capsys.readouterr().err
+    )
     names.write_text("Ute\n")
     assert main([*words, "--names", str(names)]) == 2
-    assert "now 1 of" in (told := capsys.readouterr().err)
-    assert "put the file back as it was" in told
-    assert "remove" not in told
+    assert "now 1 of" in (errors := capsys.readouterr().err)
+    assert "restore the file" in errors
+    assert "remove" not in errors
 
 
-def test_a_journal_goes_on_only_as_it_was_begun(tmp_path):
+def test_a_journal_is_resumed_only_with_the_same_settings(tmp_path):
     file = tmp_path / "stories.journal"
     entry = {"index": 0, "text": "Once.", "tokens": [1, 2]}
     with Journal.open(file, {"step": "stories", "seed": 0}) as journal:
@@ -186,7 +191,7 @@ def test_a_journal_goes_on_only_as_it_was_begun(tmp_path):
         ):
             pass
     with (
-        pytest.raises(UserError, match="begun with seed 0, not 1: give --seed 0, or name another"),
+        pytest.raises(UserError, match="started with seed 0, not 1: give --seed 0, or name another"),
         Journal.open(file, {"step": "stories", "seed": 1}),
     ):
         pass
@@ -205,7 +210,8 @@ def test_a_journal_goes_on_only_as_it_was_begun(tmp_path):
         Journal.open(file, {"step": "stories", "seed": 0}),
     ):
         pass
-    for damaged in (b'"tokens": [1, "2"]', b'"tokens": [1, 2], "words": [0.5]', b'"tokens": [1, 2], "name": {}'):
+    fields = (b'"words": [0.5]', b'"words": {"noun": null}', b'"name": {}', b'"opening": null')
+    for damaged in (b'"tokens": [1, "2"]', *(b'"tokens": [1, 2], ' + field for field in fields)):
         file.write_bytes(whole.replace(b'"tokens": [1, 2]', damaged))
         with pytest.raises(UserError, match="line 2 is damaged"), Journal.open(file, {"step": "stories", "seed": 0}):
             pass

@@ -70,7 +70,7 @@ def test_what_does_not_pass_is_one_line_and_the_journal_is_whole(what, server, t
     assert line.startswith("mosaics: the server gave up: ")
     assert line.count("\n") == 1
     assert "(3 tries); 3 of 6 stories are in " in line
-    assert "the same command goes on" in line
+    assert "the same command resumes" in line
     server.always = None
     before = Counter(server.asked)
     assert main(command(server, tmp_path)) == 0
@@ -83,13 +83,13 @@ def test_half_a_stream_is_asked_again(server, tmp_path):
     assert main(command(server, tmp_path, "--stream", "--concurrency", "2")) == 0
     assert sorted(indices(tmp_path)) == list(range(6))
     assert sum(server.asked.values()) == 8
-    told = list(read_journal(tmp_path / "stories.journal"))[1:]
-    assert all(entry["finish"] == "stop" and len(entry["text"].split()) > 50 for entry in told)
-    assert all(sum(entry["tokens"]) > 50 for entry in told), "estimated where the server does not say"
+    entries = list(read_journal(tmp_path / "stories.journal"))[1:]
+    assert all(entry["finish"] == "stop" and len(entry["text"].split()) > 50 for entry in entries)
+    assert all(sum(entry["tokens"]) > 50 for entry in entries), "estimated where the server does not say"
 
 
 @pytest.mark.parametrize(
-    ("what", "streamed", "told"),
+    ("what", "streamed", "message"),
     [
         ("long", False, "an answer of 54,000 characters where --length 600 was asked for (64 per token are read)"),
         ("endless", False, "an answer of more than 679,936 bytes where --length 600 was asked for (1024 per token and"),
@@ -99,7 +99,7 @@ def test_half_a_stream_is_asked_again(server, tmp_path):
     ],
 )
 def test_an_answer_much_longer_than_asked_for_is_asked_again_and_not_kept(
-    what, streamed, told, server, tmp_path, capsys
+    what, streamed, message, server, tmp_path, capsys
 ):
     more = ["--timeout", "300", *(["--stream"] if streamed else [])]
     server.script = [what]
@@ -108,7 +108,7 @@ def test_an_answer_much_longer_than_asked_for_is_asked_again_and_not_kept(
     assert sum(server.asked.values()) == 3
     server.always = what
     assert main(command(server, tmp_path, "--retries", "0", *more)) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert sorted(indices(tmp_path)) == [0, 1]
 
 
@@ -117,8 +117,8 @@ def test_half_a_stream_for_ever_is_one_line(streamed, server, tmp_path, capsys):
     server.always = "half a stream"
     more = ["--stream"] if streamed else []
     assert main(command(server, tmp_path, "--retries", "1", *more)) == 2
-    told = "half an answer" if streamed else "garbage in place of an answer"
-    assert told in capsys.readouterr().err
+    found = "half an answer" if streamed else "garbage in place of an answer"
+    assert found in capsys.readouterr().err
     assert not (tmp_path / "stories.journal").exists(), "without an answer there is nothing to go on with"
 
 
@@ -214,10 +214,10 @@ def test_prompts_do_not_depend_on_the_order(server, tmp_path):
 def test_completions_go_on_from_the_opening(server, tmp_path):
     server.answer = lambda prompt: " went home."
     assert main(command(server, tmp_path, "--ask", "opening", count=2)) == 0
-    told = list(read_journal(tmp_path / "stories.journal"))[1:]
-    assert [entry["text"] for entry in told] == [entry["opening"] + " went home." for entry in told]
-    assert {body["prompt"] for body in server.bodies} == {entry["opening"] for entry in told}
-    assert "words" not in told[0], "what was not asked for is not missed"
+    entries = list(read_journal(tmp_path / "stories.journal"))[1:]
+    assert [entry["text"] for entry in entries] == [entry["opening"] + " went home." for entry in entries]
+    assert {body["prompt"] for body in server.bodies} == {entry["opening"] for entry in entries}
+    assert "words" not in entries[0], "what was not asked for is not missed"
     assert main(command(server, tmp_path / "more", "--ask", "completion", count=2)) == 0
     assert server.bodies[-1]["prompt"].startswith("Write a story")
 
@@ -236,7 +236,7 @@ def test_no_key_is_sent_unless_it_is_named(server, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("address", "key", "told"),
+    ("address", "key", "message"),
     [
         ("http://localhost:99999", "key", "cannot use --server http://localhost:99999: Port out of range 0-65535"),
         ("http://[::1", "key", "cannot use --server http://[::1: Invalid IPv6 URL"),
@@ -244,29 +244,29 @@ def test_no_key_is_sent_unless_it_is_named(server, tmp_path, monkeypatch):
         ("http://localhost:1", "", "the environment variable A_KEY, named by --key_variable, is not set"),
     ],
 )
-def test_an_address_or_a_key_that_cannot_be_used_is_one_line(address, key, told, tmp_path, monkeypatch, capsys):
+def test_an_address_or_a_key_that_cannot_be_used_is_one_line(address, key, message, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("A_KEY", key)
     words = ["babistories", "stories", "--out", str(tmp_path / "out"), "--server", address, "--key-variable", "A_KEY"]
     assert main(words) == 2
-    assert capsys.readouterr().err.startswith(f"mosaics: {told}")
+    assert capsys.readouterr().err.startswith(f"mosaics: {message}")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("what", "told"),
+    ("what", "message"),
     [
         ('data: {"error": {"message": "out of tokens"}}', "an error in place of an answer: out of tokens"),
         ("data: <html>", "garbage in place of an answer: <html>"),
         ("data: 7", "garbage in place of an answer: 7"),
     ],
 )
-def test_a_stream_that_is_no_answer_is_asked_again(what, told, server, tmp_path, capsys):
+def test_a_stream_that_is_no_answer_is_asked_again(what, message, server, tmp_path, capsys):
     server.script = [what]
     assert main(command(server, tmp_path, "--stream", count=2)) == 0
     assert sum(server.asked.values()) == len(server.asked) == 3, "with another key: the first was answered"
     server.always = what
     assert main(command(server, tmp_path, "--stream", "--retries", "0", count=3)) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def start(words: list[str]) -> subprocess.Popen[str]:
@@ -286,13 +286,13 @@ def test_ctrl_c_takes_in_what_is_under_way(server, tmp_path):
     server.through = 3
     process = start(command(server, tmp_path, "--concurrency", "3", count=60))
     until(lambda: sum(server.asked.values()) == 6)
-    assert "stopping after the 3 answers under way" in interrupt(process)
+    assert "stopping after the 3 answers in flight" in interrupt(process)
     server.release.set()
-    told, error = process.communicate(timeout=HANG)
+    errors, error = process.communicate(timeout=HANG)
     assert process.returncode == 130
     assert "Traceback" not in error
-    assert "stopped: " in told
-    assert "the same command goes on" in told
+    assert "stopped: " in errors
+    assert "the same command resumes" in errors
     assert len(indices(tmp_path)) == sum(server.asked.values()) == 6, "every answer that was asked for is there"
 
 
@@ -300,11 +300,11 @@ def test_the_second_ctrl_c_drops_it(server, tmp_path):
     server.through = 0
     process = start(command(server, tmp_path, count=60))
     until(lambda: sum(server.asked.values()) == 8)
-    assert "stopping after the 8 answers under way" in interrupt(process)
+    assert "stopping after the 8 answers in flight" in interrupt(process)
     process.send_signal(signal.SIGINT)
-    told, error = process.communicate(timeout=HANG)
+    errors, error = process.communicate(timeout=HANG)
     assert process.returncode == 130, error
-    assert "stopped: 0 of 60 stories" in told
+    assert "stopped: 0 of 60 stories" in errors
 
 
 def test_killed_it_neither_loses_nor_repeats_an_answer(server, tmp_path):

@@ -3,6 +3,7 @@
 import json
 import shutil
 from contextlib import closing
+from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
 from threading import Thread
@@ -10,9 +11,10 @@ from threading import Thread
 import pytest
 import torch
 
-from memory_mosaics import LanguageModel, memory_mosaic, transformer
+from memory_mosaics import LanguageModel, llama, memory_mosaic, transformer
 from memory_mosaics.apps.explorer import Explorer
 from memory_mosaics.checkpoint import LoadedModel
+from memory_mosaics.memory import AdaptiveSharpnessConfig, GatedAverageConfig
 from memory_mosaics.text.tokenizer import Tokenizer, byte_tokenizer, train_bpe
 from waiting import HANG, until
 
@@ -40,6 +42,18 @@ def mosaic() -> LoadedModel:
 
 
 @pytest.fixture(scope="session")
+def gated() -> LoadedModel:
+    """A Memory Mosaic whose lambda and beta change from token to token."""
+
+    def config(**options):
+        made = memory_mosaic(**options)
+        parts = {"key": GatedAverageConfig(), "sharpness": AdaptiveSharpnessConfig()}
+        return replace(made, sequence_mixer=replace(made.sequence_mixer, **parts))
+
+    return small("gated", config)
+
+
+@pytest.fixture(scope="session")
 def twin() -> LoadedModel:
     return small("twin", transformer)
 
@@ -47,6 +61,12 @@ def twin() -> LoadedModel:
 @pytest.fixture(scope="session")
 def rotary() -> LoadedModel:
     return small("rotary", transformer, position="rotary")
+
+
+@pytest.fixture(scope="session")
+def grouped() -> LoadedModel:
+    """Two heads share their keys and values."""
+    return small("grouped", llama, key_value_heads=2)
 
 
 @pytest.fixture(scope="session")
@@ -128,7 +148,7 @@ class Tab:
         self.page = self.context.new_page()
         self.page.set_default_timeout(1000 * HANG)
         self.wrong: list[str] = []
-        self.page.on("console", lambda said: said.type == "error" and self.wrong.append(said.text))
+        self.page.on("console", lambda found: found.type == "error" and self.wrong.append(found.text))
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("requestfailed", lambda request: self.wrong.append(f"{request.url} {request.failure}"))
         if address:

@@ -1,9 +1,12 @@
 """What the server answers."""
 
+import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("fastapi")
 
+from memory_mosaics import inspection
 from memory_mosaics.apps.explorer import moons, page
 from memory_mosaics.apps.explorer.explorer import MAX_CHARACTERS, PAGE_TOKENS, SESSIONS
 
@@ -33,6 +36,30 @@ def test_a_text_is_read(served):
     assert again["recomputed"] < again["count"] or again["count"] <= 64
 
 
+def test_lambda_and_beta_are_those_of_inspect(mosaic, gated, rotary):
+    """Constant ones in the description of a model, others at each token."""
+    server = Served([mosaic, gated, rotary])
+    try:
+        for number, loaded in enumerate((mosaic, gated, rotary)):
+            layers = server.explorer.description["models"][number]["layers"]
+            for position in (1, 7):
+                _, found, _ = send(server, body=reading(model=number, look={"position": position}))
+                wanted = inspection.inspect_position(
+                    loaded.model, torch.tensor(loaded.tokenizer.encode(TEXT)), position=position
+                )
+                for layer, here, each in zip(layers, found["look"]["overview"], wanted, strict=True):
+                    shown = {name: layer.get(name) or here.get(name) for name in ("lambda", "beta")}
+                    assert shown["beta"] == pytest.approx(each.sharpness.tolist(), rel=1e-3)
+                    if np.isnan(each.decay).all():
+                        assert shown["lambda"] is None
+                    else:
+                        assert shown["lambda"] == pytest.approx(each.decay.tolist(), rel=1e-3)
+                changing = {name for layer in layers for name in layer["per_token"]}
+                assert changing - {"contribution", "effective"} == ({"lambda", "beta"} if loaded is gated else set())
+    finally:
+        server.stop()
+
+
 @pytest.mark.parametrize(
     "text", ["", " ", "\n\n\n", "😀👩‍👩‍👧", "\x00\x01\x7f\u202e", "¡Hola! 你好", "a" * MAX_CHARACTERS]
 )
@@ -45,7 +72,7 @@ def test_any_text_gets_an_answer(text, served):
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "told"),
+    ("body", "status", "message"),
     [
         (reading("a" * 100_000), 400, "the text has 100,000 characters; at most 20,000 are read"),
         (reading("word " * 3999), 400, "mosaic reads at most 4,096 here"),
@@ -61,9 +88,9 @@ def test_any_text_gets_an_answer(text, served):
         (reading("\ud83d"), 400, "the text holds half a surrogate pair, \\ud83d, which is no character"),
     ],
 )
-def test_bad_requests_get_one_line(body, status, told, served):
+def test_bad_requests_get_one_line(body, status, message, served):
     found, answer, _ = send(served, body=body)
-    assert (found, told in answer["error"]["message"]) == (status, True), answer
+    assert (found, message in answer["error"]["message"]) == (status, True), answer
     assert "\n" not in answer["error"]["message"]
 
 
@@ -81,7 +108,7 @@ def look(served, text=TEXT, **where):
     return send(served, path="/api/look", body=reading(text, look=where))[:2]
 
 
-def test_looking_outside_the_text_is_told(served):
+def test_a_position_outside_the_text_is_an_error(served):
     for position in (-1, 10_000):
         status, answer = look(served, position=position)
         assert (status, "is outside a text of" in answer["error"]["message"]) == (400, True)
@@ -123,7 +150,7 @@ def test_parts_of_letters_have_names_of_their_own(of_bytes):
     assert all(text == f"<{index:02X}>" for text, _, index in halves)
 
 
-def test_a_page_of_other_models_is_told_to_reload(served, mosaic, rotary):
+def test_a_page_of_other_models_must_be_reloaded(served, mosaic, rotary):
     status, answer, _ = send(served, body=reading(), headers={"X-Identity": "another"})
     assert (status, answer["error"]["message"]) == (409, "other models are served here now; reload the page")
     own = served.explorer.description["identity"]

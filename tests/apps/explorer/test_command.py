@@ -50,13 +50,13 @@ def served_by_the_command(run: Path, *python: str):
             server.kill()
 
 
-def test_the_command_says_what_is_wrong(mosaic, capsys, tmp_path, monkeypatch):
+def test_the_command_names_the_mistake(mosaic, capsys, tmp_path, monkeypatch):
     run = saved(mosaic, tmp_path / "run")
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
         assert main(["explore", str(run), "--port", str(port)]) == 2
-        told = "Address already in use; choose another --port, or 0 for a free one"
-        assert f"cannot listen at 127.0.0.1, port {port}: {told}" in capsys.readouterr().err
+        message = "Address already in use; choose another --port, or 0 for a free one"
+        assert f"cannot listen at 127.0.0.1, port {port}: {message}" in capsys.readouterr().err
     monkeypatch.setattr(explorer, "find_spec", lambda name: None)
     assert main(["explore", str(run)]) == 2
     assert "pip install 'memory-mosaics[explore]'" in capsys.readouterr().err
@@ -113,20 +113,20 @@ def test_an_interrupted_command_does_not_read_to_the_end(mosaic, tmp_path):
         assert server.stdout.readline() == "read 64\n"
         assert not answers, "it is at work"
         server.send_signal(signal.SIGINT)
-        told, wrong = server.communicate(timeout=HANG)
+        errors, wrong = server.communicate(timeout=HANG)
         asking.join()
-    assert (server.returncode, told.strip(), wrong) == (0, "", "")
+    assert (server.returncode, errors.strip(), wrong) == (0, "", "")
     assert b"the explorer has been stopped" in answers[0]
 
 
-def test_a_folder_of_runs_is_told_from_a_run(mosaic, capsys, tmp_path):
+def test_a_folder_of_runs_is_distinguished_from_a_run(mosaic, capsys, tmp_path):
     for name in ("mosaic", "twin"):
         saved(mosaic, tmp_path / "demo" / "language" / "runs" / name / "step-00000010")
     runs = tmp_path / "demo" / "language" / "runs"
     for folder in (tmp_path / "demo", runs):
         assert main(["explore", str(folder)]) == 2
-        told = f"{folder} is a folder of runs; name one of them, such as {runs / 'mosaic'} or {runs / 'twin'}\n"
-        assert capsys.readouterr().err == f"mosaics: {told}"
+        message = f"{folder} is a folder of runs; name one of them, such as {runs / 'mosaic'} or {runs / 'twin'}\n"
+        assert capsys.readouterr().err == f"mosaics: {message}"
     (tmp_path / "empty").mkdir()
     assert main(["explore", str(tmp_path / "empty")]) == 2
     assert "is not a checkpoint folder" in capsys.readouterr().err

@@ -73,18 +73,18 @@ def test_a_token_keeps_the_blank_before_it(served):
 def test_what_is_not_one_token_is_refused_and_the_text_is_read(served):
     tokens = read(served)["tokens"]
     red, lily = tokens.index(" red"), tokens.index(".")
-    for place, text, told in (
+    for place, text, values in (
         (red - 1, "dogs", "it has one token, not the 2 of “ dogs”: “ dog”, “s”."),
         (lily - 1, "", "it has one token, and none was given."),
     ):
         found = read(served, edits=[edit(served, place, text=text)])
         assert (found["edits"], found["dropped"]) == ([], 0)
-        assert found["errors"] == [f"The pair was not rewritten: {told}"]
+        assert found["errors"] == [f"The pair was not rewritten: {values}"]
 
 
 def test_edits_of_what_is_not_there(served):
     read(served)
-    for wrong, told in (
+    for wrong, found in (
         (edit(served, 10**20, kind="channel"), "there is no slot"),
         (edit(served, -1, kind="channel"), "there is no slot -1"),
         (edit(served, 3) | {"checksum": None}, "has no checksum of its text"),
@@ -92,6 +92,6 @@ def test_edits_of_what_is_not_there(served):
         (edit(served, token=3), "only pairs of the text"),
     ):
         status, answer, _ = send(served, body=reading(session="edits", edits=[wrong]))
-        assert (status, told in answer["error"]["message"]) == (400, True), answer
+        assert (status, found in answer["error"]["message"]) == (400, True), answer
     far = edit(served, 3) | {"pair": 10**20}
     assert (places(read(served, edits=[far])), places(read(served, edits=[far | {"pair": -9}]))) == ([], [])

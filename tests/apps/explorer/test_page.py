@@ -145,7 +145,7 @@ def test_the_form_stays_while_the_mouse_crosses_the_text(tab):
     tab.until("window.explorer.panes[0].position", 5)
 
 
-def test_edits_that_lose_their_text_are_told(tab):
+def test_edits_that_lose_their_text_are_reported(tab):
     tab.page.click(memory(0, "sequence", 1))
     for wanted in (1, 2):
         tab.page.wait_for_selector(".pairs li")
@@ -163,7 +163,7 @@ def test_edits_that_lose_their_text_are_told(tab):
     assert tab.page.inner_text("#message") == "2 edits were dropped: the text of the pair has changed."
 
 
-def test_a_part_of_a_letter_is_told_from_another(browser, of_bytes):
+def test_parts_of_a_letter_are_distinguished(browser, of_bytes):
     """All of them look alike as text: what is marked goes by the token."""
     server = Served([of_bytes])
     with Tab(browser, server.address) as one:

@@ -80,12 +80,12 @@ def test_a_guess_is_measured_on_both_sides(other):
         for index, text in enumerate(other.page.locator(GUESSES).all_inner_texts())
         if text[0] != "<" and index > 0
     )
-    said = "document.querySelectorAll('.mosaics > .hint')[{}].textContent"
+    message = "document.querySelectorAll('.mosaics > .hint')[{}].textContent"
     wanted = [f"What each memory adds to the logit of {one}, above the average token." for one in (text, text[0])]
-    assert other.page.evaluate(said.format(1)) != wanted[1]
+    assert other.page.evaluate(message.format(1)) != wanted[1]
     other.page.locator(GUESSES).nth(index).click()
     for pane in (0, 1):
-        other.until(said.format(pane), wanted[pane])
+        other.until(message.format(pane), wanted[pane])
 
 
 GUESSES = ".pane[data-pane='0'] .guess"

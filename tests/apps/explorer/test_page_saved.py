@@ -107,7 +107,7 @@ def test_saved_moons_have_their_own_periods(tab, browser, tmp_path):
         assert saved.page.locator(".sliders input").first.input_value() == "60"
 
 
-def test_a_file_says_what_it_does_not_hold(tab, browser, tmp_path):
+def test_a_file_names_what_it_does_not_hold(tab, browser, tmp_path):
     tab.write(WORDS * 15)
     tab.page.click(".pager [aria-label='Page before']")
     tab.page.wait_for_selector(".pager >> text=page 1 of 2")

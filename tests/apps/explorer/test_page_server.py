@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from .conftest import Served, Tab, memory
 
 
-def test_a_lost_server_is_told_and_found_again(browser, mosaic):
+def test_a_lost_server_is_reported_and_found_again(browser, mosaic):
     server = Served([mosaic])
     one = Tab(browser)
     one.page.goto(server.address)

@@ -6,7 +6,7 @@ from .conftest import WORDS, memory, token
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "Nothing to read yet"),
         ("a" * 100_000, "The text has 100,000 characters; at most 20,000 are read."),
@@ -14,9 +14,9 @@ from .conftest import WORDS, memory, token
     ],
     ids=["empty", "far too long", "too many tokens"],
 )
-def test_bad_texts_are_told_and_the_page_goes_on(tab, text, told):
+def test_bad_texts_are_reported_and_the_page_goes_on(tab, text, message):
     tab.page.fill("#text", text)
-    tab.page.wait_for_selector(f"text={told}")
+    tab.page.wait_for_selector(f"text={message}")
     tab.wrong = [wrong for wrong in tab.wrong if "400 (Bad Request)" not in wrong]  # the browser's own note
     tab.write("The dog saw")
     tab.until("document.querySelector('.pane .tokens').textContent === 'The dog saw'")

@@ -7,9 +7,18 @@ import pytest
 import torch
 
 from memory_mosaics import LanguageModel
-from memory_mosaics.apps.explorer.analysis import detail, overview, predictions, retrieved
-from memory_mosaics.apps.explorer.reading import CHUNK_TOKENS, CachedText, Edit, InstrumentedModel, common_prefix
-from memory_mosaics.inspection import look
+from memory_mosaics.apps.explorer.reading import (
+    CHUNK_TOKENS,
+    CachedText,
+    Edit,
+    InstrumentedModel,
+    common_prefix,
+    detail,
+    overview,
+    predictions,
+    retrieved,
+)
+from memory_mosaics.inspection import inspect_position
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.memory import PersistentMemoryConfig
 from mixers_under_contract import MIXERS, WIDTH
@@ -58,19 +67,17 @@ def test_nothing_is_read_twice(mosaic):
     assert reading.recomputed == 201 - 3 * CHUNK_TOKENS
 
 
-@pytest.mark.parametrize("name", ["mosaic", "twin", "rotary"])
+@pytest.mark.parametrize("name", ["mosaic", "gated", "twin", "rotary", "grouped"])
 def test_it_shows_what_inspect_shows(name, request):
     trained = request.getfixturevalue(name)
     tokens = (torch.arange(90) * 7 % 280).tolist()
     reading = CachedText(InstrumentedModel(trained.model))
     reading.update(tokens)
     for position in (0, 1, 63, 64, 89):
-        wanted = look(trained.model, torch.tensor(tokens), position=position, top=3)
-        found = overview(reading, position, position + 1)
+        wanted = inspect_position(trained.model, torch.tensor(tokens), position=position, top=3)
+        (found,) = overview(reading, position, position + 1)
         for layer, each, shown in zip(reading.model.layers, wanted, found, strict=True):
-            torch.testing.assert_close(
-                torch.tensor(shown["effective"][0]), torch.tensor(each.effective), rtol=2e-3, atol=1e-4
-            )
+            assert shown["effective"] == pytest.approx(each.effective.tolist(), rel=2e-3, abs=1e-4)
             pairs = detail(reading, trained.tokenizer, layer, 1, position, position + 1)[0]["pairs"][:3]
             weights = [weight for weight in each.weights[1].tolist() if weight >= 6e-4]
             assert [weight for _, weight in pairs] == pytest.approx(weights[: len(pairs)], abs=1e-4)
@@ -112,7 +119,7 @@ def test_losses_and_shares_are_the_models(mosaic):
         assert text == mosaic.tokenizer.display(index)
 
 
-@pytest.mark.parametrize("name", ["mosaic", "rotary"])
+@pytest.mark.parametrize("name", ["mosaic", "rotary", "grouped"])
 def test_a_removed_pair_is_gone_and_the_rest_shares_its_weight(name, request):
     trained = request.getfixturevalue(name)
     tokens = (torch.arange(90) * 7 % 280).tolist()

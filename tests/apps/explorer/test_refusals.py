@@ -105,9 +105,9 @@ def test_a_length_that_is_not_true_lets_no_more_in(served):
 def test_a_body_that_does_not_come_is_not_waited_for(mosaic, monkeypatch):
     monkeypatch.setattr("memory_mosaics.apps.server.BODY_TIMEOUT", 0.5)
     server = Served([mosaic])
-    said = by_hand(server, b"POST /api/read HTTP/1.1\r\nContent-Length: 500\r\n", b"{")
+    found = by_hand(server, b"POST /api/read HTTP/1.1\r\nContent-Length: 500\r\n", b"{")
     server.stop()
-    assert said.startswith(b"HTTP/1.1 408 ")
+    assert found.startswith(b"HTTP/1.1 408 ")
 
 
 def test_a_page_on_port_80_is_called_without_it():

@@ -25,7 +25,7 @@ def test_the_same_seed_as_mosaics_generate(ask, story_run, capsys):
     assert capsys.readouterr().out.endswith("Once" + answer["choices"][0]["text"] + "\n")
 
 
-def test_an_empty_prompt_begins_a_text(ask, server):
+def test_an_empty_prompt_starts_a_text(ask, server):
     end = server[0].loaded.tokenizer.end_of_text
     texts = [
         ask("/v1/completions", {"prompt": prompt, "temperature": 0})[2]["choices"][0]["text"] for prompt in ("", [end])
@@ -53,12 +53,12 @@ def test_a_stream_ends_with_done(ask):
     assert {choice["index"] for choice in choices if choice["finish_reason"]} == {0, 1}
 
 
-def test_without_usage_a_stream_says_nothing_of_it(ask):
+def test_a_stream_has_no_usage_unless_requested(ask):
     assert "usage" not in ask("/v1/completions", {"prompt": "Once", "stream": True, "max_tokens": 2})[2]
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         (b"{broken", "the body is not JSON: Expecting property name enclosed in double quotes"),
         (b"", "the body is empty; it must be a JSON object"),
@@ -75,15 +75,15 @@ def test_without_usage_a_stream_says_nothing_of_it(ask):
         ({"prompt": "a", "presence_penalty": 0.5}, "presence_penalty is not supported by this server"),
     ],
 )
-def test_a_malformed_completion(ask, body, told):
+def test_a_malformed_completion(ask, body, message):
     status, _, answer = ask("/v1/completions", body)
     assert status == 400
-    assert answer["error"]["message"] == told
+    assert answer["error"]["message"] == message
     assert answer["error"].keys() == {"message", "type", "param", "code"}
 
 
 @pytest.mark.parametrize(
-    ("messages", "told"),
+    ("messages", "message"),
     [
         ([], "messages: List should have at least 1 item after validation, not 0"),
         ([3], "messages.0: Input should be a valid dictionary or object to extract fields from"),
@@ -92,9 +92,9 @@ def test_a_malformed_completion(ask, body, told):
          "messages.0.content: must be a string or a list of text parts"),
     ],
 )  # fmt: skip
-def test_a_malformed_chat(ask, messages, told):
+def test_a_malformed_chat(ask, messages, message):
     status, _, answer = ask("/v1/chat/completions", {"messages": messages})
-    assert (status, answer["error"]["message"]) == (400, told)
+    assert (status, answer["error"]["message"]) == (400, message)
 
 
 def test_fields_that_ask_for_nothing_are_no_mistake(ask):
@@ -116,8 +116,8 @@ def test_parts_of_a_message(ask):
     ("path", "status"), [("/nowhere", 404), ("/v1/models/other", 404), ("/v1/completions", 405), ("/health", 200)]
 )
 def test_other_ways(ask, path, status):
-    told, _, answer = ask(path)
-    assert told == status
+    found, _, answer = ask(path)
+    assert found == status
     assert status == 200 or answer["error"]["message"]
 
 
@@ -137,7 +137,7 @@ def test_who_goes_away_is_not_waited_for(server, endless, monkeypatch):
         assert sum(row.on_token.__self__.count for row in rows) < 32 * 390
 
 
-def test_a_defect_is_told_as_one(story_run):
+def test_a_defect_is_a_server_error(story_run):
     with in_a_thread(story_run) as (service, ask):
         service.engine.vocabulary = "none"  # no number, as if somebody had written it so
         status, _, answer = ask("/v1/completions", {"prompt": "a"})
@@ -167,13 +167,13 @@ def test_a_port_that_is_taken(story_run, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["serve", str(story_run), "--port", str(port), "--device", "cpu"]) == 2
-    said = (
+    message = (
         f"mosaics: cannot listen at 127.0.0.1, port {port}: Address already in use; choose another --port or --host\n"
     )
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == message
 
 
-def test_without_the_libraries_it_says_which(story_run, monkeypatch, capsys):
+def test_missing_libraries_are_named(story_run, monkeypatch, capsys):
     monkeypatch.setattr("memory_mosaics.apps.serve.find_spec", lambda name: None)
     assert main(["serve", str(story_run), "--device", "cpu"]) == 2
     assert "pip install 'memory-mosaics[serve]'" in capsys.readouterr().err
@@ -182,16 +182,16 @@ def test_without_the_libraries_it_says_which(story_run, monkeypatch, capsys):
 @pytest.mark.parametrize("host", ["a..b", "a" * 70, "."])
 def test_a_host_that_cannot_be(story_run, capsys, host):
     assert main(["serve", str(story_run), "--host", host, "--device", "cpu"]) == 2
-    said = f"mosaics: cannot listen at {host[:60]!r}: not a host name; choose another --host\n"
-    assert capsys.readouterr().err == said
+    message = f"mosaics: cannot listen at {host[:60]!r}: not a host name; choose another --host\n"
+    assert capsys.readouterr().err == message
 
 
 @pytest.mark.parametrize("key", ["two words", "a\tb", "a\x7fb", "clé"])
 def test_a_key_that_nobody_can_send(story_run, monkeypatch, capsys, key):
     monkeypatch.setenv("MOSAICS_API_KEY", key)
     assert main(["serve", str(story_run), "--device", "cpu"]) == 2
-    said = "mosaics: the API key has characters that clients cannot send; use printable ASCII without spaces\n"
-    assert capsys.readouterr().err == said
+    message = "mosaics: the API key has characters that clients cannot send; use printable ASCII without spaces\n"
+    assert capsys.readouterr().err == message
 
 
 def stream_text(text: bytes, *, length: int = 100, stops=(), end: bool = True, logs: bool = False):

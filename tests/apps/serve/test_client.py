@@ -86,7 +86,7 @@ def test_models_and_health(client):
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "message"),
     [
         ({"temperature": -1}, "temperature: Input should be greater than or equal to 0"),
         ({"max_tokens": "ten"}, "max_tokens: Input should be a valid integer"),
@@ -98,10 +98,10 @@ def test_models_and_health(client):
         ({"extra_body": {"speed": 3}}, "unknown field 'speed'"),
     ],
 )
-def test_bad_request(client, asked, told):
+def test_bad_request(client, asked, message):
     with pytest.raises(openai.BadRequestError) as refused:
         client.completions.create(**{"model": "teller", "prompt": "Once"} | asked)
-    assert told in refused.value.body["message"]
+    assert message in refused.value.body["message"]
     assert refused.value.body["type"] == "invalid_request_error"
 
 
@@ -109,8 +109,8 @@ def test_an_over_long_prompt(client):
     with pytest.raises(openai.BadRequestError) as refused:
         client.completions.create(model="teller", prompt=[1] * 400)
     assert refused.value.code == "context_length_exceeded"
-    said = "the context is 400 tokens; your prompt has 400. Shorten one of them"
-    assert refused.value.body["message"] == said
+    message = "the context is 400 tokens; your prompt has 400. Shorten one of them"
+    assert refused.value.body["message"] == message
     with pytest.raises(openai.BadRequestError, match="your prompt has 390 and you asked for 20 more"):
         client.completions.create(model="teller", prompt=[1] * 390, max_tokens=20)
     assert client.completions.create(model="teller", prompt=[1] * 390, max_tokens=10).usage.total_tokens <= 400
@@ -140,7 +140,7 @@ def test_a_wrong_key_is_refused(client):
         client.with_options(api_key="wrong").models.list()
 
 
-def test_the_guide_is_as_it_says(address, capsys):
+def test_the_examples_of_the_guide_run(address, capsys):
     """The example of docs/serve.md, at the address of this server, prints a text."""
     guide = (Path(__file__).parents[3] / "docs" / "serve.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)

@@ -175,7 +175,7 @@ def test_what_goes_wrong_with_some_is_not_for_others():
         assert len(fine.result()) == 5
 
 
-def test_rows_with_much_more_room_stay_apart():
+def test_rows_of_much_larger_capacity_stay_apart():
     model = model_of("mosaic")
     short, long = (
         Batch(model, [Writing([1], 5).row], VOCABULARY),
@@ -184,7 +184,7 @@ def test_rows_with_much_more_room_stay_apart():
     assert not short.merge(long)
 
 
-def test_a_long_row_that_has_left_takes_its_room_along():
+def test_a_long_row_that_has_left_releases_its_capacity():
     model = model_of("mosaic")
     batch = Batch(model, [Writing([1] * 200, 3).row, Writing([1], 3).row], VOCABULARY)
     assert batch.counts == [200, 200]

@@ -148,7 +148,7 @@ def test_a_moral_closes_the_story(some):
         assert ("emember:" not in one.text and "remember this:" not in one.text) or "MoralValue" in one.features
 
 
-def test_a_conflict_can_be_heard(some):
+def test_a_conflict_has_angry_words(some):
     heard = re.compile(
         r"angry|\bmad\b|\bcross\b|argued|quarreled|shout|yell|\blie\b|not know|stole|mine|crumb, and|hurt|faster|"
         r"not want|\"No!\"|cannot play|was a lie|You took it|to give it back|waited for so long|all that time|\bkeep\b|"
@@ -188,13 +188,13 @@ def test_every_plot_can_end_well_and_badly():
 
 def test_every_rule_and_every_phrase_is_of_use():
     assert RULES.keys() <= PHRASES.keys()
-    told: set[str] = set()
+    found: set[str] = set()
     for index in range(4000):
         world = World(Random(index))
         PLOTS[world.pick(list(PLOTS))](world)
         add_details(world)
-        told.update(kind for kind, _ in world.trace)
-    assert told - {""} == PHRASES.keys()
+        found.update(kind for kind, _ in world.trace)
+    assert found - {""} == PHRASES.keys()
 
 
 # Consistency, read from the text alone
@@ -218,7 +218,7 @@ def test_everybody_is_introduced(many):
             assert re.search(rf"\b({kin}) $", text[: first.start()]), f"{name}: {text}"
 
 
-def test_probes_ask_for_what_was_told_long_before(some):
+def test_probes_ask_for_what_was_mentioned_long_before(some):
     probes = [(one.text, *probe) for one in some for probe in one.probes]
     assert len(probes) > 0.8 * len(some)
     for text, prefix, answer in probes:
@@ -271,7 +271,7 @@ def test_the_file_is_one_json_string_a_line(tmp_path, capsys):
     assert [path.name for path in file.parent.iterdir()] == ["stories.jsonl"]
 
 
-def test_tokens_are_counted_estimated_or_said_to_be_unknown(tmp_path, capsys, monkeypatch):
+def test_tokens_are_counted_estimated_or_unknown(tmp_path, capsys, monkeypatch):
     class Tokenizer:
         def encode_batch(self, texts: list[str]) -> list[list[int]]:
             return [[0] * 7 for _ in texts]
@@ -279,17 +279,15 @@ def test_tokens_are_counted_estimated_or_said_to_be_unknown(tmp_path, capsys, mo
     def missing() -> Tokenizer:
         raise UserError("no tokenizer here")
 
-    fake = type(sys)("memory_mosaics.text.tokenizer")
-    monkeypatch.setitem(sys.modules, "memory_mosaics.text.tokenizer", fake)
-    monkeypatch.setattr(fake, "gpt2", Tokenizer, raising=False)
+    monkeypatch.setattr("memory_mosaics.text.tokenizer.gpt2", Tokenizer)
     assert run(10, tmp_path / "a.jsonl")["tokens"] == 70
     monkeypatch.setattr(module, "TOKEN_SAMPLE", 5)
     estimated = run(10, tmp_path / "a.jsonl")
     assert estimated["tokens"] == 70
     assert "about" in estimated["tokens_note"]
-    monkeypatch.setattr(fake, "gpt2", missing)
+    monkeypatch.setattr("memory_mosaics.text.tokenizer.gpt2", missing)
     assert run(10, tmp_path / "a.jsonl")["tokens"] is None
-    assert "tokens              - (" in capsys.readouterr().out
+    assert "tokens                - (" in capsys.readouterr().out
 
 
 def test_a_failed_write_leaves_nothing_and_keeps_the_old_file(tmp_path, monkeypatch):
@@ -314,7 +312,7 @@ def test_a_failed_write_leaves_nothing_and_keeps_the_old_file(tmp_path, monkeypa
         (5, "file/a.jsonl", "cannot make the folder"),
     ],
 )
-def test_mistakes_are_told_in_one_line(tmp_path, count, out, says):
+def test_mistakes_are_one_line(tmp_path, count, out, says):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=says) as error:
         run(count, tmp_path / out)

@@ -15,7 +15,7 @@ def test_a_phrase_has_texts_slots_and_alternatives():
     assert compile_phrase("{a} smiled")[2] == ["smiled", "grinned", "beamed"]
 
 
-def test_every_event_can_be_told_without_talk():
+def test_every_event_can_be_narrated_without_dialogue():
     for kind in PHRASES:
         assert phrases(kind, dialogue=False)
     with pytest.raises(AssertionError, match="unbalanced"):

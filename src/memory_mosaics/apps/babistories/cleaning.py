@@ -20,14 +20,16 @@ from tqdm import tqdm
 from memory_mosaics import results
 from memory_mosaics.apps.babistories.collect import Entry, read_journal
 from memory_mosaics.apps.babistories.prompts import uses
-from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import atomic_write, check_regular
+from memory_mosaics.errors import UserError
+from memory_mosaics.files import atomic_write
 from memory_mosaics.text.corpus import split_of
+from memory_mosaics.text.sources import Source, read_documents
+from memory_mosaics.text.tokenizer import Tokenizer, gpt2_if_installed
 
 URL = re.compile(r"(?i)https?:|www\.|\b[\w-]+\.(?-i:com|org|net|edu|gov|io|co|info|html?)\b")
 MODEL = re.compile(r"(?i)\bas an? (?:ai|artificial intelligence)\b|\blanguage model\b")
 NOT = r"i (?:can(?:no|['\u2019])t|can not|could not|am (?:unable|not able)|won['\u2019]t|will not|do not|don['\u2019]t)"
-REFUSAL = re.compile(  # at the very beginning, and not what somebody says
+REFUSAL = re.compile(  # at the very beginning, and not within a quotation
     rf"(?i)[^\"“]{{0,60}}\b(?:i(?:['\u2019]m| am) (?:sorry,? (?:but\b|{NOT})|afraid,? (?:that )?(?:this|{NOT}))"
     r"|i(?:['\u2019]m| am) unable to\b|i (?:can|could) not write\b"
     r"|i (?:can(?:no|['\u2019])t|won['\u2019]t|will not) (?:write|help|assist|create|provide|fulfil))"
@@ -79,7 +81,7 @@ class Cleaner:
         unknown = sorted(self.allow - set(REASONS))
         if unknown:
             raise UserError(f"there is no reason {unknown[0]!r} to allow; they are {', '.join(REASONS)}")
-        self.is_of_language, self.is_duplicate = _languages(self.language), _duplicates(self.similarity)
+        self.is_of_language, self.is_duplicate = _language_test(self.language), _duplicate_test(self.similarity)
 
     def clean(self, entries: Iterable[Entry]) -> Iterator[Cleaned]:
         """Each entry with its tidied text and the reason to drop it, None to keep it."""
@@ -127,7 +129,7 @@ REASONS: dict[str, Callable[[Cleaner, Entry, str], bool]] = {
 }
 
 
-def _languages(language: str | None) -> Callable[[str], bool]:
+def _language_test(language: str | None) -> Callable[[str], bool]:
     """A test whether a text is of the language, in both halves, and in its letters."""
     if language is None:
         return lambda text: True
@@ -153,7 +155,7 @@ def _languages(language: str | None) -> Callable[[str], bool]:
     return is_of
 
 
-def _duplicates(similarity: float) -> Callable[[str], bool]:
+def _duplicate_test(similarity: float) -> Callable[[str], bool]:
     """A test whether a text is near to an earlier one, by MinHash of its runs of four words; a new one is added."""
     if not 0 < similarity <= 1:
         raise UserError(f"similarity must be in (0, 1], not {similarity}")
@@ -165,8 +167,8 @@ def _duplicates(similarity: float) -> Callable[[str], bool]:
     seen = library.RMinHashDeduplicator(similarity, PERMUTATIONS, True, BANDS, 0)
 
     def is_known(text: str) -> bool:
-        said = re.findall(r"\w+", text.casefold())
-        runs = {" ".join(said[at : at + SHINGLE]) for at in range(max(1, len(said) - SHINGLE + 1))}
+        words = re.findall(r"\w+", text.casefold())
+        runs = {" ".join(words[at : at + SHINGLE]) for at in range(max(1, len(words) - SHINGLE + 1))}
         sketch = library.RMinHash(num_perm=PERMUTATIONS, seed=0)
         sketch.update(sorted(runs))
         return not seen.add(str(seen.len()), sketch)
@@ -204,13 +206,13 @@ def clean(
     for file in files:
         if next(read_journal(file), {"step": "stories"})["step"] != "stories":
             raise UserError(f"{file} is not a journal of stories")
-    results.prepare(out)
-    counts = _write(out, cleaner.clean(_with_bar(files)), seed, valid_share)
+    results.create_output_folder(out)
+    counts = _write(out, cleaner.clean(_read_answers(files)), seed, valid_share)
     answers = cleaner.counts.total()
     found: dict[str, Any] = {"answers": answers, "kept": cleaner.counts["kept"]}
     found |= {"dropped": {reason: cleaner.counts[reason] for reason in REASONS}, "stories": counts}
     options = {"language": language, "shortest": shortest, "similarity": similarity, "allow": sorted(cleaner.allow)}
-    results.write(out / "clean.json", found | {"options": options | {"valid_share": valid_share, "seed": seed}})
+    results.write_results(out / "clean.json", found | {"options": options | {"valid_share": valid_share, "seed": seed}})
     for name, count in (("answers", answers), *found["dropped"].items(), ("kept", found["kept"])):
         print(f"{name:16}{count:>10,}{count / max(1, answers):>9.1%}")
     if not found["kept"]:
@@ -246,7 +248,7 @@ def _write(out: Path, cleaned: Iterator[Cleaned], seed: int, valid_share: float)
     return counts
 
 
-def _with_bar(files: list[Path]) -> Iterator[Entry]:
+def _read_answers(files: list[Path]) -> Iterator[Entry]:
     """The answers in journals, one after the other; each number once, as it was first answered."""
     size = sum(file.stat().st_size for file in files)
     seen: dict[str, set[int]] = {}
@@ -255,7 +257,7 @@ def _with_bar(files: list[Path]) -> Iterator[Entry]:
             lines = read_journal(file, bar.update)
             numbers = seen.setdefault(json.dumps(next(lines, {}), sort_keys=True), set())
             for entry in lines:
-                if entry["index"] not in numbers:
+                if "index" in entry and entry["index"] not in numbers:  # not the digest of a list
                     numbers.add(entry["index"])
                     yield entry
 
@@ -266,7 +268,7 @@ def stats(out: Path = Path("runs/babistories")) -> dict[str, Any]:
     Args:
         out: the folder of the corpus, or any folder with these two files
     """
-    tokenizer = _gpt2()
+    tokenizer = gpt2_if_installed()
     table: dict[str, Any] = {}
     for split in ("train", "valid"):
         file = out / f"{split}.jsonl"
@@ -281,44 +283,21 @@ def stats(out: Path = Path("runs/babistories")) -> dict[str, Any]:
     for split, stories, tokens, characters in PAPER:
         print(f"{f'paper {split}':12}{stories:>12}{tokens:>18}{characters:>22}")
     try:
-        results.write(out / "statistics.json", table)
+        results.write_results(out / "statistics.json", table)
         print(f"written: {out / 'statistics.json'}{note}")
     except UserError:
         print(f"{out} is not writable: the table is not saved{note}")
     return table
 
 
-def _gpt2() -> Any:
-    try:
-        from memory_mosaics.text.tokenizer import gpt2
-
-        return gpt2()
-    except (UserError, ImportError):
-        return None
-
-
-def _count(file: Path, tokenizer: Any) -> dict[str, Any]:
+def _count(file: Path, tokenizer: Tokenizer | None) -> dict[str, Any]:
     stories = characters = tokens = 0
-    check_regular(file)
-    with (
-        file.open(encoding="utf-8") as lines,
-        tqdm(desc=file.name, unit="story", disable=None, file=sys.stderr) as bar,
-    ):
-        numbered = enumerate(lines, 1)
-        while batch := [_story(file, *line) for line in islice(numbered, BATCH)]:
-            stories += len(batch)
-            characters += sum(map(len, batch))
-            tokens += sum(map(len, tokenizer.encode_batch(batch))) if tokenizer else 0
-            bar.update(len(batch))
+    source = Source(file.name, "json", str(file))
+    texts = (document.text for document in read_documents(source, text_field="text"))
+    texts = iter(tqdm(texts, file.name, unit="story", disable=None, file=sys.stderr))
+    while batch := list(islice(texts, BATCH)):
+        stories += len(batch)
+        characters += sum(map(len, batch))
+        tokens += sum(map(len, tokenizer.encode_batch(batch))) if tokenizer else 0
     per_story = characters / max(1, stories)
     return {"stories": stories, "tokens": tokens if tokenizer else None, "characters_per_story": round(per_story, 1)}
-
-
-def _story(file: Path, number: int, line: str) -> str:
-    try:
-        story = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file}, line {number} is not JSON: {one_line(error)}") from error
-    if not isinstance(story, str):
-        raise UserError(f"{file}, line {number} should be a JSON string")
-    return story

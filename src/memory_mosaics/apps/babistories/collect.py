@@ -1,10 +1,10 @@
 """`mosaics babistories names | openings | stories`: ask a language model, and keep every answer in a journal.
 
 A journal holds the answers of one step as JSON lines. Every answer is on the disk before the next request is sent, and
-none is asked for twice. Its first line identifies the run, so that only the same run is resumed; a line with "given" is
-the digest of the list that was written from the answers so far. A last line that a kill or a power cut left incomplete
-is dropped; its answer had not been acknowledged. After the first Ctrl-C, or an error, no request is sent, and the
-answers in flight, which may be paid for, are still received; the second Ctrl-C drops them.
+none is requested twice. Its first line identifies the run, so that only the same run is resumed; a line with
+"list_digest" is the digest of the list that was written from the answers so far. An incomplete last line, left by a
+kill or a power cut, is dropped. After the first Ctrl-C, or an error, no request is sent, and the answers in flight,
+which may be paid for, are still received; the second Ctrl-C drops them.
 
 Everything is in one folder:
 - names.journal, openings.journal, stories.journal: every answer as received, JSON lines
@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import ceil
@@ -41,21 +41,14 @@ from memory_mosaics.apps.babistories.prompts import (
     read_template,
     story_request,
 )
-from memory_mosaics.apps.babistories.writers import (
-    Answer,
-    RequestRejected,
-    RetriesExhausted,
-    RunStopped,
-    Server,
-    Writer,
-)
+from memory_mosaics.apps.babistories.writers import Answer, RequestRejected, RetriesExhausted, RunStopped, Writer
 from memory_mosaics.config import MAX_SEED, MAX_STORIES
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.files import check_regular, flush, parse_json, read_text, write_text
 
 OUT = Path("runs/babistories")
 MAX_FRUITLESS = 24  # answers in a row that bring nothing new: the model knows no more
-MARK = re.compile(r"^\s*(?:[-*•\u2013]|\(?\d+[.):]?)?\s*[\"“'*_]*|[\s\"”'*_.,;:…]+$")
+BULLET = re.compile(r"^\s*(?:[-*•\u2013]|\(?\d+[.):]?)?\s*[\"“'*_]*|[\s\"”'*_.,;:…]+$")
 MAX_LINE = 64 << 20  # bytes
 REMEDY = "name another --out"
 MAX_REJECTED = 10  # in a row: then the server is at fault, not the requests
@@ -65,107 +58,90 @@ NextRequest = Callable[[int], Request | None]  # what to ask next, given the num
 
 
 class Journal:
-    """A file of answers, open for appending by one process. `given` is the digest of the list written from it."""
+    """A file of answers: which are there, their tokens, and the digest of the list written from them."""
 
-    def __init__(self, file: Path, done: set[int], tokens: list[int], given: str):
-        self.file, self.done, self.tokens, self.given = file, done, tokens, given
+    def __init__(self, file: Path, identity: Entry):
+        self.file, self.list_digest = file, ""
+        self.done, self.tokens = set[int](), [0, 0]
+        if file.exists():
+            self._resume(identity)
         self.stream = file.open("ab", buffering=0)
+        if not self.done:
+            self.append([identity])
+            flush(file.parent)
 
     @classmethod
     @contextmanager
     def open(cls, file: Path, identity: Entry) -> Iterator["Journal"]:
         """The journal, new or resumed. Its identity must be the same, and no other process may have it open."""
-        lock = FileLock(file.with_name(f".{file.name}.lock"), timeout=0)
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            lock.acquire()
-        except Timeout:
-            raise UserError(f"{file} is being written by another process; wait for it, or {REMEDY}") from None
-        except OSError as error:
-            raise UserError(f"cannot write {file}: {error.strerror or one_line(error)}; {REMEDY}") from error
-        journal = None
-        try:
-            if file.exists() and not file.is_file():
-                raise UserError(f"{file} is no file; {REMEDY}")
-            journal = cls(file, *_resume(file, identity))
-            if not journal.done:
-                journal.append([identity])
-                flush(file.parent)
+        with ExitStack() as stack:
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(FileLock(file.with_name(f".{file.name}.lock"), timeout=0))
+            except Timeout:
+                raise UserError(f"{file} is being written by another process; wait for it, or {REMEDY}") from None
+            except OSError as error:
+                raise UserError(f"cannot write {file}: {error.strerror or one_line(error)}; {REMEDY}") from error
+            journal = cls(file, identity)
+            stack.callback(journal._close)
             yield journal
-        finally:
-            if journal is not None:
-                journal.stream.close()
-                if not journal.done:
-                    file.unlink(missing_ok=True)  # nothing to resume; a wrong address may be corrected
-            lock.release()
 
-    def append(self, entries: Iterable[Entry]) -> None:
+    def append(self, entries: list[Entry]) -> None:
         """Write entries, and return when they are on the disk. A full disk leaves no incomplete line."""
-        entries = list(entries)
         data = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries).encode("utf-8", "replace")
         before = os.fstat(self.stream.fileno()).st_size
         try:
-            if data and self.stream.write(data) != len(data):
+            if self.stream.write(data) != len(data):
                 raise OSError("the disk is full")
             os.fsync(self.stream.fileno())
         except OSError as error:
             self.stream.truncate(before)
             raise UserError(f"cannot write {self.file}: {error.strerror or one_line(error)}") from error
-        self.given = _count(entries, self.done, self.tokens) or self.given
-
-    def read(self) -> Iterator[Entry]:
-        return read_journal(self.file)
+        self._count(entries)
 
     def token_counts(self) -> str:
-        read, written = map(_short, self.tokens)
+        read, written = map(_abbreviate, self.tokens)
         return f"{read} tokens read, {written} written"
 
+    def _close(self) -> None:
+        self.stream.close()
+        if not self.done:
+            self.file.unlink(missing_ok=True)  # nothing to resume; a wrong address may be corrected
 
-def _short(count: int) -> str:
+    def _count(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self.list_digest = entry.get("list_digest", self.list_digest)
+            if "index" in entry:
+                self.done.add(entry["index"])
+                self.tokens = [total + new for total, new in zip(self.tokens, entry["tokens"], strict=True)]
+
+    def _resume(self, identity: Entry) -> None:
+        """Drop an incomplete last line, compare the first one, count the rest. Without an answer the file is reset."""
+        file = self.file
+        try:
+            check_regular(file)
+            with file.open("rb+") as stream:
+                start = stream.seek(max(0, stream.seek(0, os.SEEK_END) - MAX_LINE))
+                end = start + stream.read(MAX_LINE).rfind(b"\n") + 1
+                if end > start or start == 0:  # a longer line is refused below
+                    stream.truncate(end)
+            lines = read_journal(file)
+            first, second = next(lines, None), next(lines, None)
+            if first is None or second is None:
+                os.truncate(file, 0)
+                return
+        except OSError as error:
+            raise UserError(f"cannot resume {file}: {error.strerror or one_line(error)}; {REMEDY}") from error
+        if first.get("format") != identity.get("format"):
+            raise UserError(f"{file} was started by another version; {REMEDY}, and give both to clean --journals")
+        for name, mine in identity.items():
+            if difference := _difference(name, first.get(name), mine):
+                raise UserError(f"{file} was started with {difference}, or {REMEDY}")
+        self._count(tqdm(chain([second], lines), f"reading {file.name}", delay=2, disable=None, leave=False))
+
+
+def _abbreviate(count: int) -> str:
     return f"{count:,}" if count < 10_000 else f"{count / 1e3:,.1f}k" if count < 1e6 else f"{count / 1e6:,.2f}M"
-
-
-def _count(entries: Iterable[Entry], done: set[int], tokens: list[int]) -> str:
-    """Add entries to the indices and the tokens; returns the last digest of a list among them."""
-    given = ""
-    for entry in entries:
-        given = entry.get("given", given)
-        if "index" in entry:
-            done.add(entry["index"])
-            tokens[:] = [total + new for total, new in zip(tokens, entry["tokens"], strict=True)]
-    return given
-
-
-def _resume(file: Path, identity: Entry) -> tuple[set[int], list[int], str]:
-    """Drop an incomplete last line, compare the first one, count the rest. Without an answer the file starts anew."""
-    done, tokens = set[int](), [0, 0]
-    if not file.exists():
-        return done, tokens, ""
-    try:
-        with file.open("rb+") as stream:
-            start = stream.seek(max(0, stream.seek(0, os.SEEK_END) - MAX_LINE))
-            end = start + stream.read(MAX_LINE).rfind(b"\n") + 1
-            if end > start or start == 0:  # a longer line is refused below
-                stream.truncate(end)
-        lines = read_journal(file)
-        first, second = next(lines, None), next(lines, None)
-        if first is None or second is None:
-            os.truncate(file, 0)
-            return done, tokens, ""
-    except OSError as error:
-        raise UserError(f"cannot go on with {file}: {error.strerror or one_line(error)}; {REMEDY}") from error
-    if first.get("format") != identity.get("format"):
-        raise UserError(f"{file} was begun by another version; {REMEDY}, and give both to clean --journals")
-    for name, mine in identity.items():
-        if difference := _difference(name, first.get(name), mine):
-            raise UserError(f"{file} was begun with {difference}, or {REMEDY}")
-    rest = tqdm(chain([second], lines), f"reading {file.name}", delay=2, disable=None, leave=False)
-    return done, tokens, _count(rest, done, tokens)
-
-
-def source(count: int, file: Path | None, content: Any) -> Entry:
-    """What an identity says of a list: its size, its origin, and a digest, which alone is compared."""
-    return {"count": count, "of": str(file) if file else "ours", "digest": digest(json.dumps(content))}
 
 
 def digest(text: str) -> str:
@@ -178,13 +154,11 @@ def _difference(name: str, theirs: Any, mine: Any) -> str:
         return "" if theirs == mine else f"{name} {theirs}, not {mine}: give --{name} {theirs}"
     if theirs.get("digest") == mine["digest"]:
         return ""
-    now, of = (
-        f"{theirs.get('count')} {name} of {theirs.get('of')}, now {mine['count']} of {mine['of']}",
-        theirs.get("of"),
-    )
+    of = theirs.get("of")
+    differs = f"{theirs.get('count')} {name} of {of}, now {mine['count']} of {mine['of']}"
     if of == mine["of"]:
-        return f"{now}: put the file back as it was"
-    return f"{now}: go on without that file" if of == "ours" else f"{now}: give --{name} {of}"
+        return f"{differs}: restore the file"
+    return f"{differs}: resume without that file" if of == "the package" else f"{differs}: give --{name} {of}"
 
 
 def read_journal(file: Path, progress: Callable[[int], Any] = lambda _: None) -> Iterator[Entry]:
@@ -210,7 +184,7 @@ def _parse(line: bytes, number: int, file: Path) -> Entry:
         entry = parse_json(line.decode())
     except (ValueError, RecursionError):
         entry = None
-    if number > 1 and isinstance(entry, dict) and isinstance(entry.get("given"), str):
+    if number > 1 and isinstance(entry, dict) and isinstance(entry.get("list_digest"), str):
         return entry
     if not isinstance(entry, dict) or not all(isinstance(entry.get(name), kind) for name, kind in wanted.items()):
         raise UserError(f"{file}, line {number} is not of a journal: it should be an object with {', '.join(wanted)}")
@@ -218,8 +192,9 @@ def _parse(line: bytes, number: int, file: Path) -> Entry:
         return entry
     words = entry.get("words", [])
     words = list(words.values()) if isinstance(words, dict) else words if isinstance(words, list) else [0]
-    texts = [entry.get("name", ""), entry.get("opening", ""), *words]
-    if [*map(type, entry["tokens"])] != [int, int] or not all(isinstance(text, str | None) for text in texts):
+    name = entry.get("name")
+    texts = ["" if name is None else name, entry.get("opening", ""), *words]
+    if [*map(type, entry["tokens"])] != [int, int] or not all(isinstance(text, str) for text in texts):
         raise UserError(f"{file}, line {number} is damaged: tokens should be two numbers, and words texts")
     return entry
 
@@ -245,9 +220,8 @@ class Outcome:
         self.rejected += 1
         self.rejected_in_row += 1
         self.rejection = one_line(error)
-        if self.rejected_in_row >= (
-            MAX_REJECTED if answered and not isinstance(error, RetriesExhausted) else MAX_FAILED
-        ):
+        limit = MAX_REJECTED if answered and not isinstance(error, RetriesExhausted) else MAX_FAILED
+        if self.rejected_in_row >= limit:
             self.stop(error)
 
 
@@ -255,11 +229,8 @@ def resolve_model(out: Path, writer: Writer) -> Writer:
     """The writer with the name of its model. Reports early that there is no server, or no folder to write to."""
 
     async def find_model() -> str:
-        server = Server(writer, asyncio.Event())
-        try:
+        async with aclosing(writers.Server(writer, asyncio.Event())) as server:
             return await server.find_model()
-        finally:
-            await server.close()
 
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} exists and is not a folder; name another --out")
@@ -277,75 +248,42 @@ def collect(
 
     `received` gets the entries that are on the disk, and returns the progress that they make.
     """
-    start, before = time.monotonic(), len(journal.done)
+    start, before, outcome = time.monotonic(), len(journal.done), Outcome()
     with tqdm(**bar, disable=None, file=sys.stderr) as progress:
 
-        def show(entries: list[Entry], retried: int = 0) -> None:
-            retries = f", {retried} retries" if retried else ""
+        def show(entries: list[Entry]) -> None:
+            retries = f", {outcome.retried} retries" if outcome.retried else ""
             progress.set_postfix_str(f"{journal.token_counts()}{retries}", refresh=False)
             progress.update(received(entries))
 
         show([])
-        if writer.server is not None:
-            outcome = asyncio.run(_ask_server(writer, next_request, journal, show))
-        else:
-            outcome = _ask_local(writer, next_request, journal, show)
+        try:
+            asyncio.run(_ask_all(writer, next_request, journal, outcome, show))
+        except KeyboardInterrupt:
+            outcome.interrupted = True
     new, seconds = len(journal.done) - before, time.monotonic() - start
     summary = f"{new:,} new answers in {seconds:,.1f} s ({new / max(seconds, 1e-3) * 60:,.0f} per minute)"
     return outcome, f"{summary}, {outcome.retried} retries" if outcome.retried else summary
 
 
-def _ask_local(writer: Writer, next_request: NextRequest, journal: Journal, show: Callable[..., None]) -> Outcome:
-    outcome, local = Outcome(), writers.Local(writer)
-    batch: list[Request] = []
-
-    def drop() -> None:
-        raise KeyboardInterrupt
-
-    try:
-        with _interrupts(outcome, lambda: len(batch), drop):
-            while not outcome.interrupted:
-                while len(batch) < writer.concurrency and (request := next_request(len(batch))):
-                    batch.append(request)
-                if not batch:
-                    break
-                entries = [_entry(*pair, writer) for pair in zip(batch, local.ask(batch), strict=True)]
-                journal.append(entries)
-                batch.clear()
-                show(entries)
-    except KeyboardInterrupt:
-        outcome.interrupted = True
-    return outcome
-
-
-async def _ask_server(
-    writer: Writer, next_request: NextRequest, journal: Journal, show: Callable[..., None]
-) -> Outcome:
-    outcome, stop = Outcome(), asyncio.Event()
-    server = Server(writer, stop)
+async def _ask_all(
+    writer: Writer, next_request: NextRequest, journal: Journal, outcome: Outcome, show: Callable[..., None]
+) -> None:
+    stop = asyncio.Event()
     pending: dict[asyncio.Task[Answer], Request] = {}
-
-    def stopped() -> int:
-        stop.set()
-        return len(pending)
-
-    def drop() -> None:
-        for task in pending:
-            task.cancel()
-
-    def may_ask() -> bool:
-        return len(pending) < writer.concurrency and not stop.is_set()
-
-    try:
-        with _interrupts(outcome, stopped, drop, asyncio.get_running_loop().call_soon_threadsafe):
+    local = writer.server is None
+    async with aclosing(writers.Local(writer) if local else writers.Server(writer, stop)) as model:
+        with _handle_interrupts(outcome, stop, pending, local):
             while True:
-                while may_ask() and (request := next_request(len(pending))):
-                    pending[asyncio.create_task(server.ask(request))] = request
+                while len(pending) < writer.concurrency and not stop.is_set():
+                    if (request := next_request(len(pending))) is None:
+                        break
+                    pending[asyncio.create_task(model.ask(request))] = request
                 if not pending:
                     break
-                done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 entries: list[Entry] = []
-                for task in done:
+                for task in [task for task in pending if task.done()]:
                     request = pending.pop(task)
                     try:
                         entries.append(_entry(request, task.result(), writer))
@@ -353,19 +291,17 @@ async def _ask_server(
                     except asyncio.CancelledError:
                         pass
                     except RequestRejected as error:
-                        outcome.reject(error, answered=bool(journal.done or server.answered))
+                        outcome.reject(error, answered=bool(journal.done or model.answered))
                     except Exception as error:  # also what is not expected: the answers in flight are still received
+                        if local:
+                            raise
                         outcome.stop(error)
                 if entries:
                     journal.append(entries)
-                outcome.retried = server.retried
+                outcome.retried = model.retried
                 if outcome.problem:
                     stop.set()
-                show(entries, server.retried)
-    finally:
-        drop()
-        await server.close()
-    return outcome
+                show(entries)
 
 
 def _entry(request: Request, answer: Answer, writer: Writer) -> Entry:
@@ -376,23 +312,29 @@ def _entry(request: Request, answer: Answer, writer: Writer) -> Entry:
 
 
 @contextmanager
-def _interrupts(
-    outcome: Outcome, stopped: Callable[[], int], drop: Callable[[], None], call: Callable[..., Any] | None = None
+def _handle_interrupts(
+    outcome: Outcome, stop: asyncio.Event, pending: dict[asyncio.Task[Answer], Request], local: bool
 ) -> Iterator[None]:
-    """The first Ctrl-C stops, and says how many answers are in flight; the second drops them. `call` is the loop's."""
+    """The first Ctrl-C stops the run, and prints how many answers are in flight; the second drops them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    loop = asyncio.get_running_loop()
 
-    def interrupt() -> None:
-        if outcome.interrupted:
-            drop()
-            return
-        outcome.interrupted = True
-        if number := stopped():
-            tqdm.write(f"stopping after the {number} answers under way; Ctrl-C again drops them", file=sys.stderr)
+    def interrupt(*_: Any) -> None:
+        if not outcome.interrupted:
+            outcome.interrupted = True
+            loop.call_soon_threadsafe(stop.set)
+            if pending:
+                message = f"stopping after the {len(pending)} answers in flight; Ctrl-C again drops them"
+                tqdm.write(message, file=sys.stderr)
+        elif local:
+            raise KeyboardInterrupt  # within the computation of a batch
+        else:
+            for task in pending:
+                loop.call_soon_threadsafe(task.cancel)
 
-    before = signal.signal(signal.SIGINT, lambda *_: call(interrupt) if call else interrupt())
+    before = signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     finally:
@@ -453,18 +395,22 @@ def stories(
     asked = Writer(**writer)
     check_range(1, MAX_STORIES, count=count)
     check_range(0, MAX_SEED, first=first)
-    names, openings = _existing(out, "names", names), _existing(out, "openings", openings)
+    names, openings = _default_list(out, "names", names), _default_list(out, "openings", openings)
     lists, text = read_lists(words, names, openings), read_template(template)
     asked = resolve_model(out, asked)
     kinds = [lists.nouns, lists.verbs, lists.adjectives, lists.features]
-    identity = _identity("stories", seed, asked) | {
-        "words": source(sum(map(len, kinds[:3])), words, kinds),
-        "names": source(len(lists.names), names, lists.names),
-        "openings": source(len(lists.openings), openings, lists.openings),
-        "template": source(1, template, text),
+    sources = {
+        "words": (sum(map(len, kinds[:3])), words, kinds),
+        "names": (len(lists.names), names, lists.names),
+        "openings": (len(lists.openings), openings, lists.openings),
+        "template": (1, template, text),
     }
-    sources = f"{len(lists.names)} names ({names or 'ours'}), {len(lists.openings)} openings ({openings or 'ours'})"
-    print(f"prompts of seed {seed} from {sources}")
+    identity = _identity("stories", seed, asked) | {
+        name: {"count": size, "of": str(file or "the package"), "digest": digest(json.dumps(content))}
+        for name, (size, file, content) in sources.items()
+    }
+    drawn = (f"{identity[name]['count']} {name} of {identity[name]['of']}" for name in ("names", "openings"))
+    print(f"prompts of seed {seed} from {', '.join(drawn)}")
     with Journal.open(out / "stories.journal", identity) as journal:
         wanted = range(first, first + count)
         # Indices below the last answered one were rejected, or lost by a kill: others do not wait for them.
@@ -487,8 +433,8 @@ def stories(
 
 
 def _end(outcome: Outcome, summary: str, journal: Journal, have: str, *, whole: bool) -> dict[str, Any]:
-    """Say where everything is; a server that gave up or left requests unanswered makes one line and exit code 2."""
-    again = "the same command goes on"
+    """Print where everything is; a server that gave up or left requests unanswered is an error of one line."""
+    again = "the same command resumes"
     if outcome.problem and not outcome.interrupted:
         kept = f"{have} are in {journal.file}: {again}" if journal.done else "nothing was answered"
         raise UserError(f"the server gave up: {outcome.problem}; {kept}")
@@ -537,7 +483,7 @@ def _gather(
             wanted = ceil((count - len(known)) / max(1.0, len(known) / max(1, len(answers))))
             return None if in_flight >= min(wanted, MAX_FRUITLESS - fruitless) else request(next(unasked), seed=seed)
 
-        received([entry for entry in journal.read() if "index" in entry])
+        received([entry for entry in read_journal(journal.file) if "index" in entry])
         bar = {"total": count, "initial": min(count, len(known)), "unit": step[:-1], "desc": step}
         outcome, summary = collect(writer, next_request, journal, received, **bar)
         different: dict[str, str] = {}
@@ -559,25 +505,25 @@ def _write_list(file: Path, text: str, journal: Journal) -> None:
         there = read_text(file) if file.exists() else None
     except (OSError, UserError):
         there = ""
-    if there is not None and there != text and digest(there) != journal.given:
-        print(f"{file} is left as it is: it is not what this journal gave last; move it away to have it written anew")
+    if there is not None and there != text and digest(there) != journal.list_digest:
+        print(f"{file} is not overwritten: it was edited since it was written; move it away to have it written again")
         return
     if there != text:
         write_text(file, text)
-    if journal.given != digest(text):
-        journal.append([{"given": digest(text)}])
+    if journal.list_digest != digest(text):
+        journal.append([{"list_digest": digest(text)}])
     print(f"written: {file}")
 
 
 def read_names(text: str) -> list[str]:
     """The first names in an answer: one word each, with a capital letter."""
-    parts = [MARK.sub("", part) for line in text.splitlines() for part in line.split(",")]
+    parts = [BULLET.sub("", part) for line in text.splitlines() for part in line.split(",")]
     return [part for part in parts if re.fullmatch(r"[^\W\d_][\w'\u2019-]{1,14}", part) and part[0].isupper()]
 
 
 def read_openings(text: str) -> list[str]:
     """The openings in an answer: two to eight words each, with a capital letter and without brackets."""
-    lines = [MARK.sub("", line) for line in text.splitlines()]
+    lines = [BULLET.sub("", line) for line in text.splitlines()]
     few = [line for line in lines if 2 <= len(line.split()) <= 8 and line[0].isupper()]
     return [line for line in few if not re.search(r"[\[\]{}:<>]", line)]
 
@@ -588,6 +534,6 @@ def _identity(step: str, seed: int, writer: Writer) -> dict[str, Any]:
     return {"step": step, "format": 2, "seed": seed} | same
 
 
-def _existing(out: Path, step: str, given: Path | None) -> Path | None:
+def _default_list(out: Path, step: str, given: Path | None) -> Path | None:
     file = out / f"{step}.txt"
     return given or (file if file.is_file() else None)

@@ -82,7 +82,7 @@ def _read_lines(file: Path) -> tuple[str, ...]:
 
 def _read_words(file: Path) -> dict[str, Any]:
     """{"nouns": [...], "verbs": [...], "adjectives": [...]} and optionally {"features": {name: meaning}}."""
-    layout = 'an object of "nouns", "verbs", "adjectives" (lists of words) and, if you like, "features" (an object)'
+    layout = 'an object of "nouns", "verbs", "adjectives" (lists of words) and optionally "features" (an object)'
     text = read_text(file)
     try:
         found = json.loads(text)

@@ -15,7 +15,7 @@ import random
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -32,7 +32,7 @@ from memory_mosaics.text.tokenizer import check_tokenizer
 
 SERVER_ONLY = ("retries", "backoff", "timeout", "requests_per_minute", "tokens_per_minute", "stream", "key_variable")
 TRANSIENT, REJECTED = {408, 409, 425, 429}, {400, 413, 422}  # status codes; 5xx are transient, others end the run
-MAX_TOKENS = 1 << 40  # no answer has more; a server that says so miscounts
+MAX_TOKENS = 1 << 40  # no answer has more; a server that reports more miscounts
 MAX_BACKOFF = 60.0  # seconds between tries, unless the server asks for more
 MAX_RETRY_AFTER = 3600.0  # seconds; a server that asks for more is not waited for
 FIRST_RETRIES = 2  # before the first answer: the address may be mistyped
@@ -65,7 +65,7 @@ class Writer:
         tokens_per_minute: maximum number of prompt and completion tokens per minute
         stream: receive answers in chunks
         key_variable: the environment variable that holds the API key
-        device: where a model on this machine runs: cuda, mps or cpu; auto takes the first available
+        device: where a model on this machine runs: cuda, mps or cpu; auto takes the first that is available
     """
 
     server: str | None = None
@@ -214,7 +214,7 @@ class Server:
         self.model = writer.model or ""
         self.retried = self.answered = 0
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         await self.client.close()
 
     async def find_model(self) -> str:
@@ -246,7 +246,11 @@ class Server:
 
     async def ask(self, request: Request) -> Answer:
         """One answer; `RequestRejected` where this request gets none, `RunStopped` where no other will either."""
-        body = request_body(request, self.writer, self.model)
+        writer = self.writer
+        body: dict[str, Any] = {"model": self.model, "max_tokens": writer.length, "temperature": writer.temperature}
+        body |= {"top_p": writer.top_p, "seed": request.seed}
+        message = {"role": "user", "content": request.text}
+        body |= {"messages": [message]} if writer.ask == "chat" else {"prompt": request.prompt}
         answered = 0  # tries that the server answered; a lost one keeps its key, and is not charged for twice
 
         async def attempt() -> Answer:
@@ -271,7 +275,7 @@ class Server:
             except (TimeoutError, self.openai.APITimeoutError):
                 error = TransientError(f"no answer in {self.writer.timeout:g} seconds")
             except self.openai.APIConnectionError as problem:
-                error = TransientError(_transport(problem.__cause__ or problem))
+                error = TransientError(_describe_connection_error(problem.__cause__ or problem))
             failed += not error.busy
             tries = f"{failed} {'try' if failed == 1 else 'tries'}"
             if error.wait > MAX_RETRY_AFTER:
@@ -324,7 +328,7 @@ class Server:
         api: Any = self.client.chat.completions if "messages" in body else self.client.completions
         if self.writer.stream:
             more = {"stream": True, "stream_options": {"include_usage": True}}
-            answer = await self._joined(await api.create(**body, **more, extra_headers=headers))
+            answer = await self._join(await api.create(**body, **more, extra_headers=headers))
         else:
             async with asyncio.timeout(self.writer.timeout):
                 response = await api.with_raw_response.create(**body, extra_headers=headers)
@@ -336,7 +340,7 @@ class Server:
             raise self._too_long(f"{len(answer.text):,} characters", f"{CHARACTERS_PER_TOKEN} per token")
         return answer
 
-    async def _joined(self, chunks: Any) -> Answer:
+    async def _join(self, chunks: Any) -> Answer:
         parts, finish, usage, chunk = list[str](), None, None, ""
         async with chunks:
             try:
@@ -378,15 +382,6 @@ class Server:
     def _too_long(self, size: str, allowed: str) -> TransientError:
         asked = f"where --length {self.writer.length} was asked for"
         return TransientError(f"an answer of {size} {asked} ({allowed} are read)")
-
-
-def request_body(request: Request, writer: Writer, model: str) -> dict[str, Any]:
-    """The body of a chat completion, or of a completion."""
-    body: dict[str, Any] = {"model": model, "max_tokens": writer.length, "temperature": writer.temperature}
-    body |= {"top_p": writer.top_p, "seed": request.seed}
-    if writer.ask == "chat":
-        return body | {"messages": [{"role": "user", "content": request.text}]}
-    return body | {"prompt": request.prompt}
 
 
 def read_answer(found: Any, *, partial: bool = False) -> Answer:
@@ -439,7 +434,7 @@ def _retry_after(value: str | None) -> float:
         return 0.0
 
 
-def _transport(error: BaseException) -> str:
+def _describe_connection_error(error: BaseException) -> str:
     name = re.sub(r"(?<!^)([A-Z])", r" \1", type(error).__name__).lower()
     return f"{name} ({one_line(error, 120)})" if str(error) else name
 
@@ -458,9 +453,13 @@ def _key(variable: str | None) -> str | None:
 
 
 class Local:
-    """A causal language model of transformers on this machine, one of ours included; it answers in batches."""
+    """A causal language model of transformers on this machine; requests in flight are one batch."""
+
+    retried = answered = 0
 
     def __init__(self, writer: Writer):
+        self.batch: list[Request] = []
+        self.answers: dict[int, Answer] = {}
         assert writer.model is not None
         try:
             from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -488,7 +487,22 @@ class Local:
             raise UserError(f"{writer.model} has no chat template; give --ask completion or opening")
         self.template = ChatTemplate(self.tokenizer.get_chat_template()) if writer.ask == "chat" else None
 
-    def ask(self, requests: Sequence[Request]) -> list[Answer]:
+    async def ask(self, request: Request) -> Answer:
+        """One answer. The first request of a batch computes those of all; a KeyboardInterrupt meanwhile drops them."""
+        self.batch.append(request)
+        await asyncio.sleep(0)  # until all others are in the batch
+        if self.batch:
+            requests, self.batch = self.batch, []
+            with suppress(KeyboardInterrupt):
+                self.answers.update(zip((each.index for each in requests), self.generate(requests), strict=True))
+        if request.index not in self.answers:
+            raise asyncio.CancelledError
+        return self.answers.pop(request.index)
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+    def generate(self, requests: Sequence[Request]) -> list[Answer]:
         """The answers to several requests, as one batch."""
         import torch
 

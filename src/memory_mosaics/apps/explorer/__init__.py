@@ -30,7 +30,7 @@ def explore(runs: list[str], *, port: int = 8642, device: str = "auto", browser:
         runs: training runs, of which the newest checkpoint is taken, or checkpoint folders; up to 4, such as a Memory
             Mosaic and the transformer to compare it with
         port: the port to listen on; 0 picks a free one
-        device: cpu, cuda, mps, or auto for the best available
+        device: cuda, mps or cpu; auto takes the first that is available
         browser: also open the page in the default browser
     """
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:

@@ -18,7 +18,8 @@ from itertools import accumulate
 from threading import Lock
 from typing import Any, ClassVar, Literal
 
-from memory_mosaics.apps.explorer import analysis, moons
+from memory_mosaics.apps.explorer import moons, reading
+from memory_mosaics.apps.explorer.page import read_asset
 from memory_mosaics.apps.explorer.reading import (
     CHUNK_TOKENS,
     CachedText,
@@ -37,16 +38,7 @@ MAX_TOKEN_CHARACTERS = 100  # of a text typed for one token
 PAGE_TOKENS = 6 * CHUNK_TOKENS
 SESSIONS = 4  # kept per model
 MAX_RECORDED = 6000  # memories times positions of which a file has every memory; beyond that it has one
-EXAMPLES = {
-    "a red kite": "Once there was a little girl named Lily. She had a red kite and a small dog named Max. One day Lily "
-    "and Max went to the park. The wind was strong and Lily was happy. She wanted to fly her red",
-    "a hidden watch": "Near a quiet lake lived a gentle girl named Anja. Before long it would be the birthday of her "
-    "friend Oscar, and Anja had a gift ready: a white watch. Finally, she put the watch in the red suitcase near the "
-    'fireplace. The days were full. Anja helped in the kitchen. "Happy birthday, Oscar!" everyone sang. But where was '
-    "it? Dad remembered. He took her by the hand. It was in the red",
-    "a made-up name": "Zorbo lived in a cave. Every morning Zorbo ate a big bowl of soup. One day a bird came and "
-    'said, "Hello, Zorbo! Will you share the soup with me?" "Yes," said',
-}
+EXAMPLES: dict[str, str] = json.loads(read_asset("examples.json"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,10 +140,10 @@ class Session:
     def _check_edit(self, edit: Edit) -> Edit | None:
         """Return an edit with its token and checksum, or None if its text has changed or no token was typed."""
         layer, _ = self.memory((edit.block, edit.kind, edit.head))
-        peek, rewrites = self.model.peek(layer), edit.token is not None or edit.text is not None
+        peek, rewrites = self.model.info[layer].lookahead, edit.token is not None or edit.text is not None
         if rewrites and (edit.pair is None or peek is None):
             raise UserError("only pairs of the text can be rewritten")
-        slots = self.model.slots(layer)
+        slots = self.model.info[layer].slots
         if edit.pair is not None and slots is not None and not 0 <= edit.pair < slots:
             raise UserError(f"there is no slot {edit.pair} among {slots}")
         if edit.pair is None or peek is None:
@@ -185,7 +177,7 @@ class Session:
 
     def describe(self, edit: Edit) -> dict[str, Any]:
         """Return an edit for the page, which sends it back without `words`: the words of its pair."""
-        peek, words = self.model.peek(edit.layer), None
+        peek, words = self.model.info[edit.layer].lookahead, None
         if edit.pair is not None and peek is not None:
             words = [self.word(at) for at in sorted({edit.pair, edit.pair + peek})]
         return asdict(edit) | {"words": words}
@@ -240,7 +232,7 @@ class Explorer:
         for loaded, model in zip(self.models, self.instrumented, strict=True):
             config = loaded.model.config
             size = {"width": config.width, "blocks": config.blocks, "context": config.context}
-            models.append({"name": loaded.name, **size, "layers": analysis.describe_layers(model)})
+            models.append({"name": loaded.name, **size, "layers": reading.describe_layers(model)})
         digest = hashlib.sha256(json.dumps(models).encode())
         for loaded in self.models:
             digest.update(loaded.tokenizer.fingerprint.encode())
@@ -289,10 +281,9 @@ class Explorer:
             memories = self._recorded_memories(session, read["last"] - read["first"], request.look)
             for start in range(read["first"], read["last"], CHUNK_TOKENS):
                 end = min(start + CHUNK_TOKENS, read["last"])
-                layers = analysis.overview(session.current, start, end)
-                pane["overview"] += [[_at(layer, time) for layer in layers] for time in range(end - start)]
+                pane["overview"] += reading.overview(session.current, start, end)
                 for layer, head in memories:
-                    details = analysis.detail(session.current, session.loaded.tokenizer, layer, head, start, end)
+                    details = reading.detail(session.current, session.loaded.tokenizer, layer, head, start, end)
                     of_memory = pane["memories"].setdefault(f"{layer[0]}.{layer[1]}.{head}", [])
                     of_memory += [self._with_words(session, layer, at, one) for at, one in enumerate(details, start)]
         return pane
@@ -341,9 +332,9 @@ class Explorer:
         found |= {"edits": [session.describe(edit) for edit in session.edits]}
         found |= {"dropped": session.dropped, "errors": session.errors, "edited": None}
         if count:
-            found |= analysis.predictions(session.plain, tokenizer, first, last)
+            found |= reading.predictions(session.plain, tokenizer, first, last)
             if session.edits:
-                found["edited"] = analysis.predictions(session.edited, tokenizer, first, last)
+                found["edited"] = reading.predictions(session.edited, tokenizer, first, last)
         return found
 
     def _look(self, session: Session, position: int, look: Look) -> dict[str, Any]:
@@ -353,23 +344,23 @@ class Explorer:
         if target is not None:
             session.check_token(target)
         with single_thread():
-            layers = analysis.overview(text, position, position + 1, target)
-            found: dict[str, Any] = {"position": position, "overview": [_at(layer, 0) for layer in layers]}
+            (layers,) = reading.overview(text, position, position + 1, target)
+            found: dict[str, Any] = {"position": position, "overview": layers}
             if target is None:
                 target = int(text.next_tokens([position // CHUNK_TOKENS])[0].tokens[position % CHUNK_TOKENS, 0])
             found["target"] = [tokenizer.display(target), target]
             if look.memory is not None:
                 layer, head = session.memory(look.memory)
-                (detail,) = analysis.detail(text, tokenizer, layer, head, position, position + 1)
+                (detail,) = reading.detail(text, tokenizer, layer, head, position, position + 1)
                 found["memory"] = self._with_words(session, layer, position, detail)
-                peek = session.model.peek(layer)
+                peek = session.model.info[layer].lookahead
                 if peek is not None:
                     found["memory"]["checksums"] = {pair: session.checksums[pair + peek] for pair, _ in detail["pairs"]}
         return found
 
     def _with_words(self, session: Session, layer: Layer, position: int, detail: dict[str, Any]) -> dict[str, Any]:
         """Add the words of pairs that are on another page than the position."""
-        peek, page = session.model.peek(layer), position // PAGE_TOKENS
+        peek, page = session.model.info[layer].lookahead, position // PAGE_TOKENS
         if peek is None:
             return detail
         positions = {at for pair, _ in detail["pairs"] for at in (pair, pair + peek)}
@@ -379,11 +370,7 @@ class Explorer:
     def _recorded_memories(self, session: Session, count: int, look: Look) -> list[tuple[Layer, int]]:
         """Return the memories of which a file has everything: all, or if that is too much one."""
         model = session.model
-        memories = [(layer, head) for layer in model.layers for head in range(model.heads(layer))]
+        memories = [(layer, head) for layer in model.layers for head in range(model.info[layer].heads)]
         if count * len(memories) <= MAX_RECORDED:
             return memories
         return [session.memory(look.memory)] if look.memory else memories[:1]
-
-
-def _at(layer: dict[str, Any], time: int) -> dict[str, Any]:
-    return {name: layer[name][time] for name in layer}

@@ -1,4 +1,4 @@
-"""The two astronomers of section 5, live: any periods, their predictions and their errors as they watch.
+"""The two astronomers of section 5, live: their predictions and errors for any periods.
 
 The networks are those of `mosaics moons`, 54 numbers each, trained once and shipped with the page;
 `python -m memory_mosaics.apps.explorer.moons` trains them again.
@@ -7,13 +7,13 @@ The networks are those of `mosaics moons`, 54 numbers each, trained once and shi
 import json
 import math
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
+from memory_mosaics.apps.explorer.page import read_asset
 from memory_mosaics.config import MAX_SEED
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments import moons as study
@@ -35,7 +35,7 @@ def limits() -> dict[str, int | list[int]]:
 @cache
 def astronomers() -> dict[int, MoonNetwork]:
     """The trained networks by their number of memories."""
-    kept = json.loads((files("memory_mosaics.apps.explorer") / "assets" / WEIGHTS).read_text(encoding="utf-8"))
+    kept = json.loads(read_asset(WEIGHTS))
     found = {}
     for heads in HEADS:
         found[heads] = network = MoonNetworkConfig(moons=TASK.moons, heads=heads).build()
@@ -46,8 +46,8 @@ def astronomers() -> dict[int, MoonNetwork]:
 
 
 def watch(periods: list[int], *, seed: int = 0) -> dict[str, Any]:
-    """Moons of these periods from random phases: where they are, and after every observation where each astronomer
-    expects them 25 observations later, and the mean error of his expectations up to then.
+    """Return the positions of moons with these periods and random phases, and after every observation where each
+    network predicts them 25 observations later, and its mean error over these 25.
     """
     if len(periods) != TASK.moons:
         raise UserError(f"there are {TASK.moons} moons, not {len(periods)}")
@@ -58,19 +58,21 @@ def watch(periods: list[int], *, seed: int = 0) -> dict[str, Any]:
     together = math.lcm(*periods)
     sky = TASK.sequences(System(tuple(periods), together), 1, seed=seed)[:, : WATCHED + study.AHEAD]
     found: dict[str, Any] = {"periods": periods, "together": together, "slowest": max(periods)}
-    found["truth"] = _angles(sky[0])
+    found["truth"] = _round_all(sky[0], 3)
     found["astronomers"] = {}
     for heads, network in astronomers().items():
         errors, expected = study.errors_ahead(network, sky)
         found["astronomers"][str(heads)] = {
-            "error": [round(error, 4) for error in errors[:, 0].mean(dim=0).tolist()],
-            "expected": [[round(number, 3) for number in at] for at in expected[-1, 0].tolist()],
+            "error": _round_all(errors[:, 0].mean(dim=0), 4),
+            "expected": _round_all(expected[-1, 0], 3),
         }
     return found
 
 
-def _angles(sky: torch.Tensor) -> list[list[float]]:
-    return [[round(number, 3) for number in at] for at in sky.tolist()]
+def _round_all(values: Any, digits: int) -> Any:
+    if isinstance(values, torch.Tensor):
+        values = values.tolist()
+    return [_round_all(each, digits) for each in values] if isinstance(values, list) else round(values, digits)
 
 
 def train(file: Path) -> None:
@@ -81,10 +83,7 @@ def train(file: Path) -> None:
             trained = study.train(TASK, Path(folder), heads=heads, seeds=1)
         if trained is None:
             raise KeyboardInterrupt
-        kept[heads] = {
-            name: [[[round(number, 6) for number in pair] for pair in row] for row in weight[0].tolist()]
-            for name, weight in study.weights(trained[0]).items()
-        }
+        kept[heads] = {name: _round_all(weight[0], 6) for name, weight in study.weights(trained[0]).items()}
     file.write_text(json.dumps(kept) + "\n", encoding="utf-8")
 
 

@@ -11,25 +11,19 @@ from typing import Any
 
 from memory_mosaics.files import write_text
 
-SCRIPTS = (
-    "basics.js",
-    "source.js",
-    "text.js",
-    "mosaic.js",
-    "cards.js",
-    "pane.js",
-    "moons.js",
-    "export.js",
-    "main.js",
-)
+SCRIPTS = ("basics", "source", "text", "mosaic", "cards", "pane", "moons", "export", "main")
+
+
+def read_asset(name: str) -> str:
+    """The text of a file of the page."""
+    return files("memory_mosaics.apps.explorer").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 @cache
 def _assets() -> tuple[str, str, str]:
     """The page's frame, its style and its script."""
-    folder = files("memory_mosaics.apps.explorer") / "assets"
-    parts = [(folder / name).read_text(encoding="utf-8") for name in ("page.html", "style.css", *SCRIPTS)]
-    return parts[0], parts[1], '"use strict";\n' + "\n".join(parts[2:])
+    frame, style, *scripts = map(read_asset, ("page.html", "style.css", *(f"{name}.js" for name in SCRIPTS)))
+    return frame, style, '"use strict";\n' + "\n".join(scripts)
 
 
 def policy() -> str:

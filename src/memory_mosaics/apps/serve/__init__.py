@@ -46,7 +46,7 @@ def serve(
         requests: the maximum number of unfinished requests; more are answered with status 429
         rows: the maximum number of texts that are decoded together
         max_body: the maximum bytes of a request
-        device: cuda, mps or cpu; auto takes the first available
+        device: cuda, mps or cpu; auto takes the first that is available
     """
     check_range(0, 65535, port=port)
     key = _check_key(os.environ.get(API_KEY) if api_key is None else api_key)

@@ -34,7 +34,7 @@ class TokenLogprobs(NamedTuple):
 
 @dataclass(eq=False, kw_only=True)
 class Row:
-    """One sequence to generate. `on_token` gets each token and returns whether to go on; `on_error` gets a failure."""
+    """One sequence to generate. `on_token` gets each token and returns whether more follow; `on_error` gets errors."""
 
     prompt: Int[Tensor, " T"]
     length: int
@@ -147,7 +147,7 @@ class Batch:
         self.vocabulary = vocabulary
         self.decoder = Decoder(model, [row.prompt for row in rows])
         self.counts = [self.decoder.num_tokens] * len(rows)  # tokens read per slot, with padding
-        # On the CPU a step costs as much as the capacity, which grows as needed. On CUDA each growth is captured anew.
+        # On the CPU a step costs as much as the capacity, which grows as needed. On CUDA each growth needs a new graph.
         self.decoder.reserve(max(row.length for row in rows) if self.decoder.device.type == "cuda" else 1)
         if self._size(len(rows)) > len(rows):
             self._compact()
@@ -158,7 +158,7 @@ class Batch:
         return [row for row in self.slots if row is not None and not row.finished]
 
     def step(self) -> None:
-        """Sample a token of every row, report it, and feed it to the model where the row goes on."""
+        """Sample a token of every row, report it, and feed it to the model where the row continues."""
         tokens = self._sample()
         sampled = tokens.tolist()
         for slot, row in enumerate(self.slots):
@@ -227,7 +227,7 @@ class Batch:
 
 @contextmanager
 def _report_errors(rows: Sequence[Row]) -> Iterator[None]:
-    """Report an exception within to these rows, and finish them; others go on."""
+    """Report an exception within to these rows, and finish them; others continue."""
     try:
         yield
     except Exception as error:

@@ -1,9 +1,11 @@
 """OpenAI's completions and chat completions: the requests that are accepted, and the JSON of responses."""
 
+import json
 import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -12,23 +14,9 @@ from memory_mosaics.decoding import Sampler
 
 MAX_CHOICES = 128  # texts of one request
 MAX_STOPS = 16
-# Fields of OpenAI's API for what this server does not do, with the values that do not ask for it.
-UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "best_of": (1,),
-    "echo": (False,),
-    "frequency_penalty": (0,),
-    "function_call": ("none",),
-    "functions": ([],),
-    "logit_bias": ({},),
-    "modalities": (["text"],),
-    "presence_penalty": (0,),
-    "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
-    "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
-}
-IGNORED = {"metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user"}
+# Fields of OpenAI's API that are ignored, and those for what this server does not do, with the values that do not ask
+# for it.
+FIELDS: dict[str, Any] = json.loads(files("memory_mosaics.apps.serve").joinpath("fields.json").read_text("utf-8"))
 
 
 class StreamOptions(BaseModel):
@@ -60,10 +48,11 @@ class GenerationRequest(BaseModel):
     def _remove_fields_without_effect(cls, fields: Any) -> Any:
         if not isinstance(fields, dict):
             raise ValueError("the body must be a JSON object")
-        for name, values in UNSUPPORTED.items():
+        for name, values in FIELDS["unsupported"].items():
             if fields.get(name) is not None and fields[name] not in values:
                 raise ValueError(f"{name} is not supported by this server")
-        return {name: value for name, value in fields.items() if name not in UNSUPPORTED and name not in IGNORED}
+        removed = {*FIELDS["unsupported"], *FIELDS["ignored"]}
+        return {name: value for name, value in fields.items() if name not in removed}
 
     @field_validator("stop")
     @classmethod
@@ -81,7 +70,7 @@ class GenerationRequest(BaseModel):
 
     @property
     def length(self) -> int | None:
-        """The tokens to generate, if the request says it."""
+        """The tokens to generate, if the request has a number of them."""
         return self.max_tokens
 
     @property

@@ -29,6 +29,7 @@ from memory_mosaics.apps.story_world.world import (
 from memory_mosaics.config import MAX_STORIES
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.files import atomic_write
+from memory_mosaics.text.tokenizer import gpt2_if_installed
 
 FEATURES = ("Dialogue", "BadEnding", "MoralValue", "Foreshadowing", "Twist", "Conflict")  # of TinyStories' prompts
 WORDS = (100, 250)  # the fewest and the most words of a story
@@ -57,7 +58,7 @@ class Story:
 
 def story(seed: int, index: int) -> Story:
     """Story number `index` of the endless sequence `seed`: the same whenever and wherever it is asked for."""
-    rng = Random(_mixed(seed, index))
+    rng = Random(_mix(seed, index))
     while True:
         drawn = _try(rng)
         if drawn is not None:
@@ -79,7 +80,7 @@ def documents(name: str) -> Iterator[str]:
     return (story.text for story in stories(count, seed=seed))
 
 
-def _mixed(seed: int, index: int) -> int:
+def _mix(seed: int, index: int) -> int:
     """Mix two integers into one, far apart for neighbours."""
     return ((seed * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) ^ (index * 0xD1342543DE82EF95)) & ((1 << 128) - 1)
 
@@ -142,10 +143,9 @@ def run(count: int = 50_000, out: Path = Path("runs/stories.jsonl"), *, seed: in
     Half a minute for 50,000 stories, about 10 million words. A larger COUNT starts with the same stories.
 
     Args:
-        count: Number of stories.
-        out: File to write. An existing file is replaced once the new one is complete.
-        seed: Random seed.
-
+        count: number of stories
+        out: file to write; an existing one is replaced once the new one is complete
+        seed: random seed
     """
     check_range(1, MAX_STORIES, count=count)
     if out.is_dir():
@@ -194,12 +194,10 @@ def _write(count: int, file: Path, seed: int) -> dict[str, Any]:
 
 def _tokens(sample: list[str], count: int) -> dict[str, Any]:
     """Tokens of GPT-2's tokenizer: counted, or estimated from the first stories, or None with the reason."""
-    try:
-        from memory_mosaics.text.tokenizer import gpt2
-
-        counted = sum(map(len, gpt2().encode_batch(sample)))
-    except (UserError, ImportError):
+    tokenizer = gpt2_if_installed()
+    if tokenizer is None:
         return {"tokens": None, "tokens_note": "GPT-2's tokenizer is not installed"}
+    counted = sum(map(len, tokenizer.encode_batch(sample)))
     if len(sample) == count:
         return {"tokens": counted, "tokens_note": "GPT-2's tokenizer"}
     return {"tokens": round(counted * count / len(sample)), "tokens_note": f"about, from the first {len(sample):,}"}
@@ -218,4 +216,4 @@ def _table(statistics: dict[str, Any]) -> str:
         ("speed", f"{statistics['stories_per_second']:,} stories/s"),
         ("file", statistics["file"]),
     ]
-    return "\n".join(f"{name:20}{value}" for name, value in rows)
+    return "\n".join(f"{name:22}{value}" for name, value in rows)

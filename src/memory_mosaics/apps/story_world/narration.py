@@ -93,12 +93,12 @@ def phrases(kind: str, dialogue: bool) -> list[Parts]:
     return list(map(compile_phrase, lines))
 
 
-def _capitalised(text: str) -> str:
+def _capitalise(text: str) -> str:
     start = 1 if text[0] in ('"', OPEN) else 0
     return text[:start] + text[start].upper() + text[start + 1 :]
 
 
-def _marked(text: str, what: Any) -> str:
+def _mark(text: str, what: Any) -> str:
     """The text with marks around what a probe asks for."""
     answer = what.core if type(what) is Spot else text.removeprefix("the ")
     return text.replace(answer, f"{OPEN}{answer}{CLOSE}", 1)
@@ -136,7 +136,7 @@ class Narrator:
         out: list[str] = []
         self._emit(options[number], roles, out)
         text = "".join(out)
-        return text if text[0].isupper() else _capitalised(text)
+        return text if text[0].isupper() else _capitalise(text)
 
     def _emit(self, parts: Parts, roles: Roles, out: list[str]) -> None:
         for part in parts:
@@ -153,9 +153,9 @@ class Narrator:
                 what = roles[role]
                 text = self._person(what, form) if type(what) is Person else self._refer(what, form)
                 if probe:
-                    text = _marked(text, what)
+                    text = _mark(text, what)
                 capital = capital or (bool(out) and out[-1][-2:] in SENTENCE_ENDS)
-                out.append(_capitalised(text) if capital else text)
+                out.append(_capitalise(text) if capital else text)
 
     def _refer(self, what: Any, form: str) -> str:
         if type(what) is Thing:

@@ -1,12 +1,14 @@
 """Figures, drawn from results.json alone. Only this package imports matplotlib; it never trains or loads a model.
 
-Each module has a table FIGURES: study -> file name -> function that draws it from the results of the study.
+Each module has a table FIGURES: experiment -> file name -> function that draws it from the results.
 """
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from memory_mosaics.errors import UserError
 from memory_mosaics.files import atomic_write
@@ -16,30 +18,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# From Okabe and Ito's palette, which colour-blind readers can distinguish.
+STYLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("style.yaml").read_text(encoding="utf-8"))
 ORANGE, GREEN, BLUE, GREY, INK = "#D55E00", "#009E73", "#0072B2", "#7F7F7F", "#222222"
-STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": "#BBBBBB",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "figure.facecolor": "white",
-    "axes.facecolor": "white",
-    "legend.frameon": False,
-}
 DASHED = (0, (4, 3))
-COLOURS = {
-    "memory-mosaic": ORANGE,
-    "transformer": BLUE,
-    "transformer-rotary": "#CC79A7",
-    "transformer-alibi": GREEN,
-    "transformer-none": "#56B4E9",
-}
+COLOURS: dict[str, str] = STYLE["architectures"]
 LABELS = {name: architecture.label for name, architecture in ARCHITECTURES.items()}
 
 
@@ -49,42 +31,45 @@ def available() -> bool:
 
 
 def check() -> None:
-    """Raise an error that names what to install if figures cannot be drawn: before a study starts, not after."""
+    """Raise an error that names what to install if figures cannot be drawn: before an experiment starts, not after."""
     if not available():
         raise UserError("figures need matplotlib, which is not installed: pip install 'memory-mosaics[plot]'")
 
 
-def tables() -> dict[str, dict[str, "Callable[[dict[str, Any]], Figure | None]"]]:
-    """Return the figures of all studies."""
-    from memory_mosaics.experiments.figures import language, speed, tasks  # which import the helpers below from here
+def tables() -> dict[str, Any]:
+    """Return the figures of all experiments: by file name, or a function that returns them for given results."""
+    from memory_mosaics.experiments.figures import arena, language, speed, tasks  # which import the helpers below
 
-    return language.FIGURES | tasks.FIGURES | speed.FIGURES
+    return language.FIGURES | tasks.FIGURES | speed.FIGURES | arena.FIGURES
 
 
-def names(study: str) -> list[str]:
-    """Return the file names of a study's figures; none for a study without figures."""
-    return list(tables().get(study, ()))
+def names(experiment: str) -> list[str]:
+    """Return the file names of an experiment's figures that do not depend on its results; none without figures."""
+    table = tables().get(experiment, {})
+    return list(table if isinstance(table, dict) else table({"tasks": {}}))
 
 
 def draw(results: dict[str, Any], folder: Path) -> list[Path]:
-    """Draw all figures of a study from the content of its results.json, and return their files.
+    """Draw all figures of an experiment from the content of its results.json, and return their files.
 
     The figure of something that was not run is not drawn, and removed if an earlier run left it.
     """
     check()
     from matplotlib import rc_context
 
-    study = results.get("study")
-    if study not in tables():
-        raise UserError(f"no figures are known of a study {study!r}; there are {', '.join(tables())}")
-    if study in ("curves", "sweep") and not any(
+    experiment = results.get("study")
+    if experiment not in tables():
+        raise UserError(f"no figures are known of an experiment {experiment!r}; there are {', '.join(tables())}")
+    if experiment in ("curves", "sweep") and not any(
         row["valid_loss"] for row in results.get("runs", results.get("rows", ()))
     ):
         raise UserError("there is nothing to draw: no run came to an end")
-    if study in ("evaluate", "attention") and not results["models"]:
-        raise UserError("there is nothing to draw: the study was stopped before its first model was measured")
-    with rc_context(STYLE):
-        figures = {folder / name: function(results) for name, function in tables()[study].items()}
+    if experiment in ("evaluate", "attention") and not results["models"]:
+        raise UserError("there is nothing to draw: it was stopped before its first model was measured")
+    with rc_context(STYLE["settings"]):
+        table: Any = tables()[experiment]
+        functions = table if isinstance(table, dict) else table(results)
+        figures = {folder / name: function(results) for name, function in functions.items()}
         for file, figure in figures.items():
             if figure is None:
                 file.unlink(missing_ok=True)
@@ -95,7 +80,7 @@ def draw(results: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def draw_if_possible(results: dict[str, Any], folder: Path) -> str:
-    """Draw all figures of a study, and return a sentence that names them or says why there are none."""
+    """Draw all figures of an experiment, and return a sentence that names them or says why there are none."""
     if not available():
         return "No figures: matplotlib is not installed here; mosaics draw makes them from results.json."
     return f"Figures: {', '.join(file.name for file in draw(results, folder)) or 'none'}."

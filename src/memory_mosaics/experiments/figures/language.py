@@ -302,7 +302,7 @@ WIDTHS = {
 
 
 def widths(results: dict[str, Any]) -> "Figure | None":
-    """One dot per head: how wide it looks against its lambda; hollow for lengths beyond the shortest."""
+    """One dot per head: the width of its attention against its lambda; hollow for lengths beyond the shortest."""
     models = [model for model in results["models"] if "lambda" in model["blocks"][0]["heads"][0]]
     if not models:
         return None

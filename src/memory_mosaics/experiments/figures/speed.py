@@ -3,26 +3,13 @@
 import math
 from typing import TYPE_CHECKING, Any
 
-from memory_mosaics.experiments.figures import COLOURS, GREY, INK, LABELS, canvas, legend_below, set_panel_title
+from memory_mosaics.experiments.figures import COLOURS, GREY, INK, LABELS, STYLE, canvas, legend_below, set_panel_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-KINDS = {
-    "matrix products": "#0072B2",
-    "recall from the context": "#D55E00",
-    "persistent recall": "#E69F00",
-    "keys (leaky average)": "#009E73",
-    "values (taps)": "#8CCFB4",
-    "norms, residuals and the like": "#56B4E9",
-    "loss over the vocabulary": "#CC79A7",
-    "optimiser": "#6A4C93",
-    "copies and casts": "#B8A13A",
-    "the rest": "#9A9A9A",
-    "idle": "#ECECEC",
-}
-PALE = ("persistent recall", "values (taps)", "norms, residuals and the like", "idle")  # with dark text
+KINDS: dict[str, str] = STYLE["kinds"]  # colours
 
 
 def speed(results: dict[str, Any]) -> "Figure | None":
@@ -135,14 +122,14 @@ def _plot_profile(axes: "Axes", rows: list[dict[str, Any]]) -> None:
             axes.barh(height, times[kind], left=left, color=colour, edgecolor="white", linewidth=0.6, height=0.66)
             text = f"{times[kind]:.{digits}f}"
             if times[kind] / limit > 0.009 * len(text) + 0.006:
-                ink = INK if kind in PALE else "white"
+                ink = INK if kind in STYLE["pale"] else "white"
                 axes.text(left + times[kind] / 2, height, text, ha="center", va="center", color=ink, fontsize=8.5)
             left += times[kind]
         _annotate(axes, f"{left:.{digits}f}", (left, height), 5, fontweight="bold")
     first = rows[0]
     shape = f"{first['batch']} x {first['time']} tokens"
     if first["step"] == "decoding":
-        shape = f"batch {first['batch']}, room for {first['time']} tokens"
+        shape = f"batch {first['batch']}, capacity {first['time']} tokens"
     set_panel_title(axes, f"{first['step']}: {first['size']}, {shape}")
     axes.set_yticks(range(len(labels)), labels=list(labels.values()))
     axes.set(ylim=(len(labels) - 0.5, -0.5), xlim=(0, limit), xticks=[])

@@ -117,7 +117,7 @@ def moons_attention(results: dict[str, Any]) -> "Figure":
 def moons_training(results: dict[str, Any]) -> "Figure":
     """The loss of every seed, and how many converged."""
     networks = results["networks"]
-    figure, [panels] = canvas(1, len(networks), 4.6 * len(networks), 3.2, "Training, one line a seed")
+    figure, [panels] = canvas(1, len(networks), 4.6 * len(networks), 3.2, "Training, one line per seed")
     for axes, record in zip(panels, networks.values(), strict=True):
         for losses in list(zip(*record["curve"], strict=True))[1:]:
             axes.plot([point[0] for point in record["curve"]], losses, color=BLUE, alpha=0.35, linewidth=1)

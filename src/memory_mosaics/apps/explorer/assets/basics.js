@@ -44,7 +44,7 @@ const word = (token) => h("span", { class: "word" }, quoted(token));
 const capital = (text) => text.replace(/^./, (letter) => letter.toUpperCase());
 const several = (count, name) => `${count.toLocaleString("en")} ${name}${count === 1 ? "" : "s"}`;
 const countCharacters = (text) => [...text].length;
-const joined = (memory) => memory.join(".");
+const memoryKey = (memory) => memory.join(".");
 
 function number(value, digits = 3) {
   if (value === null || value === undefined) return "–";
@@ -76,7 +76,7 @@ function shifted(before, after, count) {
 }
 
 const message = {
-  say(text, action = null) {
+  show(text, action = null) {
     const element = at("message");
     element.replaceChildren(text, ...(action ? [" ", action] : []));
     element.hidden = false;
@@ -102,11 +102,11 @@ async function ask(path, body) {
   if (answer.ok) return answer;
   if (answer.status === 409) throw new Replaced("Another model is served here now.");
   if (answer.status === 429 || answer.status === 503) throw new Later("The explorer has too much to do at once.");
-  const said = await answer.json().catch(() => ({}));
-  throw new Error(said.error?.message || `The explorer answered ${answer.status}.`);
+  const found = await answer.json().catch(() => ({}));
+  throw new Error(found.error?.message || `The explorer answered ${answer.status}.`);
 }
 
-const asked = async (path, body) => (await ask(path, body)).json();
+const askJson = async (path, body) => (await ask(path, body)).json();
 
 // One at a time, and of those that wait only the newest: fast typing never queues up.
 class Newest {
@@ -129,7 +129,7 @@ class Newest {
   get waiting() { return this.#next !== null; }
 }
 
-function remembered(name, value) {
+function storedSetting(name, value) {
   try {
     if (value === undefined) return localStorage.getItem(name);
     localStorage.setItem(name, value);

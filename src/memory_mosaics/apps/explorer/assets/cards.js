@@ -50,12 +50,12 @@ class PredictionCard {
     const known = (id) => rows.some((row) => row[2] === id);
     for (const [token, , id] of after ? before.slice(0, 3) : []) if (!known(id)) rows.push([token, null, id]);
     const loss = data.losses[i + 1] ?? null, changed = data.edited?.losses[i + 1] ?? null;
-    const told = next && loss !== null ? h("p", { class: "hint" }, "Then comes ", word(next[0]),
+    const coming = next && loss !== null ? h("p", { class: "hint" }, "Then comes ", word(next[0]),
       `, loss ${loss.toFixed(2)}` + (changed === null ? "" : ` → ${changed.toFixed(2)}`) + ".") : null;
     refill(this.element,
       h("h2", {}, "After ", word(this.pane.word(position)), " it expects", pinned ? h("small", {}, "pinned") : null),
       h("ol", { class: "guesses" }, ...rows.map((row) => this.#row(row, before, Boolean(after), next?.[1]))),
-      told);
+      coming);
   }
 
   #row([token, now, id], before, edited, next) {
@@ -103,11 +103,11 @@ class DetailCard {
   #title() {
     const { pane } = this, { layer, found } = pane, [block, , head] = pane.memory;
     const off = pane.off() >= 0;
-    const counted = found?.overview[pane.model.layers.indexOf(layer)]?.effective[head];
+    const here = { ...layer, ...found?.overview[pane.model.layers.indexOf(layer)] };
     const facts = [
-      layer.lambda && `λ ${number(layer.lambda[head])}`,
-      layer.beta && `β ${number(layer.beta[head])}`,
-      counted !== undefined && `${counted.toFixed(1)} ${layer.peek === null ? "slots" : "pairs"} count`,
+      here.lambda && `λ ${number(here.lambda[head])}`,
+      here.beta && `β ${number(here.beta[head])}`,
+      here.effective && `${here.effective[head].toFixed(1)} ${layer.peek === null ? "slots" : "pairs"} count`,
     ];
     const button = RECORD ? null : h("button", {
       class: "switch", role: "switch", "aria-checked": String(!off), "data-key": "switch",
@@ -135,9 +135,9 @@ class DetailCard {
   #pair(pair, weight) {
     const { pane } = this, named = pane.peek === null;
     const words = named ? [`slot ${pair}`] : pane.words(pair);
-    const chosen = joined(pane.memory);
+    const chosen = memoryKey(pane.memory);
     const rewritten = pane.edits.find((edit) => (
-      edit.pair === pair && edit.text && joined([edit.block, edit.kind, edit.head]) === chosen));
+      edit.pair === pair && edit.text && memoryKey([edit.block, edit.kind, edit.head]) === chosen));
     const name = named ? words[0] : words.map(quoted).join(" → ");
     const shown = words.map((text) => (named ? h("span", {}, text) : word(text)));
     if (rewritten) shown[shown.length - 1] = h("ins", {}, word(rewritten.text));

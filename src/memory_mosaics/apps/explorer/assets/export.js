@@ -22,7 +22,7 @@ async function saveHtml(app) {
 }
 
 // A copy forgets what was typed and chosen.
-function copied(shown) {
+function copyWithValues(shown) {
   const copy = shown.cloneNode(true);
   const fields = shown.querySelectorAll("textarea, input, select");
   copy.querySelectorAll("textarea, input, select").forEach((field, i) => {
@@ -40,7 +40,7 @@ function copied(shown) {
 }
 
 // Characters that XML cannot contain, among them lone surrogates, as they are shown in the text.
-const written = (xml) => xml.replace(/[^\t\n\r -\ud7ff\ue000-\ufffd\u{10000}-\u{10ffff}]/gu, (letter) => {
+const withoutControls = (xml) => xml.replace(/[^\t\n\r -\ud7ff\ue000-\ufffd\u{10000}-\u{10ffff}]/gu, (letter) => {
   const code = letter.codePointAt(0);
   return code < 32 ? visible(letter) : "\ufffd";
 });
@@ -50,13 +50,13 @@ async function savePng(app) {
   const { width, height } = shown.getBoundingClientRect();
   const margin = 24, [wide, high] = [Math.ceil(width) + 2 * margin, Math.ceil(height) + 2 * margin];
   const page = h("div", { class: "picture", "data-view": app.view, xmlns: "http://www.w3.org/1999/xhtml" },
-    h("style", {}, document.querySelector("style").textContent), copied(shown));
+    h("style", {}, document.querySelector("style").textContent), copyWithValues(shown));
   page.style.cssText = `width:${wide}px;min-height:${high}px;padding:${margin}px;box-sizing:border-box`;
   const picture = s("svg", {
     xmlns: SVG, width: wide, height: high, "data-theme": app.resolved(), class: document.documentElement.className,
   }, s("foreignObject", { width: wide, height: high }, page));
   const image = new Image();
-  const xml = written(new XMLSerializer().serializeToString(picture));
+  const xml = withoutControls(new XMLSerializer().serializeToString(picture));
   image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(xml);
   await image.decode();
   const canvas = h("canvas", { width: 2 * wide, height: 2 * high });

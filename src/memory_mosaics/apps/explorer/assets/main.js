@@ -69,7 +69,7 @@ class App {
     const { characters } = DATA.limits, text = this.box.value, count = countCharacters(text);
     if (count > characters) {
       for (const pane of this.shownPanes()) pane.element.classList.add("stale");
-      message.say(`The text has ${several(count, "character")}; at most ${characters.toLocaleString("en")} are read. `
+      message.show(`The text has ${several(count, "character")}; at most ${characters.toLocaleString("en")} are read. `
         + "What is below was read before.");
       return;
     }
@@ -89,21 +89,21 @@ class App {
       this.waiting.add(who);
       clearTimeout(this.retry);
       this.retry = setTimeout(() => [...this.waiting].forEach((one) => one.again()), RETRY);
-      message.say(`${error.message} Trying again …`);
+      message.show(`${error.message} Trying again …`);
     } else if (error instanceof Replaced) {
       this.waiting.clear();
-      message.say(error.message, h("button", { onclick: () => location.reload() }, "Reload the page"));
+      message.show(error.message, h("button", { onclick: () => location.reload() }, "Reload the page"));
     } else {
       const name = this.shownPanes().length > 1 ? who.model?.name : null;
-      message.say(name && !error.message.includes(name) ? `${name}: ${error.message}` : error.message);
+      message.show(name && !error.message.includes(name) ? `${name}: ${error.message}` : error.message);
     }
   }
 
   // What became of the edits.
   report({ dropped, errors }) {
     const were = dropped > 1 ? "were" : "was";
-    const told = `${several(dropped, "edit")} ${were} dropped: the text of the pair has changed.`;
-    if (dropped || errors.length) message.say([...errors, dropped ? told : ""].join(" ").trim());
+    const lost = `${several(dropped, "edit")} ${were} dropped: the text of the pair has changed.`;
+    if (dropped || errors.length) message.show([...errors, dropped ? lost : ""].join(" ").trim());
   }
 
   took(pane, milliseconds) {
@@ -147,12 +147,12 @@ class App {
   }
 
   #theme() {
-    this.theme = RECORD?.start?.theme ?? remembered("theme");
+    this.theme = RECORD?.start?.theme ?? storedSetting("theme");
     const apply = () => { if (this.theme) document.documentElement.dataset.theme = this.theme; };
     apply();
     at("theme").addEventListener("click", () => {
       this.theme = this.resolved() === "dark" ? "light" : "dark";
-      remembered("theme", this.theme);
+      storedSetting("theme", this.theme);
       apply();
     });
   }
@@ -164,7 +164,7 @@ class App {
       try {
         await work(this);
       } catch (error) {
-        message.say(error.message);
+        message.show(error.message);
       } finally {
         button.disabled = false;
       }

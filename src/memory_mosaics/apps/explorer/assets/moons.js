@@ -69,7 +69,7 @@ class Moons {
 
   async #load() {
     try {
-      this.data = RECORD ? RECORD.moons : await asked("/api/moons", { periods: this.periods, seed: this.seed });
+      this.data = RECORD ? RECORD.moons : await askJson("/api/moons", { periods: this.periods, seed: this.seed });
       this.app.fine(this);
     } catch (error) {
       this.app.failed(error, this);

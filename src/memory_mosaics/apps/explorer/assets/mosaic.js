@@ -6,7 +6,6 @@ const MEASURES = {
   lambda: ["λ", "how slowly its key forgets what came before"],
   beta: ["β", "how sharply it tells keys apart"],
 };
-const HERE = ["contribution", "effective"]; // those that change from token to token
 
 class MosaicView {
   constructor(pane) {
@@ -38,7 +37,7 @@ class MosaicView {
 
   #choices(layers) {
     const measures = Object.keys(MEASURES);
-    const there = measures.filter((name) => HERE.includes(name) || layers.some((layer) => layer[name]));
+    const there = measures.filter((name) => layers.some((layer) => layer[name] || layer.per_token.includes(name)));
     if (!there.includes(this.measure)) this.measure = "contribution";
     this.chooser.replaceChildren(...there.map((name) => h("button", {
       role: "radio", "aria-checked": String(name === this.measure), tabindex: name === this.measure ? 0 : -1,
@@ -74,10 +73,10 @@ class MosaicView {
     const sizes = [...values.values()].filter((value) => value !== null).map((value) => this.#size(value));
     const least = this.measure === "contribution" ? 0 : Math.min(...sizes);
     const most = Math.max(...sizes, this.measure === "contribution" ? 0.3 : -Infinity);
-    const chosen = memory && joined(memory);
+    const chosen = memory && memoryKey(memory);
     const tiles = [...this.grids.querySelectorAll(".tile")];
     for (const tile of tiles) {
-      const name = joined(JSON.parse(tile.dataset.memory));
+      const name = memoryKey(JSON.parse(tile.dataset.memory));
       const value = values.get(name);
       const strength = value === null ? 0 : (this.#size(value) - least) / Math.max(1e-9, most - least);
       this.#tile(tile, value, strength);
@@ -100,10 +99,10 @@ class MosaicView {
     const { model, found } = this.pane;
     const values = new Map();
     model.layers.forEach((layer, i) => {
-      const of = HERE.includes(this.measure) ? found?.overview[i]?.[this.measure] : layer[this.measure];
+      const of = layer[this.measure] ?? found?.overview[i]?.[this.measure];
       for (let head = 0; head < layer.heads; head++) {
         const value = of?.[head];
-        values.set(joined([layer.block, layer.kind, head]), typeof value === "number" ? value : null);
+        values.set(memoryKey([layer.block, layer.kind, head]), typeof value === "number" ? value : null);
       }
     });
     return values;

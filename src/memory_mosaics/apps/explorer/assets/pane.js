@@ -206,7 +206,7 @@ class Pane {
 
   choose(memory) {
     this.stopWriting();
-    this.memory = this.memory && joined(this.memory) === joined(memory) ? null : memory;
+    this.memory = this.memory && memoryKey(this.memory) === memoryKey(memory) ? null : memory;
     if (this.found) this.found = { ...this.found, memory: null };
     this.show();
     this.look();
@@ -284,7 +284,7 @@ class Pane {
 
   // The edit that silences the chosen memory.
   off() {
-    const same = (edit) => joined([edit.block, edit.kind, edit.head]) === joined(this.memory);
+    const same = (edit) => memoryKey([edit.block, edit.kind, edit.head]) === memoryKey(this.memory);
     return this.memory ? this.edits.findIndex((edit) => edit.pair === null && same(edit)) : -1;
   }
 

@@ -1,8 +1,8 @@
 // Where a pane has its numbers from: a server, or a file.
 
 const SERVED = {
-  read: (body) => asked("/api/read", body),
-  look: (body) => asked("/api/look", body),
+  read: (body) => askJson("/api/read", body),
+  look: (body) => askJson("/api/look", body),
   has: () => true,
 };
 
@@ -14,12 +14,12 @@ class Saved {
   async look({ look: { position, memory, target } }) {
     const { read, overview, memories } = this.record;
     const here = position - read.first;
-    const seen = memory && memories[joined(memory)]?.[here];
+    const seen = memory && memories[memoryKey(memory)]?.[here];
     if (position === read.look.position && target !== null) return { ...read.look, memory: seen };
     const [text, , id] = (read.edited || read).best[here][0];
     return { position, overview: overview[here], target: [text, id], memory: seen };
   }
 
   // Of a long text a file has one memory.
-  has(memory) { return joined(memory) in this.record.memories; }
+  has(memory) { return memoryKey(memory) in this.record.memories; }
 }

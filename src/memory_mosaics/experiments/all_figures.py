@@ -5,22 +5,21 @@
     attention of the last position, width against lambda  appendix D.4
     continuations of the same prompts                     tables 3 and 4
 
-Each part is a study in a folder of its own; finished parts are not computed again.
+Each part is the command of that name in a folder of its own; finished parts are not computed again.
 """
 
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from memory_mosaics import results as files
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.errors import UserError
 from memory_mosaics.evaluation import sample_windows
 from memory_mosaics.experiments import attention, evaluate, figures, prompts
-from memory_mosaics.experiments.report import Page
+from memory_mosaics.experiments.report import TEMPLATES, write_page
 from memory_mosaics.files import read_json
 from memory_mosaics.models import architecture_name
+from memory_mosaics.results import create_output_folder, write_results
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training.loggers import read_log
 
@@ -52,7 +51,7 @@ def run(
         split: which part of the data; null for valid, or train of a text whose valid has no window of the length
         at_documents: start each window of the losses with a document and end it within
         batch: windows per batch
-        device: cpu, cuda, mps, or auto for the best available
+        device: cuda, mps or cpu; auto takes the first that is available
         out: folder for report.html and the parts
     """
     figures.check()
@@ -62,61 +61,65 @@ def run(
     corpora = [Corpus.open(folder) for folder in data]
     if len({corpus.folder.name for corpus in corpora}) < len(corpora):  # they are names of parts
         raise UserError("two of the texts have folders of the same name; rename one")
-    page, models, curves = Page("What trained models do"), [], []
+    models, curves = [], []
+    parts: list[dict[str, Any]] = []  # of the page: results and their folder, or a note
     for trained in iter_models(unique_names(runs)):
         for corpus in corpora:
             trained.check_reads(corpus)
         written = sorted(file.stat().st_mtime_ns for file in trained.folder.glob("*.safetensors"))
         models.append([trained.name, str(trained.folder), written])  # trained again, it is another model
         curves += _training_curve(trained)
-    files.prepare(out)
+    create_output_folder(out)
     if curves:
-        _show_training(page, curves, out / "training")
+        results = {"study": "runs", "runs": curves}
+        create_output_folder(out / "training")
+        write_results(out / "training" / "results.json", results)
+        figures.draw(results, out / "training")
+        parts.append({"results": results, "folder": out / "training"})
 
-    def add(name: str, study: Callable[..., dict[str, Any]], show: Callable[[Page, dict[str, Any], Path], None],
-            options: dict[str, Any], corpus: Corpus | None = None, **resources: Any) -> None:  # fmt: skip
+    def add(name: str, command: Any, options: dict[str, Any], corpus: Corpus | None = None, **resources: Any) -> None:
         """Add a part. One that these models cannot give is named on the page, and the others follow."""
         request = {"runs": models} | options
         if corpus is not None:
             request["corpus"] = {split: part["sha256"] for split, part in corpus.manifest["splits"].items()}
             resources["data"] = corpus.folder
         try:
-            show(page, _run_once(study, runs, request, out / name, **options, **resources), out / name)
+            results = _run_once(command, runs, request, out / name, **options, **resources)
+            parts.append({"results": results, "folder": out / name})
         except UserError as error:
             print(f"left out: {error}")
-            page.text(f"Left out: {error}")
+            parts.append({"note": f"Left out: {error}"})
 
     for corpus in corpora:
-        for size, part in _choose_splits(page, corpus, lengths, split, at_documents=at_documents).items():
+        for size, part in _choose_splits(parts, corpus, lengths, split, at_documents=at_documents).items():
             options = {"split": part, "length": size, "windows": windows, "at_documents": at_documents}
             resources: dict[str, Any] = {"by_position": True, "batch": batch, "device": device}
-            add(f"{corpus.folder.name}-{size}", evaluate.run, _show_losses, options, corpus, **resources)
+            add(f"{corpus.folder.name}-{size}", evaluate, options, corpus, **resources)
     options = {"split": split or _choose_split(corpora[0], lengths[-1]), "length": lengths, "sequences": sequences}
-    add("attention", attention.run, _show_attention, options, corpora[0], batch=batch, device=device)
-    add("prompts", prompts.run, _show_prompts, {}, device=device)
-    page.write(out / "report.html")
+    add("attention", attention, options, corpora[0], batch=batch, device=device)
+    add("prompts", prompts, {}, device=device)
+    shown = {"parts": parts, "about_rules": prompts.ABOUT_RULES, "by_rule": prompts.BY_RULE, "score": prompts.score}
+    write_page(out / "report.html", TEMPLATES / "all_figures.html", **shown)
     print(f"The page, to open in a browser: {out / 'report.html'}. Texts to judge: {out / 'prompts' / 'prompts.html'}.")
     return {"study": "figures", "interrupted": False}
 
 
-def _run_once(
-    study: Callable[..., dict[str, Any]], runs: list[str], request: dict[str, Any], folder: Path, **options: Any
-) -> dict[str, Any]:
-    """Return the results in a folder if a study finished there with the same request; else run it."""
+def _run_once(command: Any, runs: list[str], request: dict[str, Any], folder: Path, **options: Any) -> dict[str, Any]:
+    """Return the results in a folder if a command finished there with the same request; else run it."""
     file = folder / "request.json"
     with suppress(FileNotFoundError, UserError):  # a damaged file: it is measured again
         if read_json(file) == request and isinstance(found := read_json(folder / "results.json"), dict):
             return found
     file.unlink(missing_ok=True)
-    found = study(runs, out=folder, **options)
+    found = command.run(runs, out=folder, **options)
     if found.get("interrupted"):
         raise KeyboardInterrupt
-    files.write(file, request)
+    write_results(file, request)
     return found
 
 
 def _choose_splits(
-    page: Page, corpus: Corpus, lengths: list[int], split: str | None, *, at_documents: bool
+    parts: list[dict[str, Any]], corpus: Corpus, lengths: list[int], split: str | None, *, at_documents: bool
 ) -> dict[int, str]:
     """Return the split to read at each length, and note on the page where that is train."""
     if split is not None:
@@ -125,7 +128,7 @@ def _choose_splits(
     if trains := " or ".join(str(length) for length, split in splits.items() if split == "train"):
         note = f"its valid split has no window of {trains} tokens, so its train split is read there"
         print(f"{corpus.folder.name}: {note}")
-        page.text(f"{corpus.folder.name}: {note}.")
+        parts.append({"note": f"{corpus.folder.name}: {note}."})
     return splits
 
 
@@ -145,53 +148,3 @@ def _training_curve(trained: LoadedModel) -> list[dict[str, Any]]:
     measured = [[line["step"], round(line["valid_loss"], 4)] for line in lines if "valid_loss" in line]
     record = {"name": trained.name, "architecture": architecture_name(trained.model.config)}
     return [record | {"curve": curve, "measured": measured}] if curve and measured else []
-
-
-def _show_training(page: Page, curves: list[dict[str, Any]], out: Path) -> None:
-    files.prepare(out)
-    results = {"study": "runs", "runs": curves}
-    files.write(out / "results.json", results)
-    page.heading("Training")
-    for file in figures.draw(results, out):
-        page.figure(file, "Loss against steps: lines are the batches trained on, dots the validation text.")
-
-
-def _show_losses(page: Page, found: dict[str, Any], folder: Path) -> None:
-    page.heading(f"Loss by position: {found['corpus']} ({found['split']}), windows of {found['length']} tokens")
-    rows = [
-        [model["name"], f"{model['loss']:.4f}", f"{model['perplexity']:,.2f}", f"{model['bits_per_byte']:.4f}"]
-        for model in found["models"]
-    ]
-    page.table(["model", "loss", "perplexity", "bits per byte"], rows)
-    beyond = [model["name"] for model in found["models"] if model["context"] < found["length"]]
-    if beyond:
-        page.text(f"Longer than what was trained on: {', '.join(beyond)}.")
-    page.figure(folder / "loss_by_position.png", "Mean loss at each position, with its 95 % confidence band.")
-
-
-def _show_attention(page: Page, found: dict[str, Any], folder: Path) -> None:
-    page.heading("How the last position attends to earlier ones")
-    captions = {
-        "attention.png": "Weight of earlier positions, averaged over heads and blocks.",
-        "heads.png": "The same for every head.",
-        "width.png": "How wide a memory looks, against the leaky coefficient of its keys.",
-    }
-    for name, caption in captions.items():
-        if (folder / name).exists():
-            page.figure(folder / name, caption)
-    rows = [[m["name"], str(m["length"]), f"{m['pairs']:.1f}", f"{m['distance']:.1f}"] for m in found["models"]]
-    page.table(["model", "length", "effective number of pairs", "mean distance"], rows)
-
-
-def _show_prompts(page: Page, found: dict[str, Any], folder: Path) -> None:
-    page.heading("How they go on")
-    page.text(f"The same prompts for all, by beam search. {folder.name}/prompts.html has buttons for verdicts.")
-    page.text(prompts.ABOUT_RULES)
-    models = found["models"]
-    page.table(["model", "by rule"], [[name, prompts.score(model["by_rule"])] for name, model in models.items()])
-    for number, prompt in enumerate(found["prompts"]):
-        page.text(f"{prompt['prompt']} ...")
-        page.side_by_side(
-            {name: f"... {model['texts'][number]}" for name, model in models.items()},
-            {name: f"By rule: {prompts.BY_RULE[model['by_rule'][number]]}" for name, model in models.items()},
-        )

@@ -1,0 +1,512 @@
+"""The arena: architectures on the same tasks, each with the same budget of search and seeds.
+
+For every task and contestant
+
+    search    one run for each combination of values in the search space of the task; the best on the validation
+              examples is chosen. A best value at the edge of its list is searched further, up to two values beyond.
+    report    the chosen values are trained again with seeds that the search has not seen. These models alone read the
+              test examples, once. The table has the mean of their scores and its 95 % interval, which is over the
+              seeds of training: all have the same test examples, and the same training examples where these are given
+              in number. A seed that diverged is counted as failed, beside the mean of the others.
+
+The tasks are in a suite, a YAML file: suites/tiny.yaml ends in minutes on a CPU. Runs, and so contestants, seeds and
+tasks, can be added to a folder later; nothing is trained twice. The table has the contestants and tasks of the last
+command.
+
+    OUT/suite.yaml           the suite
+    OUT/TASK/trials/NAME     the folder of a run: runner.py
+    OUT/results.json         the table, the figures and the page are made from this file alone
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+import torch
+import yaml
+
+from memory_mosaics.config import MAX_JOBS, from_plain, to_plain
+from memory_mosaics.errors import UserError, check_range, one_line
+from memory_mosaics.experiments.figures.arena import best_anchor
+from memory_mosaics.experiments.own_mixers import check_causal, fingerprint, own_mixer
+from memory_mosaics.experiments.report import TEMPLATES, text_table, write_page
+from memory_mosaics.experiments.runner import Grid, Outcome, Settings, check_ray, check_setup, report, run_grids
+from memory_mosaics.files import check_yaml, read_text, write_text
+from memory_mosaics.language_model import LanguageModelConfig
+from memory_mosaics.models import ARCHITECTURES, Architecture, baseline, did_you_mean
+from memory_mosaics.results import (
+    create_output_folder,
+    environment_info,
+    mean_and_interval,
+    round_digits,
+    write_results,
+)
+from memory_mosaics.runtime import Runtime, RuntimeConfig, find_device, start_runtime
+from memory_mosaics.tasks import induction, mad, mqar, regbench, regression, ruler  # noqa: F401 - they register parts
+from memory_mosaics.tasks.synthetic import Synthetic, SyntheticData, measure
+from memory_mosaics.training.config import TaskRun, Training
+from memory_mosaics.training.loggers import read_log
+from memory_mosaics.training.trainer import Trainer
+
+SUITES = Path(__file__).parent / "suites"
+SEARCH_SEED = 0  # of all runs of the search; those of the report have 1, 2, ...
+MAX_EXTENSIONS = 2  # values beyond the edge of a list
+PERFECT = 0.999  # a score that no further value can improve
+ESTIMATE_STEPS = 30
+MAX_SUITE_BYTES = 1 << 20
+RUNTIME = RuntimeConfig()
+SAVE_SECONDS = 60.0  # between checkpoints: most runs end sooner
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArenaTask:
+    """A task of a suite: its examples, the sizes of all contestants, how they are trained, and what is searched."""
+
+    name: str
+    data: SyntheticData
+    sizes: dict[str, Any]  # width, blocks and heads
+    channel_mixer: bool  # false: sequence mixers alone
+    training: Training
+    search: dict[str, list[Any]]  # values by the name of a field of Training or of LanguageModelConfig
+
+    @classmethod
+    def from_plain(cls, name: str, plain: Any, defaults: Any) -> "ArenaTask":
+        """Read a task of a suite; UserError for anything that is missing, unknown or impossible."""
+        try:
+            known = {"data", "model", "training", "search"}
+            if unknown := {*plain, *defaults} - known:
+                raise ValueError(f"it has no field {min(unknown)!r}; it has {', '.join(sorted(known))}")
+            plain = {field: defaults.get(field, {}) | plain.get(field, {}) for field in known}
+            data = from_plain(Holder, {"data": plain["data"]}).data
+            model = {"channel_mixer": True} | plain["model"]
+            channel_mixer = model.pop("channel_mixer")
+            if "seed" in plain["training"]:
+                raise ValueError("training.seed cannot be given: the search has seed 0, the report 1, 2 and so on")
+            training = from_plain(Training, {"final_learning_rate": 0.0} | plain["training"])
+            search = {field: list(values) for field, values in plain["search"].items()}
+            one = cls(name=name, data=data, sizes=model, channel_mixer=channel_mixer, training=training, search=search)
+            for field, values in search.items():
+                if not values or field not in TRAINING_FIELDS | MODEL_FIELDS:
+                    raise ValueError(f"search.{field} must be a list of values for a field of training or model")
+            for values in one.combinations():
+                one.config("memory-mosaic", values)
+                one.training_of(values, seed=SEARCH_SEED)
+            return one
+        except (TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"task {name}: {one_line(error)}") from error
+
+    @property
+    def setup(self) -> Settings:
+        """What all its runs have in common."""
+        training = to_plain(self.training)
+        others = {name: value for name, value in training.items() if name not in ("seed", *self.search)}
+        data = to_plain(Holder(data=self.data))["data"]
+        return {"data": data, "model": self.sizes | {"channel_mixer": self.channel_mixer}, "training": others}
+
+    def combinations(self) -> list[Settings]:
+        return [dict(zip(self.search, row, strict=True)) for row in product(*self.search.values())]
+
+    def config(self, contestant: str, values: Settings) -> Any:
+        """Return the configuration of a contestant with these values."""
+        sizes = {"vocabulary": self.data.vocabulary, "context": self.data.length}
+        body = architecture(contestant).config(**self.sizes, **sizes)
+        body = replace(body, **{name: value for name, value in values.items() if name in MODEL_FIELDS})
+        return self.data.model(body if self.channel_mixer else replace(body, channel_mixer=None))
+
+    def training_of(self, values: Settings, *, seed: int) -> Training:
+        changed = {name: value for name, value in values.items() if name in TRAINING_FIELDS}
+        return from_plain(Training, to_plain(self.training) | changed | {"seed": seed})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """A part in plain form has its name only inside another."""
+
+    data: SyntheticData
+
+
+TRAINING_FIELDS = {field.name for field in fields(Training)} - {"steps", "batch", "seed"}
+MODEL_FIELDS = {"dropout", "residual_dropout", "embedding_dropout", "init", "tied", "norm_placement"}
+
+
+def load_suite(suite: str) -> tuple[dict[str, ArenaTask], Settings]:
+    """Return the tasks of a suite, by its name in suites/ or from a file, and its other fields."""
+    packaged = SUITES / f"{suite}.yaml"
+    file = packaged if packaged.exists() else Path(suite)
+    try:
+        text = read_text(file, MAX_SUITE_BYTES)
+        check_yaml(text, MAX_SUITE_BYTES)
+        plain = yaml.safe_load(text)
+    except (FileNotFoundError, IsADirectoryError):
+        names = sorted(path.stem for path in SUITES.glob("*.yaml"))
+        raise UserError(f"no suite {suite!r}: neither a file nor one of {', '.join(names)}") from None
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        raise UserError(f"cannot read the suite {file}: {one_line(error)}") from error
+    if not isinstance(plain, dict) or {"contestants", "seeds", "tasks"} != plain.keys() - {"defaults"}:
+        raise UserError(f"the suite {file} must have the fields contestants, seeds and tasks, and may have defaults")
+    if not isinstance(plain["tasks"], dict) or not plain["tasks"]:
+        raise UserError(f"the suite {file} has no tasks")
+    names = plain["contestants"]
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise UserError(f"the suite {file} must have a list of contestants, not {names!r}")
+    if type(plain["seeds"]) is not int:
+        raise UserError(f"the suite {file} must have a number of seeds, not {plain['seeds']!r}")
+    defaults = plain.get("defaults", {})
+    return {name: ArenaTask.from_plain(str(name), one, defaults) for name, one in plain["tasks"].items()}, plain
+
+
+def architecture(name: str) -> Architecture:
+    """Return an architecture by its name in the table of models, or a mixer of your own by its dotted path.
+
+    A mixer is put where the transformer has its attention.
+    """
+    if name in ARCHITECTURES:
+        return ARCHITECTURES[name]
+    if "." not in name:
+        raise UserError(f"no architecture {name!r}; {did_you_mean(name, ARCHITECTURES)}")
+    own = own_mixer(name)
+
+    def config(*, heads: int, **sizes: Any) -> LanguageModelConfig:
+        return baseline(partial(own.config, heads), **sizes)
+
+    return Architecture(own.label, config, own.config)
+
+
+def run(
+    out: Path = Path("runs/arena"),
+    *,
+    suite: str = "tiny",
+    tasks: list[str] | None = None,
+    contestants: list[str] | None = None,
+    mine: list[str] | None = None,
+    seeds: int | None = None,
+    jobs: int = 1,
+    cluster: Literal["ray"] | None = None,
+    estimate: bool = False,
+    runtime: RuntimeConfig = RUNTIME,
+) -> dict[str, Any]:
+    """Compare architectures on tasks of in-context learning, with the same search and the same seeds for all.
+
+    Ctrl-C keeps everything, and the same command continues. More contestants, tasks or seeds extend a folder: name
+    those that are there as well, since the table has what the command names.
+
+    Args:
+        out: folder of the runs, results.json, the figures and the page
+        suite: tiny, for a CPU, or a YAML file of your own tasks
+        tasks: of the suite; all if none are named
+        contestants: architectures such as memory-mosaic or mamba; those of the suite if none are named
+        mine: further contestants: the configurations of your own mixers, such as my_module.MyMixerConfig
+        seeds: models per task and contestant that are tested; null is the suite's
+        jobs: runs at once, each in a process of its own, distributed over the GPUs
+        cluster: ray trains on the Ray cluster of this machine or of RAY_ADDRESS, whose machines share `out`
+        estimate: train nothing; time some steps of each contestant and print how long everything would take
+        runtime: how it is computed
+    """
+    entries, plain = load_suite(suite)
+    for name in tasks or ():
+        if name not in entries:
+            raise UserError(f"no task {name!r} in the suite {suite}; {did_you_mean(name, entries)}")
+    names = list(dict.fromkeys([*(contestants or plain["contestants"]), *(mine or ())]))
+    seeds = int(plain["seeds"] if seeds is None else seeds)
+    check_range(1, MAX_JOBS, jobs=jobs)
+    check_range(1, 10_000, seeds=seeds)
+    common: Settings = {}
+    if cluster == "ray":
+        check_ray()
+    else:
+        common["precision"] = runtime.precision_on(find_device(runtime.device))
+    runtime = replace(runtime, samples=0, save_seconds=runtime.save_seconds or SAVE_SECONDS)
+    chosen = [entries[name] for name in dict.fromkeys(tasks or entries)]
+    contests = [
+        Contest(out=out / task.name, task=task, contestants=names, seeds=seeds, runtime=runtime) for task in chosen
+    ]
+    for contest in contests:
+        contest.check()
+    create_output_folder(out)
+    if estimate:
+        return print_estimate(contests, out)
+    for contest in contests:
+        contest.out.mkdir(exist_ok=True)
+        check_setup(contest.out, contest.setup | common)
+    write_text(out / "suite.yaml", yaml.safe_dump(plain, sort_keys=False))
+    run_all = partial(run_grids, processes=jobs, cluster=cluster)
+    done = search(contests, run_all)
+    done = done and run_all([contest.report_grid() for contest in contests])
+    results = {"study": "arena", "interrupted": not done, "suite": suite, "seeds": seeds}
+    results |= environment_info() | {"tasks": {contest.task.name: contest.results() for contest in contests}}
+    tested = any("score" in one for task in results["tasks"].values() for one in task["contestants"].values())
+    if tested:
+        write_page(out / "arena.html", TEMPLATES / "arena.html", title="The arena", results=results)
+    report(results, out, table(results), drawable=tested, also=f"Page: {out / 'arena.html'}. " if tested else "")
+    return results
+
+
+def search(contests: "Sequence[Contest]", run_all: Callable[[list[Grid]], bool]) -> bool:
+    """Train the runs of the search until no best value is at the edge of its list; False if told to stop."""
+    before = -1
+    while True:
+        grids = [contest.search_grid() for contest in contests]
+        if (count := sum(grid.count for grid in grids)) == before:
+            return True
+        if not run_all(grids):
+            return False
+        before = count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contest:
+    """All contestants on one task."""
+
+    out: Path
+    task: ArenaTask
+    contestants: list[str]
+    seeds: int
+    runtime: RuntimeConfig
+
+    def check(self) -> None:
+        """Find sizes that do not fit a contestant, and mixers that look ahead, before anything is trained."""
+        for name in self.contestants:
+            if name not in ARCHITECTURES:
+                sizes = self.task.sizes | {"vocabulary": 32, "context": 64}
+                check_causal(name, partial(architecture(name).config, **sizes))
+            for values in self.task.combinations():
+                try:
+                    config = self.task.config(name, values)
+                    to_plain(config)  # a mixer that cannot be saved is found here
+                    with torch.device("meta"):
+                        config.build()
+                except (TypeError, ValueError) as error:
+                    raise UserError(f"{name} on {self.task.name}: {one_line(error)}") from error
+
+    @property
+    def setup(self) -> Settings:
+        """What all runs of a folder have in common, and what those of each contestant have."""
+        configs = {name: to_plain(self.task.config(name, {})) for name in self.contestants}
+        own = [name for name in self.contestants if name not in ARCHITECTURES]
+        return self.task.setup | configs | {f"{name} of a file with SHA-256": fingerprint(name) for name in own}
+
+    def search_grid(self) -> Grid:
+        """The runs of the search, as far as outcomes tell which there are."""
+        return self._grid([run for name in self.contestants for run in self._search_runs(name)])
+
+    def report_grid(self) -> Grid:
+        """The runs with new seeds, with the values that the search has chosen."""
+        best = {name: self.best(name) for name in self.contestants}
+        values = {name: {field: one[field] for field in self.task.search} for name, one in best.items() if one}
+        seeds = range(SEARCH_SEED + 1, SEARCH_SEED + 1 + self.seeds)
+        runs = [settings(name, values[name], seed) for seed in seeds for name in values]
+        return self._grid(runs, keep_checkpoints=True)
+
+    def _grid(self, runs: list[Settings], *, keep_checkpoints: bool = False) -> Grid:
+        metric = self.task.data.metric
+        return Grid(
+            out=self.out,
+            name_of=name_of,
+            train=self.train,
+            runs=runs,
+            fields=("valid_loss", "valid_score"),
+            shown=(f"{metric} {{valid_score:.3f}}",),
+            keep_checkpoints=keep_checkpoints,
+        )
+
+    def _search_runs(self, contestant: str) -> list[Settings]:
+        """All combinations, and those beyond the edges at which outcomes are the best."""
+        runs = [settings(contestant, values, SEARCH_SEED) for values in self.task.combinations()]
+        lists = {name: sorted(values) for name, values in self.task.search.items() if is_extensible(values)}
+        for _ in range(MAX_EXTENSIONS):
+            outcomes = [self._outcome(run) for run in runs]
+            best = self._best([one for one in outcomes if one])
+            if best is None or None in outcomes or (self._rank(best)[0] >= PERFECT and self.task.data.higher_is_better):
+                break
+            for name, values in lists.items():
+                changed = {field: best[field] for field in self.task.search} | {name: beyond(values, best[name])}
+                if changed[name] is not None and self._is_possible(contestant, changed):
+                    values.append(changed[name])
+                    values.sort()
+                    runs.append(settings(contestant, changed, SEARCH_SEED))
+        return runs
+
+    def _is_possible(self, contestant: str, values: Settings) -> bool:
+        """Whether a model and a training have these values: a dropout must be below 1."""
+        try:
+            self.task.config(contestant, values)
+            self.task.training_of(values, seed=SEARCH_SEED)
+        except (TypeError, ValueError):
+            return False
+        return True
+
+    def _outcome(self, run: Settings) -> Outcome | None:
+        grid = self._grid([run])
+        return grid.outcome(grid.folder(run))
+
+    def _rank(self, outcome: Outcome) -> tuple[float, float]:
+        """What a better outcome has more of."""
+        score = outcome["valid_score"]
+        return (score if self.task.data.higher_is_better else -score), -outcome["valid_loss"]
+
+    def _best(self, outcomes: list[Outcome]) -> Outcome | None:
+        return max((one for one in outcomes if one["status"] == "finished"), key=self._rank, default=None)
+
+    def best(self, contestant: str) -> Outcome | None:
+        """Return the best run of the search; None if there is none that ended well."""
+        return self._best([one for run in self._search_runs(contestant) if (one := self._outcome(run))])
+
+    def train(self, settings: Settings, folder: Path) -> Outcome | None:
+        """Train one model, or continue it; test it unless it is of the search; None if it was told to stop."""
+        task, values = self.task, {name: settings[name] for name in self.task.search}
+        config, training = task.config(settings["contestant"], values), task.training_of(values, seed=settings["seed"])
+        runtime = replace(self.runtime, log_every=min(self.runtime.log_every, training.evaluate_every))
+        spec = TaskRun(out=folder, name=folder.name, task=task.data, model=config, training=training, runtime=runtime)
+        with start_runtime(runtime) as here:
+            # Graphs without a compiler: small models train in the time that it would take to compile them.
+            trainer = Trainer(spec, _task(task, training), config, here, compiled=bool(runtime.compile))
+            results = trainer.run()
+            if results["interrupted"]:
+                return None
+            tests = [] if settings["seed"] == SEARCH_SEED else test(task.data, trainer.model.eval(), here)
+        progress = trainer.progress
+        found = {"parameters": results["parameters"], "valid_loss": round_digits(progress["valid_loss"], 5)}
+        found |= {"valid_score": round_digits(progress[task.data.metric], 5), "seconds": round(progress["seconds"], 1)}
+        found["curve"] = [[step, round_digits(score, 4)] for step, *_, score in progress["curve"]]
+        return found | {"hardware": results["hardware"]} | ({"tests": tests} if tests else {})
+
+    def results(self) -> dict[str, Any]:
+        """Return what results.json has of this task."""
+        data = self.task.data
+        found = {name: record for name in self.contestants if (record := self._record(name))}
+        anchors = [variant.anchors(variant.split("test")) for variant in data.variants()]
+        shared = [name for name in anchors[0] if all(name in one for one in anchors)]
+        anchors = {name: round_digits(fmean(one[name] for one in anchors), 4) for name in shared}
+        about = {
+            "metric": data.metric,
+            "higher_is_better": data.higher_is_better,
+            "tests": [one.label for one in data.variants()],
+        }
+        return about | {"anchors": anchors, "setup": self.task.setup, "search": self.task.search, "contestants": found}
+
+    def _record(self, contestant: str) -> dict[str, Any] | None:
+        searched = [one for run in self._search_runs(contestant) if (one := self._outcome(run))]
+        if not searched:
+            return None
+        fields = (*self.task.search, "status", "valid_loss", "valid_score")
+        record: dict[str, Any] = {"label": architecture(contestant).label}
+        record["searched"] = [{name: one.get(name) for name in fields} for one in searched]
+        best = self._best(searched)
+        if best is None:
+            return record
+        values = {name: best[name] for name in self.task.search}
+        seeds = range(SEARCH_SEED + 1, SEARCH_SEED + 1 + self.seeds)
+        ended = [one for seed in seeds if (one := self._outcome(settings(contestant, values, seed)))]
+        runs = [one for one in ended if one["status"] == "finished"]
+        record |= {"parameters": best["parameters"], "chosen": values}
+        record["at_edge"] = [name for name in values if is_at_edge(values[name], [one[name] for one in searched])]
+        record |= {"valid_score": best["valid_score"], "seconds": best["seconds"], "hardware": best["hardware"]}
+        record["failed"] = len(ended) - len(runs)
+        if runs:
+            scores = [fmean(one["tests"]) for one in runs]
+            mean, within = mean_and_interval(scores)
+            record |= {"score": round_digits(mean, 4), "within": round_digits(within, 3)}
+            by_test = [mean_and_interval(values) for values in zip(*(one["tests"] for one in runs), strict=True)]
+            record["by_test"] = [[round_digits(mean, 4), round_digits(within, 3)] for mean, within in by_test]
+            record |= {"scores": round_digits(scores, 4), "curves": [one["curve"] for one in runs]}
+            record["seconds"] = round_digits(fmean(one["seconds"] for one in runs), 3)
+        return record
+
+
+def _task(task: ArenaTask, training: Training) -> Synthetic:
+    return Synthetic(task.data, batch_size=training.batch, seed=training.seed)
+
+
+def test(data: SyntheticData, model: Any, here: Runtime) -> list[float]:
+    """Return the scores on the test examples of all variants; 0 where a model has too few positions to read them."""
+    limit = getattr(model, "max_positions", None)
+    scores = []
+    for variant in data.variants():
+        readable = limit is None or variant.length <= limit
+        found = measure(variant, model, variant.split("test"), here)[data.metric] if readable else 0.0
+        scores.append(round_digits(found, 5))
+    return scores
+
+
+def settings(contestant: str, values: Settings, seed: int) -> Settings:
+    """Return the settings of a run."""
+    return {"contestant": contestant} | values | {"seed": seed}
+
+
+def name_of(settings: Settings) -> str:
+    """Name the fields: another suite may search others, or the same in another order."""
+    values = sorted((name, value) for name, value in settings.items() if name not in ("contestant", "seed"))
+    return "-".join([settings["contestant"], *(f"{name}{value}" for name, value in values), f"seed{settings['seed']}"])
+
+
+def is_extensible(values: Sequence[Any]) -> bool:
+    """Whether values are positive numbers, of which a list can be continued by the same ratio."""
+    return len(values) > 1 and all(type(value) in (int, float) and value > 0 for value in values)
+
+
+def is_at_edge(chosen: Any, tried: Sequence[Any]) -> bool:
+    """Whether a larger value than the chosen one, or a smaller one, might have been better; there is none below 0."""
+    numbers = {value for value in tried if type(value) in (int, float)}
+    return len(numbers) > 1 and (chosen == max(numbers) or chosen == min(numbers) != 0)
+
+
+def beyond(values: Sequence[float], best: float) -> float | None:
+    """Return the next value of a sorted list beyond the best one; None if that is not at an edge."""
+    if best not in (values[0], values[-1]):
+        return None
+    edge, neighbour = (values[0], values[1]) if best == values[0] else (values[-1], values[-2])
+    return type(edge)(float(f"{edge * edge / neighbour:.3g}"))
+
+
+def print_estimate(contests: Sequence[Contest], out: Path) -> dict[str, Any]:
+    """Time some steps of every contestant, and print and write the minutes that the search and the report take."""
+    rows, minutes = [], {}
+    for contest in contests:
+        task = contest.task
+        short = replace(task.training, steps=ESTIMATE_STEPS, warm_up=0, evaluate_every=ESTIMATE_STEPS)
+        timed = replace(contest, task=replace(task, training=short), runtime=replace(contest.runtime, log_every=10))
+        runs = len(task.combinations()) + contest.seeds
+        for name in contest.contestants:
+            folder = Path(tempfile.mkdtemp(prefix="estimate-", dir=out))
+            try:
+                if timed.train(settings(name, task.combinations()[0], SEARCH_SEED), folder) is None:
+                    raise KeyboardInterrupt
+                speed = read_log(folder / "log.jsonl", "tokens_per_second")[-1]["tokens_per_second"]
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+            seconds = task.training.steps * _task(task, task.training).tokens_per_step / speed
+            minutes[f"{task.name} {name}"] = runs * seconds / 60
+            rows.append(
+                [f"{task.name}, {name}", f"{speed:,.0f}", str(runs), f"{seconds:.1f}", f"{runs * seconds / 60:.2f}"]
+            )
+    rows.append(["all, one after the other", "", "", "", f"{sum(minutes.values()):.1f}"])
+    print(text_table(["task, contestant", "tokens/s", "runs", "seconds each", "minutes"], rows))
+    results = {"study": "arena-estimate", "minutes": round_digits(sum(minutes.values()), 3), "runs": minutes}
+    write_results(out / "estimate.json", results)
+    return results
+
+
+def table(results: dict[str, Any]) -> str:
+    """Return one line per task, with the scores of all contestants, of a guess and of the best anchor."""
+    tasks = results["tasks"]
+    labels = {name: one["label"] for task in tasks.values() for name, one in task["contestants"].items()}
+    rows = []
+    for name, task in tasks.items():
+        anchor = best_anchor(task)
+        cells = [_cell(task["contestants"].get(contestant, {})) for contestant in labels]
+        guess = f"{task['anchors']['guess']:.3f}"
+        rows.append([name, *cells, guess, f"{task['anchors'][anchor]:.3f} {anchor}" if anchor else "-"])
+    return text_table(["task", *labels.values(), "(guess)", "(best anchor)"], rows)
+
+
+def _cell(record: dict[str, Any]) -> str:
+    if "score" not in record:
+        return "failed" if record and "chosen" not in record else "-"
+    within = "" if record["within"] is None else f" ± {record['within']:.3f}"
+    return f"{record['score']:.3f}{within}" + (f", {record['failed']} failed" if record["failed"] else "")

@@ -1,0 +1,147 @@
+"""Figures of the arena: an overview of all contestants on all tasks, and one figure per task."""
+
+from collections.abc import Callable
+from functools import partial
+from math import hypot
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+from memory_mosaics.experiments.figures import COLOURS, DASHED, GREY, INK, canvas, set_panel_title
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+TRANSFORMERS = ("transformer", "transformer-rotary", "transformer-alibi", "llama")
+OTHERS = ("#8C564B", "#E69F00", "#17BECF", "#9467BD", "#BCBD22", "#7F7F7F", "#AA3377", "#332288", "#44AA99", "#999933")
+BETTER, WORSE = "\N{BLACK UP-POINTING TRIANGLE}", "\N{WHITE DOWN-POINTING TRIANGLE}"
+
+
+def tested(task: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the contestants of a task that have test scores."""
+    return {name: one for name, one in task["contestants"].items() if "score" in one}
+
+
+def best_transformer(task: dict[str, Any]) -> str | None:
+    """Return the transformer with the best score."""
+    sign = 1 if task["higher_is_better"] else -1
+    known = {name: sign * one["score"] for name, one in tested(task).items() if name in TRANSFORMERS}
+    return max(known, key=known.__getitem__) if known else None
+
+
+def best_anchor(task: dict[str, Any]) -> str | None:
+    """Return the name of the best predictor that needs no training, beside the guess."""
+    sign = 1 if task["higher_is_better"] else -1
+    others = {name: sign * score for name, score in task["anchors"].items() if name != "guess"}
+    return max(others, key=others.__getitem__) if others else None
+
+
+def verdict(task: dict[str, Any], name: str) -> int:
+    """1 if a contestant is better than the best transformer and -1 if worse; 0 inside the 95 % interval of the
+    difference, and where a seed of either has failed.
+    """
+    best = best_transformer(task)
+    if best is None or name == best:
+        return 0
+    one, other = task["contestants"][name], task["contestants"][best]
+    if None in (one["within"], other["within"]) or one["failed"] or other["failed"]:
+        return 0
+    difference = one["score"] - other["score"]
+    if abs(difference) <= hypot(one["within"], other["within"]):
+        return 0
+    return (1 if difference > 0 else -1) * (1 if task["higher_is_better"] else -1)
+
+
+def shade(task: dict[str, Any], score: float) -> float:
+    """Scale a score to 0 for a guess and 1 for a perfect answer, which a guess is where there is no choice."""
+    guess = task["anchors"]["guess"]
+    perfect = 1.0 if task["higher_is_better"] else 0.0
+    return 1.0 if guess == perfect else min(max((score - guess) / (perfect - guess), 0.0), 1.0)
+
+
+def overview(results: dict[str, Any]) -> "Figure | None":
+    """A cell per contestant and task."""
+    tasks = {name: task for name, task in results["tasks"].items() if tested(task)}
+    names = list(dict.fromkeys(name for task in tasks.values() for name in tested(task)))
+    if not names:
+        return None
+    labels = {name: one["label"] for task in tasks.values() for name, one in task["contestants"].items()}
+    title = "Arena: mean test score, coloured from a guess to a perfect answer"
+    figure, [[axes]] = canvas(1, 1, max(6.5, 2.6 + 1.2 * len(names)), 1.5 + 0.3 * len(tasks), title)
+    blank = float("nan")
+    cells = [
+        [shade(task, task["contestants"][name]["score"]) if name in tested(task) else blank for name in names]
+        for task in tasks.values()
+    ]
+    axes.imshow(cells, cmap="YlGnBu", vmin=0, vmax=1.25, aspect="auto")
+    for row, task in enumerate(tasks.values()):
+        for column, name in enumerate(names):
+            if name not in tested(task):
+                continue
+            record, mark = task["contestants"][name], {1: BETTER, -1: WORSE, 0: ""}[verdict(task, name)]
+            style: Any = {"ha": "center", "va": "center", "color": "white" if cells[row][column] > 0.75 else INK}
+            style["fontweight"] = "bold" if name == best_transformer(task) else "normal"
+            axes.text(column, row, f"{record['score']:.3f} {mark}", fontsize=9, **style)
+    axes.set_xticks(range(len(names)), labels=[fill(labels[name], 13) for name in names], fontsize=9)
+    axes.set_yticks(range(len(tasks)), labels=list(tasks), fontsize=9)
+    axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
+    axes.spines[:].set_visible(False)
+    note = [
+        "bold: the best transformer",
+        f"{BETTER} better, {WORSE} worse than it, beyond the 95 % interval of the difference",
+        f"intervals over {results['seeds']} seeds of training; of squared errors less is better",
+    ]
+    axes.set_xlabel("\n".join(note), loc="left", fontsize=8.5)
+    return figure
+
+
+def task_figure(results: dict[str, Any], name: str) -> "Figure | None":
+    """Validation during training on the left, the test scores on the right: by test, if there are several."""
+    task = results["tasks"][name]
+    if not tested(task):
+        return None
+    colours = COLOURS | dict(zip([one for one in tested(task) if one not in COLOURS], OTHERS * 3, strict=False))
+    figure, [[left, right]] = canvas(1, 2, 10.5, 1.6 + 0.32 * max(8, len(tested(task)) + len(task["anchors"])), name)
+    set_panel_title(left, f"{task['metric']} on validation examples, all seeds")
+    for contestant, record in tested(task).items():
+        for curve in record["curves"]:
+            left.plot(*zip(*curve, strict=True), color=colours[contestant], linewidth=1.1, alpha=0.8)
+    left.set(xlabel="training steps", xlim=(0, None))
+    if task["higher_is_better"]:
+        left.set_ylim(0, 1.04)
+    (_by_test if len(task["tests"]) > 1 else _bars)(right, task, colours)
+    return figure
+
+
+def _bars(axes: "Axes", task: dict[str, Any], colours: dict[str, str]) -> None:
+    set_panel_title(axes, f"{task['metric']} on the test, mean and 95 % interval over seeds")
+    rows = {one["label"]: (one["score"], one["within"], colours[name]) for name, one in tested(task).items()}
+    rows |= {f"({name})": (score, None, GREY) for name, score in task["anchors"].items()}
+    for row, (score, within, colour) in enumerate(rows.values()):
+        axes.barh(row, score, color=colour, height=0.6, alpha=0.9)
+        axes.errorbar(score, row, xerr=within or 0, color=INK, capsize=2, linewidth=1)
+        axes.text(score + (within or 0), row, f"  {score:.3f}", va="center", fontsize=9)
+    axes.set_yticks(range(len(rows)), labels=list(rows), fontsize=9)
+    axes.set_xlim(0, 1.18 * max(score + (within or 0) for score, within, _ in rows.values()))
+    axes.invert_yaxis()
+
+
+def _by_test(axes: "Axes", task: dict[str, Any], colours: dict[str, str]) -> None:
+    set_panel_title(axes, f"{task['metric']} by test, mean and 95 % interval over seeds")
+    positions = range(len(task["tests"]))
+    for name, record in tested(task).items():
+        means, within = zip(*record["by_test"], strict=True)
+        errors = [each or 0 for each in within]
+        axes.errorbar(positions, means, yerr=errors, color=colours[name], capsize=2, label=record["label"])
+    for name, score in task["anchors"].items():
+        axes.axhline(score, color=GREY, linestyle=DASHED, linewidth=0.9, label=f"({name}, mean)")
+    axes.set_xticks(positions, labels=task["tests"], rotation=30, ha="right", fontsize=8)
+    axes.legend(fontsize=8)
+
+
+def files(results: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], "Figure | None"]]:
+    """Return the figures of these results by file name."""
+    return {"overview.png": overview} | {f"{name}.png": partial(task_figure, name=name) for name in results["tasks"]}
+
+
+FIGURES = {"arena": files}

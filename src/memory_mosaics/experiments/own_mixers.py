@@ -1,0 +1,74 @@
+"""Mixers of your own, by their dotted path: `my_package.MyMixerConfig`. docs/adding_a_mixer.md says what one is."""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from memory_mosaics.config import MixerConfig
+from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.language_model import LanguageModelConfig
+from memory_mosaics.models import has_heads
+
+
+class OwnMixer(NamedTuple):
+    """A mixer, given by the number of heads, which it need not have."""
+
+    label: str
+    config: Callable[[int], MixerConfig]
+    has_heads: bool
+
+
+def own_mixer(path: str) -> OwnMixer:
+    """Import a configuration, or the class of one."""
+    found = _import_config(path)
+    headed = has_heads(found)
+
+    def config(heads: int) -> MixerConfig:
+        given = {"heads": heads} if headed else {}
+        return found(**given) if isinstance(found, type) else replace(found, **given)  # type: ignore[type-var]
+
+    return OwnMixer(path.rpartition(".")[2].removesuffix("Config"), config, headed)
+
+
+def _import_config(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # as for a script in this folder
+    try:
+        found: Any = getattr(importlib.import_module(module), name)
+    except Exception as error:  # it may do anything
+        raise UserError(f"architecture {path} cannot be imported: {one_line(error)}") from error
+    if not (isinstance(found, MixerConfig) or (isinstance(found, type) and issubclass(found, MixerConfig))):
+        raise UserError(f"architecture {path} is no MixerConfig, but {found!r}; docs/adding_a_mixer.md says how")
+    return found
+
+
+def fingerprint(path: str) -> str:
+    """Return a hash of the file that a mixer of your own is written in: another one is another mixer."""
+    found = _import_config(path)
+    module = sys.modules[(found if isinstance(found, type) else type(found)).__module__]
+    return sha256(Path(str(module.__file__)).read_bytes()).hexdigest()[:16]
+
+
+@torch.no_grad()
+def check_causal(name: str, config: Callable[[], LanguageModelConfig], *, time: int = 24, seen: int = 15) -> None:
+    """Refuse a model that fails, whose logits have another shape, or whose answers depend on what follows."""
+    try:
+        model = config().build().eval()
+        vocabulary = model.config.vocabulary
+        tokens = torch.randint(1, vocabulary, (3, time), generator=torch.Generator().manual_seed(0))
+        others = torch.cat([tokens[:, :seen], tokens[:, seen:].flip(1)], dim=1)
+        logits, changed = (model(text)[0] for text in (tokens, others))
+    except Exception as error:  # it may do anything
+        raise UserError(f"{name}: {one_line(error)}; docs/adding_a_mixer.md says what a mixer is") from error
+    if logits.shape != (3, time, vocabulary):
+        raise UserError(f"{name} gives answers of shape {tuple(logits.shape)}; docs/adding_a_mixer.md says of which")
+    if logits.isfinite().all() and not torch.allclose(logits[:, :seen], changed[:, :seen], rtol=1e-3, atol=1e-4):
+        raise UserError(f"{name} looks ahead: its answer to a token changes with the tokens that follow")

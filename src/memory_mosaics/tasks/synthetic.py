@@ -1,0 +1,295 @@
+"""Synthetic tasks: examples drawn by a program, with a target wherever an answer is asked for.
+
+A kind of example is a frozen dataclass, a subclass of `SyntheticData` in one of the files beside this one: it draws
+examples, solves them again from their inputs alone, and knows the model that it trains and how that is scored. `solve`
+is written independently of `draw`: it checks the generator, and is what a perfect reader of the context reaches.
+Examples of vectors (regression.py) have no such solution, and `anchors` instead. `Synthetic` makes a task of the data.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from memory_mosaics.config import part
+from memory_mosaics.errors import UserError, check_range
+from memory_mosaics.language_model import LanguageModelConfig, without_state
+from memory_mosaics.ops.cross_entropy import linear_cross_entropy
+from memory_mosaics.runtime import Runtime
+from memory_mosaics.shapes import Float
+from memory_mosaics.tasks.task import EAGER, Batch, Task, symbol_tokenizer
+from memory_mosaics.text.tokenizer import Tokenizer
+
+IGNORED = -100  # a target that is not part of the loss
+BLOCK = 1024  # examples drawn at a time; another number would change the examples of a seed
+MAX_VOCABULARY = 1 << 14  # one character per token
+MAX_LENGTH, MAX_EXAMPLES = 1 << 16, 10_000_000
+EVAL_TOKENS = 1 << 16  # at once
+
+SplitName = Literal["train", "validation", "test"]
+Arrays = tuple[np.ndarray, np.ndarray]  # inputs and targets
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticData(ABC):
+    """Examples of one kind. Example i of a split depends on the seed, the split and i alone.
+
+    Args:
+        vocabulary: Number of tokens.
+        length: Tokens per example.
+        examples: Training examples, each of which every epoch has once; 0 draws new ones at every step.
+        held_out: Examples for validation, and as many for the test.
+        seed: Another seed gives other examples.
+
+    """
+
+    vocabulary: int
+    length: int
+    examples: int = 0
+    held_out: int = 1000
+    seed: int = 0
+
+    metric: ClassVar[str] = "accuracy"
+    higher_is_better: ClassVar[bool] = True
+    has_tokens: ClassVar[bool] = True  # the inputs are tokens, not vectors
+
+    def __post_init__(self) -> None:
+        check_range(2, MAX_VOCABULARY, vocabulary=self.vocabulary)
+        check_range(1, MAX_LENGTH, length=self.length)
+        check_range(0, MAX_EXAMPLES, examples=self.examples)
+        check_range(1, MAX_EXAMPLES, held_out=self.held_out)
+        if self.seed < 0:
+            raise UserError(f"seed must be at least 0, not {self.seed}")
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator, count: int, *, training: bool) -> Arrays:
+        """Draw examples: inputs (count, length), and what the answer is at each position, or IGNORED.
+
+        In training more may be asked for than in a test, such as every next token.
+        """
+
+    @abstractmethod
+    def solve(self, row: Sequence[int]) -> dict[int, int]:
+        """Return answers to an example of a test by their positions, from its inputs alone.
+
+        Where random filler happens to ask something too, it has an answer here and none among the targets.
+        """
+
+    def guess(self) -> float:
+        """Return the score of the best guess that ignores what was asked."""
+        return 1 / self.vocabulary
+
+    def anchors(self, examples: Batch) -> dict[str, float]:
+        """Return the scores of predictors that need no training."""
+        return {"guess": self.guess()}
+
+    @property
+    def label(self) -> str:
+        """A name among variants of the same task."""
+        return f"length {self.length:,}"
+
+    def variants(self) -> list["SyntheticData"]:
+        """Return what a trained model is tested on: the task itself, or longer and harder ones too."""
+        return [self]
+
+    def split(self, name: SplitName) -> Batch:
+        """Return all examples of a split."""
+        count, number = self.examples if name == "train" else self.held_out, get_args(SplitName).index(name)
+        blocks = []
+        for block in range(-(-count // BLOCK)):
+            rng = np.random.default_rng((self.seed, number, block))
+            blocks.append(self.draw(rng, BLOCK, training=name == "train"))
+        return _batch(*(np.concatenate(arrays)[:count] for arrays in zip(*blocks, strict=True)))
+
+    def model(self, body: LanguageModelConfig) -> Any:
+        """Return the configuration of the model to train: a language model, or one that is built around it."""
+        return body
+
+    @property
+    def targets_per_example(self) -> int | None:
+        """The largest number of targets in a training example, if it is small beside the length; None if it is not."""
+        return None
+
+    def loss(self, model: Any, batch: Batch, block_fn: Callable[..., Any] | None) -> Float[Tensor, ""]:
+        """Return the mean cross-entropy. Where targets are few, logits are computed there alone, in a fixed number."""
+        if self.targets_per_example is None:
+            return model.loss(batch.inputs, batch.targets, block_fn=block_fn)
+        features, _ = model.features(model.embedding(batch.inputs), block_fn=block_fn)
+        asked = (batch.targets != IGNORED).float().topk(self.targets_per_example, dim=1).indices
+        features = features.gather(1, asked[..., None].expand(-1, -1, features.shape[-1]))
+        return linear_cross_entropy(features.flatten(0, 1), model.output, batch.targets.gather(1, asked).flatten())
+
+    def score(self, model: Any, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the losses and the scores of all answers of a batch."""
+        features, _ = model.features(model.embedding(inputs), block_fn=without_state)
+        asked = targets != IGNORED
+        logits, answers = F.linear(features[asked].float(), model.output.float()), targets[asked]
+        return F.cross_entropy(logits, answers, reduction="none"), (logits.argmax(dim=-1) == answers).float()
+
+
+def _batch(inputs: np.ndarray, targets: np.ndarray) -> Batch:
+    return Batch(*(torch.from_numpy(array) for array in (inputs, targets)))
+
+
+def distinct(rng: np.random.Generator, size: int, shape: tuple[int, int]) -> np.ndarray:
+    """Draw different numbers below `size` in each row, by Floyd's algorithm."""
+    rows, count = shape
+    drawn = np.empty((rows, 0), dtype=np.int64)
+    for largest in range(size - count, size):
+        number = rng.integers(largest, endpoint=True, size=(rows, 1))
+        taken = (drawn == number).any(axis=1, keepdims=True)
+        drawn = np.hstack([drawn, np.where(taken, largest, number)])
+    return rng.permuted(drawn, axis=1)
+
+
+def cache_scores(examples: Batch, answers: range) -> dict[str, float]:
+    """Return the scores of two predictors that need no training.
+
+    `most frequent` gives the most frequent of the tokens so far that could be `answers`, `bigram` the token that
+    followed this one when it last occurred.
+    """
+    inputs, targets = examples.inputs.numpy(), examples.targets.numpy()
+    rows, size = np.arange(len(inputs)), max(inputs.max(), answers.stop - 1) + 1
+    counts, following = np.zeros((len(inputs), size), dtype=np.int64), np.full((len(inputs), size), IGNORED)
+    right, total = np.zeros(2), (targets != IGNORED).sum()
+    for at in range(inputs.shape[1]):
+        counts[rows, inputs[:, at]] += 1
+        if at:
+            following[rows, inputs[:, at - 1]] = inputs[:, at]
+        asked = rows[targets[:, at] != IGNORED]
+        frequent = answers.start + counts[asked, answers.start : answers.stop].argmax(axis=1)
+        found = np.stack([frequent, following[asked, inputs[asked, at]]])
+        right += (found == targets[asked, at]).sum(axis=1)
+    return dict(zip(("most frequent", "bigram"), (right / total).tolist(), strict=True))
+
+
+@part("mixture")
+@dataclass(frozen=True, kw_only=True)
+class Mixture(SyntheticData):
+    """Examples of several kinds, trained on together and tested one after the other.
+
+    Each of `parts` has its own number of training examples; all are filled up to the longest. Where examples are drawn
+    at every step, each is of a random one of `parts`. `tests` are `parts` if none are given.
+    """
+
+    vocabulary: int = 2
+    length: int = 1
+    parts: tuple[SyntheticData, ...]
+    tests: tuple[SyntheticData, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise UserError("a mixture needs at least one part")
+        if len({one.examples > 0 for one in self.parts}) > 1:
+            raise UserError("either all parts of a mixture have a number of examples, or none has")
+        for one in (*self.parts, *self.tests):
+            if (type(one).model, type(one).score) != (SyntheticData.model, SyntheticData.score):
+                raise UserError(f"{type(one).__name__} cannot be part of a mixture: its model or its score is its own")
+        object.__setattr__(self, "vocabulary", max(one.vocabulary for one in (*self.parts, *self.tests)))
+        object.__setattr__(self, "length", max(one.length for one in self.parts))
+        object.__setattr__(self, "examples", sum(one.examples for one in self.parts))
+        super().__post_init__()
+
+    def variants(self) -> list[SyntheticData]:
+        return list(self.tests or self.parts)
+
+    @property
+    def targets_per_example(self) -> int | None:
+        counts = [one.targets_per_example for one in self.parts]
+        return None if None in counts else max(count for count in counts if count is not None)
+
+    def draw(self, rng: np.random.Generator, count: int, *, training: bool) -> Arrays:
+        kinds = rng.integers(len(self.parts), size=count)
+        inputs, targets = np.zeros((count, self.length), np.int64), np.full((count, self.length), IGNORED)
+        for number, one in enumerate(self.parts):
+            rows = np.flatnonzero(kinds == number)
+            inputs[rows, : one.length], targets[rows, : one.length] = one.draw(rng, len(rows), training=training)
+        return inputs, targets
+
+    def split(self, name: SplitName) -> Batch:
+        if name != "train":
+            return super().split(name)
+        sets = [one.split(name) for one in self.parts]
+        columns = (([one.inputs for one in sets], 0), ([one.targets for one in sets], IGNORED))
+        fill = lambda rows, value: F.pad(rows, (0, self.length - rows.shape[1]), value=value)  # noqa: E731
+        return Batch(*(torch.cat([fill(rows, value) for rows in column]) for column, value in columns))
+
+    def solve(self, row: Sequence[int]) -> dict[int, int]:
+        raise NotImplementedError("each part solves its own examples")
+
+
+@lru_cache(maxsize=6)
+def _split(data: SyntheticData, name: SplitName) -> Batch:
+    """The examples of a split: runs of one process share them."""
+    return data.split(name)
+
+
+class Synthetic(Task):
+    """Give every answer. Each epoch has every training example once, in an order of its own, or each step new ones."""
+
+    def __init__(self, data: SyntheticData, *, batch_size: int, seed: int = 0):
+        """`seed` gives the order of the training examples, or the examples if there is no end of them."""
+        self.data, self.batch_size, self.seed = data, batch_size, seed
+        self.tokens_per_step = batch_size * data.length
+        self.split = partial(_split, data)
+        self._order = lru_cache(maxsize=2)(self._draw_order)
+
+    def _draw_order(self, epoch: int) -> np.ndarray:
+        return np.random.default_rng((self.seed, epoch)).permutation(self.data.examples)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:  # type: ignore[override]
+        if not self.data.has_tokens:
+            return None
+        return symbol_tokenizer(self.data.vocabulary, "synthetic")
+
+    def batch(self, step: int, rows: slice = slice(None)) -> Batch:
+        if not self.data.examples:
+            rng = np.random.default_rng((self.data.seed, len(get_args(SplitName)), self.seed, step))
+            return _batch(*(array[rows] for array in self.data.draw(rng, self.batch_size, training=True)))
+        numbers = range(step * self.batch_size, (step + 1) * self.batch_size)[rows]
+        epochs = (divmod(number, self.data.examples) for number in numbers)
+        chosen = [int(self._order(epoch)[index]) for epoch, index in epochs]
+        return Batch(self.split("train").inputs[chosen], self.split("train").targets[chosen])
+
+    def loss(self, model: Any, batch: Batch, runtime: Runtime = EAGER) -> Float[Tensor, ""]:
+        return self.data.loss(model, batch, runtime.block_fn)
+
+    def evaluate(self, model: Any, runtime: Runtime = EAGER) -> dict[str, float]:
+        return measure(self.data, model, self.split("validation"), runtime)
+
+
+def measure(data: SyntheticData, model: Any, examples: Batch, runtime: Runtime = EAGER) -> dict[str, float]:
+    """Return the mean loss and the mean score of the answers of a model."""
+    totals, count = [0.0, 0.0], 0
+    for _, *found in _scores(data, model, examples, runtime):
+        totals = [total + values.double().sum().item() for total, values in zip(totals, found, strict=True)]
+        count += found[0].numel()
+    return {"valid_loss": totals[0] / count, data.metric: totals[1] / count}
+
+
+def by_position(data: SyntheticData, model: Any, examples: Batch, runtime: Runtime = EAGER) -> dict[int, float]:
+    """Return the mean score of the answers at each position that has any."""
+    totals, counts = (torch.zeros(data.length, dtype=kind) for kind in (torch.float64, torch.long))
+    for targets, _, scores in _scores(data, model, examples, runtime):
+        positions = (targets != IGNORED).nonzero()[:, 1]
+        totals += torch.bincount(positions, scores.double().cpu(), minlength=data.length)
+        counts += torch.bincount(positions, minlength=data.length)
+    return {at: (totals[at] / counts[at]).item() for at in counts.nonzero().flatten().tolist()}
+
+
+def _scores(
+    data: SyntheticData, model: Any, examples: Batch, runtime: Runtime
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield targets, and the losses and scores of their answers, in parts that fit into memory."""
+    rows = max(1, EVAL_TOKENS // data.length)
+    for inputs, targets in zip(examples.inputs.split(rows), examples.targets.split(rows), strict=True):
+        with torch.no_grad(), runtime.autocast():
+            losses, scores = data.score(model, inputs.to(runtime.device), targets.to(runtime.device))
+        yield targets, losses, scores

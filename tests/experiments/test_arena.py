@@ -1,0 +1,305 @@
+"""The arena: the same search for all, tests read by the runs of the report alone, folders that can be extended."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from memory_mosaics.cli import main
+from memory_mosaics.experiments import arena
+from memory_mosaics.experiments.figures.arena import best_anchor, best_transformer, verdict
+from memory_mosaics.runtime import RuntimeConfig
+
+TASK = {
+    "data": {"part": "mqar", "vocabulary": 32, "length": 16, "pairs": 2, "examples": 64, "held_out": 20},
+    "model": {"width": 8, "blocks": 1, "heads": 1, "channel_mixer": False},
+    "training": {"steps": 4, "batch": 8, "warm_up": 1, "evaluate_every": 2},
+    "search": {"learning_rate": [0.001, 0.003, 0.01]},
+}
+LONGER = {"part": "mqar", "vocabulary": 32, "length": 32, "pairs": 4, "examples": 64, "held_out": 10}
+MIXED = TASK | {"data": {"part": "mixture", "parts": [TASK["data"]], "tests": [TASK["data"], LONGER], "held_out": 20}}
+
+
+SEEDS = "contestants: [transformer]\nseeds: many\ntasks: {recall: {}}\n"
+
+
+@pytest.fixture
+def suite(tmp_path) -> Path:
+    file = tmp_path / "suite.yaml"
+    plain = {"contestants": ["memory-mosaic", "transformer"], "seeds": 2, "tasks": {"recall": TASK, "mixed": MIXED}}
+    plain["defaults"] = {"training": {"weight_decay": 0.0}}
+    file.write_text(yaml.safe_dump(plain))
+    return file
+
+
+def run(suite: Path, *words: str, out: str = "out") -> dict:
+    folder = suite.parent / out
+    assert main(["arena", "--out", str(folder), "--suite", str(suite), "--runtime.device", "cpu", *words]) == 0
+    return json.loads((folder / "results.json").read_text())
+
+
+def outcomes(out: Path) -> dict[str, str]:
+    return {str(file.relative_to(out)): file.read_text() for file in out.glob("*/trials/*/outcome.json")}
+
+
+def test_every_contestant_has_the_same_search_and_seeds(suite):
+    results = run(suite)
+    for task in results["tasks"].values():
+        for record in task["contestants"].values():
+            assert len(record["scores"]) == 2
+            assert {0.001, 0.003, 0.01} <= {one["learning_rate"] for one in record["searched"]}
+            best = max(record["searched"], key=lambda one: (one["valid_score"], -one["valid_loss"]))
+            assert record["chosen"] == {"learning_rate": best["learning_rate"]}
+            assert record["score"] == pytest.approx(sum(record["scores"]) / 2, abs=1e-3)
+            assert len(record["by_test"]) == len(task["tests"])
+    assert results["tasks"]["mixed"]["tests"] == ["2 pairs in 16", "4 pairs in 32"]
+    assert results["tasks"]["mixed"]["contestants"]["transformer"]["by_test"][1] == [0.0, 0.0]  # it has 16 positions
+    out = suite.parent / "out"
+    for name in ("overview.png", "recall.png", "mixed.png", "arena.html", "suite.yaml"):
+        assert (out / name).stat().st_size
+    assert "recall" in (out / "arena.html").read_text()
+
+
+def test_only_runs_of_the_report_read_the_test(suite, monkeypatch):
+    read = []
+    test = arena.test
+    monkeypatch.setattr(arena, "test", lambda data, model, here: read.append(1) or test(data, model, here))
+    run(suite, "--tasks", "recall")
+    assert len(read) == 4
+    for name, text in outcomes(suite.parent / "out").items():
+        assert ("tests" in json.loads(text)) == ("-seed0/" not in name)
+
+
+def test_a_folder_is_extended_and_nothing_trained_twice(suite):
+    run(suite, "--tasks", "recall", "--contestants", "transformer", "--seeds", "1")
+    before = outcomes(suite.parent / "out")
+    results = run(suite, "--seeds", "2")
+    after = outcomes(suite.parent / "out")
+    assert before.items() < after.items()
+    assert results["tasks"].keys() == {"recall", "mixed"}
+    whole = run(suite, "--seeds", "2", out="at-once")
+    for name, task in results["tasks"].items():
+        for contestant, record in task["contestants"].items():
+            same = whole["tasks"][name]["contestants"][contestant]
+            assert {key: record[key] for key in ("scores", "chosen", "searched")} == {
+                key: same[key] for key in ("scores", "chosen", "searched")
+            }
+
+
+def test_stopped_anywhere_the_same_command_continues_to_the_same_table(suite, monkeypatch):
+    whole = run(suite, "--tasks", "recall", out="whole")
+    train, count = arena.Contest.train, []
+
+    def stop(self, settings, folder):
+        count.append(1)
+        if len(count) in (3, 6):
+            raise KeyboardInterrupt
+        return train(self, settings, folder)
+
+    monkeypatch.setattr(arena.Contest, "train", stop)
+    words = ["arena", "--out", str(suite.parent / "out"), "--suite", str(suite), "--tasks", "recall"]
+    assert main([*words, "--runtime.device", "cpu"]) == 130
+    assert main([*words, "--runtime.device", "cpu"]) == 130
+    results = run(suite, "--tasks", "recall")
+    keys = ("scores", "score", "within", "by_test", "chosen", "searched", "curves")
+    for name, record in results["tasks"]["recall"]["contestants"].items():
+        same = whole["tasks"]["recall"]["contestants"][name]
+        assert [record[key] for key in keys] == [same[key] for key in keys]
+
+
+def test_a_mixer_of_ones_own_is_a_contestant(suite, monkeypatch):
+    (suite.parent / "my_module.py").write_text(
+        "from memory_mosaics.config import part\n"
+        "from memory_mosaics.mixers.attention import AttentionConfig\n"
+        "from dataclasses import dataclass\n"
+        "@part('my_mixer')\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class MyMixerConfig(AttentionConfig):\n    pass\n"
+    )
+    monkeypatch.chdir(suite.parent)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    results = run(suite, "--tasks", "recall", "--contestants", "transformer", "--mine", "my_module.MyMixerConfig")
+    mine = results["tasks"]["recall"]["contestants"]["my_module.MyMixerConfig"]
+    assert mine["label"] == "MyMixer"
+    assert len(mine["scores"]) == 2
+
+
+def test_a_mixer_that_looks_ahead_is_refused(suite, monkeypatch, capsys):
+    (suite.parent / "ahead.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from torch import nn\n"
+        "from memory_mosaics.config import MixerConfig, part\n"
+        "class Ahead(nn.Module):\n    def forward(self, x, state=None, mask=None):\n        return x.roll(-1, 1), ()\n"
+        "@part('ahead')\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class AheadConfig(MixerConfig):\n    def build(self, width, **_):\n        return Ahead()\n"
+    )
+    monkeypatch.chdir(suite.parent)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert main(["arena", "--out", "out", "--suite", str(suite), "--mine", "ahead.AheadConfig"]) == 2
+    assert "ahead.AheadConfig looks ahead" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+def test_an_estimate_trains_nothing(suite, capsys):
+    out = suite.parent / "out"
+    words = ["arena", "--out", str(out), "--suite", str(suite), "--estimate", "--runtime.device", "cpu"]
+    assert main([*words, "--tasks", "recall"]) == 0
+    assert "all, one after the other" in capsys.readouterr().out
+    assert [file.name for file in out.iterdir()] == ["estimate.json"]
+
+
+def test_a_best_value_at_the_edge_is_searched_further():
+    assert arena.beyond([0.001, 0.003, 0.01], 0.003) is None
+    assert arena.beyond([0.001, 0.003, 0.01], 0.01) == pytest.approx(0.0333)
+    assert arena.beyond([0.001, 0.003, 0.01], 0.001) == pytest.approx(0.000333)
+    assert repr(arena.beyond([100, 200], 200)) == "400"
+    assert not arena.is_extensible(["default", "authors"])
+    assert not arena.is_extensible([0.0, 0.1])
+    assert [arena.is_at_edge(value, [0.0, 0.1, 0.2]) for value in (0.0, 0.1, 0.2)] == [False, False, True]
+    assert not arena.is_at_edge("a", ["a", "b"])
+
+
+def contest(suite, **changes):
+    task = next(iter(arena.load_suite(str(suite))[0].values()))
+    out, runtime = suite.parent / "out", RuntimeConfig(device="cpu")
+    return arena.Contest(out=out, task=replace(task, **changes), contestants=["transformer"], seeds=2, runtime=runtime)
+
+
+def end(contest, run, status="finished", score=0.5):
+    """Write an outcome without training."""
+    folder = contest._grid([run]).folder(run)
+    folder.mkdir(parents=True)
+    found = {"valid_loss": 1 - score, "valid_score": score, "parameters": 9, "seconds": 1.0, "hardware": "CPU"}
+    found |= {"tests": [score], "curve": [[1, score]], "reason": "the loss is nan"}
+    (folder / "outcome.json").write_text(json.dumps({"status": status} | run | found))
+
+
+def test_values_beyond_the_edge_that_no_model_can_have_are_left_out(suite):
+    one = contest(suite, search={"dropout": [0.1, 0.5]})
+    for run in one._search_runs("transformer"):
+        end(one, run, score=run["dropout"])
+    assert [run["dropout"] for run in one._search_runs("transformer")] == [0.1, 0.5]
+    assert one.results()["contestants"]["transformer"]["at_edge"] == ["dropout"]
+
+
+def test_seeds_that_failed_are_counted(suite):
+    one = contest(suite)
+    for run in one._search_runs("transformer"):
+        end(one, run, status="fail")
+    record = one.results()["contestants"]["transformer"]
+    assert {run["status"] for run in record["searched"]} == {"fail"}
+    assert arena._cell(record) == "failed"
+    one = replace(one, out=suite.parent / "other")
+    for run in one._search_runs("transformer"):
+        end(one, run, score=0.999)
+    for run, status in zip(one.report_grid().runs, ("finished", "fail"), strict=True):
+        end(one, run, status=status)
+    assert arena._cell(one.results()["contestants"]["transformer"]) == "0.500, 1 failed"
+
+
+def test_names_of_runs_tell_the_fields_apart():
+    first = arena.settings("a", {"learning_rate": 0.01, "weight_decay": 0.1}, 0)
+    second = arena.settings("a", {"weight_decay": 0.01, "learning_rate": 0.1}, 0)
+    assert arena.name_of(first) != arena.name_of(second)
+    assert arena.name_of(first) == arena.name_of(dict(reversed(first.items())))
+
+
+def test_a_folder_with_another_configuration_of_a_contestant_is_refused(suite, capsys):
+    run(suite, "--tasks", "recall", "--seeds", "1", "--contestants", "transformer")
+    file = suite.parent / "out" / "recall" / "setup.json"
+    setup = json.loads(file.read_text())
+    setup["transformer"]["tied"] = not setup["transformer"]["tied"]
+    file.write_text(json.dumps(setup))
+    words = ["arena", "--out", str(suite.parent / "out"), "--suite", str(suite), "--tasks", "recall"]
+    assert main([*words, "--runtime.device", "cpu"]) == 2
+    assert "holds runs with transformer.tied" in capsys.readouterr().err
+
+
+def test_a_verdict_needs_a_difference_beyond_its_interval_and_all_seeds():
+    def record(score, within, failed=0):
+        return {"score": score, "within": within, "failed": failed}
+
+    known = {"transformer": record(0.5, 0.1), "llama": record(0.6, 0.05), "a": record(0.7, 0.2), "b": record(0.7, 0.05)}
+    known |= {"c": record(0.3, 0.1), "d": record(0.665, 0.05), "e": record(0.7, 0.05, failed=1)}
+    task = {"higher_is_better": True, "contestants": known}
+    assert best_transformer(task) == "llama"
+    assert best_anchor(task | {"anchors": {"guess": 0.9, "a": 0.1, "b": 0.2}}) == "b"
+    assert best_anchor(task | {"anchors": {"guess": 0.9}}) is None
+    assert [verdict(task, name) for name in ("llama", "a", "b", "c", "d", "e")] == [0, 0, 1, -1, 0, 0]
+    assert verdict(task | {"higher_is_better": False}, "c") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "message"),
+    [
+        ({}, ["--tasks", "recal"], "no task 'recal' in the suite"),
+        ({}, ["--contestants", "transfomer"], "no architecture 'transfomer'; did you mean transformer?"),
+        ({}, ["--mine", "nowhere.Mixer"], "architecture nowhere.Mixer cannot be imported"),
+        ({}, ["--mine", "pathlib.Path"], "architecture pathlib.Path is no MixerConfig"),
+        ({}, ["--seeds", "0"], "seeds must be at least 1"),
+        ({"search": {"steps": [1]}}, [], "task recall: search.steps must be a list of values"),
+        ({"search": {"learning_rate": []}}, [], "task recall: search.learning_rate must be a list of values"),
+        ({"search": {"learning_rate": [-1.0]}}, [], "task recall: learning_rate must be more than 0"),
+        ({"data": {"part": "mqar", "length": 7}}, [], "task recall: length must be even"),
+        ({"data": {"part": "nothing"}}, [], "no part 'nothing'"),
+        ({"model": {"width": 8, "blocks": 1, "heads": 3}}, [], "task recall: width 8 does not split into 3 heads"),
+        ({"training": {"seed": 3}}, [], "task recall: training.seed cannot be given"),
+        ({"training": {"learning_rate": "1e-3"}}, [], "Training.learning_rate wants float, not '1e-3'"),
+        ({"extra": 1}, [], "task recall: it has no field 'extra'; it has data, model, search, training"),
+    ],
+)
+def test_bad_input_is_one_line(suite, capsys, change, words, message):
+    plain = yaml.safe_load(suite.read_text())
+    plain["tasks"]["recall"] |= change
+    suite.write_text(yaml.safe_dump(plain))
+    out = suite.parent / "out"
+    assert main(["arena", "--out", str(out), "--suite", str(suite), *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "tasks: {}", "{", "contestants: [a]\nseeds: 1\ntasks: {}\n", SEEDS])
+def test_a_damaged_suite_is_one_line(tmp_path, capsys, text):
+    (tmp_path / "suite.yaml").write_text(text)
+    assert main(["arena", "--out", str(tmp_path / "out"), "--suite", str(tmp_path / "suite.yaml")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_packaged_suites_are_valid():
+    for file in arena.SUITES.glob("*.yaml"):
+        tasks, plain = arena.load_suite(file.stem)
+        for name in plain["contestants"]:
+            for task in tasks.values():
+                task.config(name, task.combinations()[0])
+
+
+@pytest.mark.parametrize("name", arena.load_suite("tiny")[0])
+def test_every_task_of_the_tiny_suite_trains_and_is_tested(name, tmp_path):
+    """Two steps of each: its loss, its validation and its tests are computed."""
+    task = arena.load_suite("tiny")[0][name]
+    task = replace(task, training=replace(task.training, steps=2, batch=4, warm_up=0, evaluate_every=1))
+    runtime = RuntimeConfig(device="cpu", samples=0)
+    contest = arena.Contest(out=tmp_path, task=task, contestants=["memory-mosaic"], seeds=1, runtime=runtime)
+    contest.check()
+    outcome = contest.train(arena.settings("memory-mosaic", task.combinations()[0], 1), tmp_path / "run")
+    assert outcome is not None
+    assert len(outcome["tests"]) == len(task.data.variants())
+    assert len(outcome["curve"]) == 2
+    assert "guess" in task.data.anchors(task.data.split("test"))
+
+
+@pytest.mark.slow
+def test_the_tiny_suite_runs_whole(tmp_path):
+    words = ["arena", "--out", str(tmp_path), "--jobs", "2", "--seeds", "1", "--runtime.device", "cpu"]
+    assert main(words) == 0
+    results = json.loads((tmp_path / "results.json").read_text())
+    scores = {name: task["contestants"]["memory-mosaic"]["score"] for name, task in results["tasks"].items()}
+    assert scores["mqar"] > 0.9
+    assert scores["needle"] > 0.9
+    assert scores["linear-regression"] < 0.9

@@ -1,0 +1,120 @@
+"""The chunked delta rule against its recurrence, in values and gradients."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.testing import assert_close
+
+from memory_mosaics.ops.delta_rule import _flash_kernels, delta_rule, reference
+from on_cuda import ON_CUDA
+
+TIMES = [1, 2, 63, 130, 1000]
+
+
+def problem(time, *, dtype=torch.float64, decays=True, memory=True):
+    """Queries, keys of norm one, values, beta, log alpha from almost none to e^-6 per step, and a state."""
+    q, k, v = (torch.randn(2, time, 3, width, dtype=dtype) for width in (4, 4, 5))
+    beta = torch.rand(2, time, 3, dtype=dtype)
+    log_alpha = -6 * torch.rand(2, time, 3, dtype=dtype) ** 4 if decays else None
+    S = torch.randn(2, 3, 5, 4, dtype=dtype) if memory else None
+    return [x if x is None else x.requires_grad_() for x in (q, F.normalize(k, dim=-1), v, beta, log_alpha, S)]
+
+
+@pytest.mark.parametrize("memory", [True, False], ids=["state", "no state"])
+@pytest.mark.parametrize("decays", [True, False], ids=["decays", "no decay"])
+@pytest.mark.parametrize("time", TIMES)
+def test_chunks_are_the_recurrence(time, decays, memory):
+    inputs = problem(time, decays=decays, memory=memory)
+    found, wanted = delta_rule(*inputs), reference(*inputs)
+    assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+    weight, trained = torch.randn_like(wanted[0]), [x for x in inputs if x is not None]
+    gradients = [torch.autograd.grad((y * weight).sum() + S.sin().sum(), trained) for y, S in (found, wanted)]
+    assert_close(*gradients, rtol=1e-8, atol=1e-8)
+
+
+def test_one_step_is_the_formula():
+    *inputs, memory = problem(1)
+    (q, k, v, beta, log_alpha), S = (x[0, 0, 0] for x in inputs), memory[0, 0]
+    new = log_alpha.exp() * S @ (torch.eye(4) - beta * torch.outer(k, k)) + beta * torch.outer(v, k)
+    y, found = delta_rule(*(x[None, None, None] for x in (q, k, v, beta, log_alpha)), S[None, None])
+    assert_close(found[0, 0], new)
+    assert_close(y[0, 0, 0], new @ q)
+
+
+def test_a_key_holds_its_last_value():
+    """With beta 1 and orthogonal keys the memory is a table, whose entries are replaced."""
+    k = torch.eye(4)[[0, 1, 2, 0, 1]][None, :, None]
+    v = torch.arange(5.0)[None, :, None, None]
+    y, S = delta_rule(k, k, v, torch.ones(1, 5, 1))
+    assert_close(y, v)
+    assert_close(S[0, 0, 0], torch.tensor([3.0, 4.0, 2.0, 0.0]))
+
+
+@pytest.mark.parametrize("log_alpha", [0.0, -1e-3, -100.0])
+def test_the_same_key_again_and_again_is_exact_in_float32(log_alpha):
+    """The worst case of the triangular system: its inverse by powers of the matrix would have terms of 1e17."""
+    q, v, beta = torch.randn(1, 300, 2, 8), torch.randn(1, 300, 2, 8), torch.full((1, 300, 2), 0.999)
+    k = F.normalize(torch.randn(1, 1, 2, 8), dim=-1).expand(-1, 300, -1, -1)
+    inputs = q, k, v, beta, torch.full((1, 300, 2), log_alpha)
+    wanted = reference(*(x.double() for x in inputs))
+    assert_close(delta_rule(*inputs), tuple(x.float() for x in wanted), rtol=1e-4, atol=1e-5)
+
+
+def test_states_carry_over_at_any_cut():
+    q, k, v, beta, log_alpha, S = problem(200)
+    y, last = delta_rule(q, k, v, beta, log_alpha, S)
+    outputs = []
+    for q_t, k_t, v_t, b_t, a_t in zip(
+        *(x.split([1, 64, 7, 127, 1], dim=1) for x in (q, k, v, beta, log_alpha)), strict=True
+    ):
+        y_t, S = delta_rule(q_t, k_t, v_t, b_t, a_t, S)
+        outputs.append(y_t)
+    assert_close((torch.cat(outputs, dim=1), S), (y, last), rtol=1e-9, atol=1e-9)
+
+
+def test_half_precision_is_rounded_once():
+    inputs = [x if x is None else x.detach().bfloat16() for x in problem(130)]
+    y, S = delta_rule(*inputs)
+    wanted, last = reference(*(x.float() for x in inputs))
+    assert (y.dtype, S.dtype) == (torch.bfloat16, torch.float32)
+    assert_close(y, wanted.bfloat16())
+    assert_close(S, last, rtol=1e-4, atol=1e-4)
+
+
+class TestOnCuda:
+    pytestmark = ON_CUDA
+
+    @pytest.mark.parametrize("decays", [True, False], ids=["decays", "no decay"])
+    @pytest.mark.parametrize("time", TIMES)
+    def test_cuda_gives_the_numbers_of_the_cpu(self, time, decays):
+        inputs = problem(time, dtype=torch.float32, decays=decays)
+        found = delta_rule(*(x if x is None else x.cuda() for x in inputs))
+        assert_close([x.cpu() for x in found], list(reference(*inputs)), rtol=1e-3, atol=1e-3)
+
+    def test_a_step_of_training_can_be_captured(self):
+        inputs = [x.detach().cuda().requires_grad_() for x in problem(130, dtype=torch.float32)]
+
+        def step():
+            return torch.autograd.grad(delta_rule(*inputs)[0].square().sum(), inputs)
+
+        wanted, graph = step(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = step()
+        graph.replay()
+        assert_close(found, wanted)
+
+    @pytest.mark.skipif(_flash_kernels() is None, reason="flash-linear-attention is not installed")
+    @pytest.mark.parametrize("decays", [True, False], ids=["decays", "no decay"])
+    @pytest.mark.parametrize("time", [2, 63, 130, 1000])
+    def test_flash_linear_attention_gives_the_same(self, time, decays):
+        q, k, v = (torch.randn(2, time, 3, 32, device="cuda") for _ in range(3))
+        beta, S = torch.rand(2, time, 3, device="cuda"), torch.randn(2, 3, 32, 32, device="cuda")
+        log_alpha = -torch.rand(2, time, 3, device="cuda") if decays else None
+        inputs = (q / 32**0.5).bfloat16(), F.normalize(k, dim=-1).bfloat16(), v.bfloat16(), beta, log_alpha, S
+        trained = [x.requires_grad_() for x in inputs if x is not None]
+        found, wanted = (
+            (y, S, *torch.autograd.grad(y.float().square().sum() + S.sin().sum(), trained))
+            for y, S in (form(*inputs) for form in (delta_rule, reference))
+        )
+        for one, other in zip(found, wanted, strict=True):
+            assert (one - other).float().norm() < 0.03 * other.float().norm()
