@@ -121,7 +121,7 @@ def check(settings: dict[str, Any], task: InductionData) -> CountedBatch:
     rows = max(HELD_OUT, settings["batch_size"])  # of 8 bytes, with their random numbers and targets
     need = 16 * task.vocabulary**2 + rows * (24 * task.length + task.vocabulary)
     check_memory("this task", need, advice="choose a smaller vocabulary, length or batch_size")
-    held_out = task.held_out(settings["seed"])
+    held_out = task.evaluation_batch(settings["seed"])
     if not (held_out.counted & (held_out.inputs != held_out.targets)).any():
         sizes = f"triggers ({task.triggers}) or length ({task.length})"
         raise UserError(f"no trigger of this task occurs twice; raise {sizes}")

@@ -126,8 +126,8 @@ class InductionData:
         text = torch.from_numpy(tokens)
         return CountedBatch(text[:, :-1], text[:, 1:], torch.from_numpy(counted))
 
-    def held_out(self, seed: int) -> CountedBatch:
-        """Sequences to measure a model on: those of a step that no training reaches."""
+    def evaluation_batch(self, seed: int) -> CountedBatch:
+        """Sequences to evaluate a model on: those of a step that no training reaches."""
         return self.batch(HELD_OUT, seed=seed, step=2**40)
 
     def _outputs(self, rng: np.random.Generator, size: int) -> np.ndarray:
@@ -156,10 +156,10 @@ class Induction(TokenTask):
         seed: int = 0,
         held_out: CountedBatch | None = None,
     ):
-        """Batches are drawn with `seed`; `held_out` measures a model: `sequences.held_out(seed)` if none is given."""
+        """Batches are drawn with `seed`; a model is evaluated on `held_out`, or `sequences.evaluation_batch(seed)`."""
         self.sequences, self.batch_size, self.seed = sequences, batch_size, seed
         self.tokens_per_step = batch_size * sequences.length
-        self.held_out = sequences.held_out(seed) if held_out is None else held_out
+        self.held_out = sequences.evaluation_batch(seed) if held_out is None else held_out
         self.points = sorted({round(steps ** (i / POINTS)) for i in range(POINTS + 1)})
 
     @cached_property
@@ -202,36 +202,18 @@ def _draw(cumulative: np.ndarray, chance: np.ndarray) -> np.ndarray:
 
 @part("induction")
 @dataclass(frozen=True, kw_only=True)
-class InductionExamples(SyntheticData):
-    """Such sequences as examples of the arena: all next tokens are trained on, the counted ones are tested.
-
-    Args:
-        triggers: Triggers in a sequence.
-        fixed_triggers: Take the most frequent tokens as triggers of all sequences, instead of random ones.
-        entropy: Nats of the next token given this one, where no trigger decides.
-
-    """
-
-    vocabulary: int = 65
-    length: int = 256
-    triggers: int = 5
-    fixed_triggers: bool = False
-    entropy: float = SHAKESPEARE_ENTROPY
+class InductionExamples(InductionData, SyntheticData):
+    """Such sequences as examples of the arena: all next tokens are trained on, the counted ones are tested."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        self.sequences  # noqa: B018 - its own checks
-
-    @cached_property
-    def sequences(self) -> InductionData:
-        names = ("vocabulary", "length", "triggers", "fixed_triggers", "entropy")
-        return InductionData(**{name: getattr(self, name) for name in names})
+        InductionData.__post_init__(self)
+        SyntheticData.__post_init__(self)
 
     def anchors(self, examples: Batch) -> dict[str, float]:
         return super().anchors(examples) | cache_scores(examples, range(self.vocabulary))
 
     def draw(self, rng: np.random.Generator, count: int, *, training: bool) -> Arrays:
-        drawn = self.sequences.batch(count, seed=int(rng.integers(2**62)), step=0)
+        drawn = self.batch(count, seed=int(rng.integers(2**62)), step=0)
         targets = drawn.targets if training else drawn.targets.where(drawn.counted, IGNORED)
         return drawn.inputs.numpy(), targets.numpy()
 
