@@ -1,11 +1,13 @@
 """Loss of a model on windows of a text, by position (figures 2 and 8), with perplexity and bits per byte.
 
 All models read the same windows. Losses are in nats per token, computed in the model's own precision. Bits per byte
-refer to the text that the predicted tokens decode to, so that tokenizers can be compared.
+refer to the text that the predicted tokens decode to, so that tokenizers can be compared. `cache_losses` are those of
+n-grams of the context, which need no training.
 """
 
 import math
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,3 +176,36 @@ def token_losses(model: LanguageModel, inputs: Int[Tensor, "B T"], targets: Int[
     chunks = zip(features.flatten(0, 1).split(size), targets.flatten().split(size), strict=True)
     losses = [F.cross_entropy(at_least_fp32(model.logits(x)), wanted, reduction="none") for x, wanted in chunks]
     return torch.cat(losses).unflatten(0, inputs.shape)
+
+
+def cache_losses(row: Sequence[int], prior: Sequence[float], *, order: int) -> list[float]:
+    """Return the losses of row[1:], each given the tokens before it, by interpolated n-grams of the row alone.
+
+    p(w | h) = (count(h w) + kinds(h) p(w | shorter h)) / (count(h) + kinds(h)), where kinds(h) is the number of
+    different tokens that have followed h (Witten and Bell). The empty context is interpolated with `prior`.
+    """
+    followers: defaultdict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
+    totals: Counter[tuple[int, ...]] = Counter()
+    losses = []
+    for t in range(1, len(row)):
+        for n in range(min(order, t)):
+            history = tuple(row[t - 1 - n : t - 1])
+            followers[history][row[t - 1]] += 1
+            totals[history] += 1
+        p = prior[row[t]]
+        for n in range(min(order, t)):
+            history = tuple(row[t - n : t])
+            if history not in followers:
+                break
+            counts = followers[history]
+            p = (counts[row[t]] + len(counts) * p) / (totals[history] + len(counts))
+        losses.append(-math.log(p))
+    return losses
+
+
+def count_tokens(corpus: Corpus, step: int = 1 << 24) -> np.ndarray:
+    """Count how often each id of the vocabulary occurs in the train split."""
+    tokens, counts = corpus.tokens("train"), np.zeros(corpus.vocabulary, np.int64)
+    for start in range(0, len(tokens), step):
+        counts += np.bincount(tokens[start : start + step], minlength=corpus.vocabulary)
+    return counts

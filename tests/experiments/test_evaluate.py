@@ -12,7 +12,7 @@ import yaml
 from memory_mosaics import checkpoint
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
-from memory_mosaics.evaluation import sample_windows
+from memory_mosaics.evaluation import cache_losses, sample_windows
 from memory_mosaics.experiments import evaluate
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.models import memory_mosaic
@@ -181,12 +181,12 @@ def test_caches_are_what_counting_anew_gives(order):
     prior = rng.dirichlet(np.ones(7)).tolist()
     for length in (2, 3, 40):
         row = rng.integers(7, size=length).tolist()
-        assert evaluate.cache_losses(row, prior, order=order) == pytest.approx(naive(row, prior, order))
+        assert cache_losses(row, prior, order=order) == pytest.approx(naive(row, prior, order))
 
 
 def test_every_prediction_is_a_distribution():
     prior, row = [0.1, 0.2, 0.3, 0.4], [0, 1, 0, 1, 2, 0, 1]
-    chances = [math.exp(-evaluate.cache_losses([*row, word], prior, order=3)[-1]) for word in range(4)]
+    chances = [math.exp(-cache_losses([*row, word], prior, order=3)[-1]) for word in range(4)]
     assert sum(chances) == pytest.approx(1)
 
 

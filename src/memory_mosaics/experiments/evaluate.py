@@ -12,7 +12,6 @@ frequencies of its training text; above the cache, no use of the context beyond 
 
 import math
 import time
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +24,7 @@ import torch
 from memory_mosaics import checkpoint, evaluation
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.errors import UserError, check_range, one_line
-from memory_mosaics.evaluation import LossStatistics, Windows, sample_windows
+from memory_mosaics.evaluation import LossStatistics, Windows, cache_losses, count_tokens, sample_windows
 from memory_mosaics.experiments.report import collect_records, describe_model, print_summary, text_table
 from memory_mosaics.files import read_json
 from memory_mosaics.language_model import LanguageModelConfig
@@ -264,39 +263,6 @@ def run_anchors(
     write_results(out / "results.json", results)
     print(f"{_anchors_table(results)}\nResults: {out / 'results.json'}.")
     return results
-
-
-def cache_losses(row: Sequence[int], prior: Sequence[float], *, order: int) -> list[float]:
-    """Return the losses of row[1:], each given the tokens before it, by interpolated n-grams of the row alone.
-
-    p(w | h) = (count(h w) + kinds(h) p(w | shorter h)) / (count(h) + kinds(h)), where kinds(h) is the number of
-    different tokens that have followed h (Witten and Bell). The empty context is interpolated with `prior`.
-    """
-    followers: defaultdict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
-    totals: Counter[tuple[int, ...]] = Counter()
-    losses = []
-    for t in range(1, len(row)):
-        for n in range(min(order, t)):
-            history = tuple(row[t - 1 - n : t - 1])
-            followers[history][row[t - 1]] += 1
-            totals[history] += 1
-        p = prior[row[t]]
-        for n in range(min(order, t)):
-            history = tuple(row[t - n : t])
-            if history not in followers:
-                break
-            counts = followers[history]
-            p = (counts[row[t]] + len(counts) * p) / (totals[history] + len(counts))
-        losses.append(-math.log(p))
-    return losses
-
-
-def count_tokens(corpus: Corpus, step: int = 1 << 24) -> np.ndarray:
-    """Count how often each id of the vocabulary occurs in the train split."""
-    tokens, counts = corpus.tokens("train"), np.zeros(corpus.vocabulary, np.int64)
-    for start in range(0, len(tokens), step):
-        counts += np.bincount(tokens[start : start + step], minlength=corpus.vocabulary)
-    return counts
 
 
 def _anchors_table(results: dict[str, Any]) -> str:
