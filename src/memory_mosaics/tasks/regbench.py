@@ -28,7 +28,7 @@ also depends on those drawn before it, and the test on none.
 
 import io
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from hashlib import sha256
@@ -42,7 +42,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from memory_mosaics.config import part
-from memory_mosaics.errors import UserError, check_range, one_line
+from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.files import atomic_write, read_bytes
 from memory_mosaics.language_model import LanguageModel, without_state
 from memory_mosaics.runtime import CapturedFunction, Runtime
@@ -60,7 +60,7 @@ VOCABULARY = "." + LETTERS + "|"  # a token is an index into it: padding, letter
 PADDING, SEPARATOR = 0, len(VOCABULARY) - 1
 STRINGS = (10, 19)  # in a sequence
 LENGTHS = (1, 49)  # letters in a string
-BLOCK = 256  # sequences drawn at a time; another number would change the sequences of a seed
+BLOCK = 256  # sequences drawn at a time; the sequences of a seed depend on it
 MAX_SEQUENCE_BYTES = 1 << 14  # upper bound for a stored sequence and its language
 MAX_SEQUENCES = 10_000_000  # of a split, about a kilobyte each
 BATCH = 32  # sequences per step
@@ -308,12 +308,6 @@ class Sequences:
         return legal & torch.from_numpy(text[:, 1:] != PADDING)[:, :, None]
 
 
-@lru_cache(maxsize=2)
-def epoch_order(size: int, seed: int, epoch: int) -> list[int]:
-    """Return the order of the sequences in an epoch."""
-    return np.random.default_rng((seed, epoch)).permutation(size).tolist()
-
-
 def score_sums(
     probabilities: Float[Tensor, "B T vocabulary"], legal: Bool[Tensor, "B T vocabulary"]
 ) -> Float[Tensor, " 3"]:
@@ -356,8 +350,9 @@ class Split:
         return batches
 
     def epoch_batches(self, seed: int, epoch: int) -> tuple[Int[Tensor, " B"], ...]:
-        """Return the rows of each step of an epoch."""
-        rows = torch.tensor(epoch_order(self.size, seed, epoch), device=self.inputs.device)
+        """Return the rows of each step of an epoch, which has every sequence once, in an order of its own."""
+        order = np.random.default_rng((seed, epoch)).permutation(self.size)
+        rows = torch.from_numpy(order).to(self.inputs.device)
         missing = -self.size % BATCH if rows.is_cuda else 0
         return F.pad(rows, (0, missing), value=self.size).split(BATCH)
 
@@ -459,13 +454,21 @@ def anchors(sequences: Sequences, *, size: int = 16) -> dict[str, dict[str, floa
         accuracy  .48  .83  .93  .95        .10        the uniform predictor's is that of a random token
         distance  .62  .33  .26  .27        .90
     """
-    totals = dict.fromkeys(ANCHORS, torch.zeros(3))
     by_length = torch.from_numpy((sequences.tokens != PADDING).sum(axis=1).argsort())  # short ones share batches
-    for numbers in map(Tensor.tolist, by_length.split(size)):
+
+    def batch(numbers: list[int]) -> tuple[Tensor, Tensor]:
         legal = sequences.legal(numbers)
-        legal = legal[:, : int(legal.any(dim=-1).sum(dim=1).max())]
-        inputs = sequences.at(numbers).inputs[:, : legal.shape[1]]
-        for name, probabilities in zip(totals, [uniform(inputs), *ngrams(inputs, ORDERS)], strict=True):
+        longest = int(legal.any(dim=-1).sum(dim=1).max())
+        return sequences.at(numbers).inputs[:, :longest], legal[:, :longest]
+
+    return _anchors(batch(rows.tolist()) for rows in by_length.split(size))
+
+
+def _anchors(batches: Iterable[tuple[Int[Tensor, "B T"], Bool[Tensor, "B T V"]]]) -> dict[str, dict[str, float]]:
+    """Return the scores of the predictors on batches of inputs and legal tokens."""
+    totals = dict.fromkeys(ANCHORS, torch.zeros(3))
+    for inputs, legal in batches:
+        for name, probabilities in zip(ANCHORS, [uniform(inputs), *ngrams(inputs, ORDERS)], strict=True):
             totals[name] = totals[name] + score_sums(probabilities, legal)
     positions, _, distance = totals["uniform"]
     totals["uniform"] = torch.stack([positions, positions - distance, distance])
@@ -485,8 +488,6 @@ def ngrams(inputs: Int[Tensor, "B T"], highest: int) -> list[Float[Tensor, "B T 
     but not after c, in proportion to the estimate of the next lower order. A string is padded with blanks at its start.
     If all letters were seen after c, the probabilities sum to less than 1.
     """
-    if not 1 <= highest <= ORDERS:
-        raise UserError(f"the order of an n-gram must be 1 to {ORDERS}, not {highest}")
     text = F.pad(inputs, (1, 0), value=SEPARATOR)  # the first string starts like all others
     letters = F.one_hot(text, len(VOCABULARY))[:, :, 1:SEPARATOR].float()
     following = F.pad(letters[:, 1:], (0, 0, 0, 1))
@@ -522,10 +523,7 @@ def _save(sequences: Sequences, file: Path) -> None:
     """Write a .npz file followed by its checksum, which readers of .npz files skip."""
     content = io.BytesIO()
     np.savez(content, tokens=sequences.tokens, edges=sequences.automata.edges)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot make the folder {file.parent}: {one_line(error)}") from error
+    file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(file) as tmp:
         tmp.write_bytes(content.getvalue() + _checksum(content.getvalue(), file))
 
@@ -563,26 +561,23 @@ class RegBenchExamples(SyntheticData):
             raise UserError(f"RegBench has a vocabulary of {len(VOCABULARY)}, not {self.vocabulary}")
 
     def draw(self, rng: np.random.Generator, count: int, *, training: bool) -> Arrays:
-        parts = [self._sequences(rng, min(BLOCK, count - start)) for start in range(0, count, BLOCK)]
-        drawn = [(one.at(range(len(one))), one.legal(range(len(one))).numpy()) for one in parts]
         inputs, targets = np.full((count, self.length), PADDING), np.full((count, self.length), IGNORED)
-        for start, (batch, legal) in zip(range(0, count, BLOCK), drawn, strict=True):
-            rows, time = slice(start, start + len(batch.inputs)), min(self.length, batch.inputs.shape[1])
-            inputs[rows, :time] = batch.inputs[:, :time]
+        for start in range(0, count, BLOCK):
+            automata = minimize(draw_automata(rng, min(BLOCK, count - start)))
+            drawn, rows = Sequences(_texts(rng, automata), automata), range(len(automata))
+            batch, legal = drawn.at(rows), drawn.legal(rows).numpy()
+            time = min(self.length, batch.inputs.shape[1])
             sets = (legal[:, :time] << np.arange(len(VOCABULARY))).sum(axis=-1)
-            targets[rows, :time] = batch.targets[:, :time] if training else np.where(sets > 0, sets, IGNORED)
+            asked = batch.targets[:, :time] if training else np.where(sets > 0, sets, IGNORED)
+            inputs[start : start + BLOCK, :time], targets[start : start + BLOCK, :time] = batch.inputs[:, :time], asked
         return inputs, targets
-
-    def _sequences(self, rng: np.random.Generator, count: int) -> Sequences:
-        automata = minimize(draw_automata(rng, count))
-        return Sequences(_texts(rng, automata), automata)
 
     def score(self, model: Any, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the cross-entropies to a uniform choice of the legal letters, and whether the most likely is legal."""
         features, _ = model.features(model.embedding(inputs), block_fn=without_state)
         asked = targets != IGNORED
         logits = F.linear(features[asked].float(), model.output.float())
-        legal = (targets[asked][:, None] >> torch.arange(len(VOCABULARY), device=targets.device)) & 1
+        legal = _legal(targets[asked])
         losses = -(logits.log_softmax(dim=-1) * legal).sum(dim=-1) / legal.sum(dim=-1)
         return losses, legal.gather(1, logits.argmax(dim=-1, keepdim=True))[:, 0].float()
 
@@ -591,10 +586,11 @@ class RegBenchExamples(SyntheticData):
 
     def anchors(self, examples: Batch) -> dict[str, float]:
         """Return the accuracies of n-grams of the sequence so far, and as a guess that of the letters alone."""
-        totals = dict.fromkeys(ANCHORS, torch.zeros(3))
-        for inputs, sets in zip(examples.inputs.split(16), examples.targets.split(16), strict=True):
-            legal = ((sets.clamp(min=0)[..., None] >> torch.arange(len(VOCABULARY))) & 1).bool()
-            for name, probabilities in zip(ANCHORS, [uniform(inputs), *ngrams(inputs, ORDERS)], strict=True):
-                totals[name] = totals[name] + score_sums(probabilities, legal)
-        accuracies = {name: (total[1] / total[0]).item() for name, total in totals.items() if name != "uniform"}
+        batches = zip(examples.inputs.split(16), _legal(examples.targets).split(16), strict=True)
+        accuracies = {name: scores["accuracy"] for name, scores in _anchors(batches).items() if name != "uniform"}
         return {"guess": accuracies["1-gram"]} | accuracies
+
+
+def _legal(sets: Int[Tensor, "*B"]) -> Bool[Tensor, "*B vocabulary"]:
+    """Return the tokens of sets that are stored bit by bit; none where there is no target."""
+    return ((sets.clamp(min=0)[..., None] >> torch.arange(len(VOCABULARY), device=sets.device)) & 1).bool()
