@@ -5,7 +5,6 @@ import torch
 from torch.testing import assert_close
 
 from memory_mosaics.memory import (
-    ComplexMap,
     ContextualMemoryConfig,
     Convolution,
     GatedAverage,
@@ -87,15 +86,6 @@ def test_decay_starts_spread_and_stays_below_one():
     with torch.no_grad():
         decay.rate.normal_()
     assert ((decay() > 0) & (decay() <= 1)).all()
-
-
-def test_a_complex_map_is_a_product_of_complex_numbers():
-    one, two = ComplexMap(6, 4), ComplexMap(6, 4, copies=2)
-    x = torch.randn(2, 5, 6)
-    z = torch.view_as_complex(x.view(2, 5, 3, 2))
-    assert_close(one(x), torch.view_as_real(z @ torch.view_as_complex(one.weight.detach())[0].T).flatten(-2))
-    each = [torch.view_as_real(z[i] @ torch.view_as_complex(two.weight.detach())[i].T).flatten(-2) for i in range(2)]
-    assert_close(two(x), torch.stack(each))
 
 
 def test_gated_average_is_the_recurrence_of_memory_mosaics_v2():

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from math import inf
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from torch import nn
 
@@ -23,15 +23,39 @@ PARTS: dict[str, type] = {}
 
 T = TypeVar("T")
 
+# Types of fields whose values a `Part` checks.
+PositiveInt = Annotated[int, "at least", 1]
+NonNegativeInt = Annotated[int, "at least", 0]
+NonNegativeFloat = Annotated[float, "at least", 0]
+PositiveFloat = Annotated[float, "positive"]
 
-class ExtractorConfig(ABC):
-    """Configuration of an extractor, which turns inputs into keys or values."""
 
-    @abstractmethod
-    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Any: ...
+class Part:
+    """Base of configurations: fields annotated with `PositiveInt` and the like are checked when one is created."""
+
+    def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self), include_extras=True).items():
+            for kind in get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,):
+                match getattr(kind, "__metadata__", None):
+                    case ("at least", bound):
+                        at_least(self, **{name: bound})
+                    case ("positive",):
+                        check_positive(self, name)
 
 
-class SharpnessConfig(ABC):
+class ExtractorConfig(Part, ABC):
+    """Configuration of an extractor, which turns inputs into keys or values.
+
+    It builds its `extractor` with its fields as keywords, or overrides `build`.
+    """
+
+    extractor: ClassVar[Callable[..., Any]]
+
+    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Any:
+        return self.extractor(width, heads, head_width=head_width, bias=bias, **vars(self))
+
+
+class SharpnessConfig(Part, ABC):
     """Names how the sharpness beta of a memory depends on the number of pairs, and builds it."""
 
     @abstractmethod
@@ -39,14 +63,14 @@ class SharpnessConfig(ABC):
         """`initial` is a good beta for random keys of this width."""
 
 
-class MixerConfig(ABC):
+class MixerConfig(Part, ABC):
     """Configuration of a mixer."""
 
     @abstractmethod
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> nn.Module: ...
 
 
-class NormConfig(ABC):
+class NormConfig(Part, ABC):
     """Configuration of a norm."""
 
     @abstractmethod
@@ -67,6 +91,11 @@ def part(name: str) -> Callable[[type[T]], type[T]]:
         return cls
 
     return register
+
+
+def part_name(cls: type) -> str | None:
+    """Return the name under which a configuration is registered, if it is."""
+    return next((name for name, known in PARTS.items() if known is cls), None)
 
 
 def at_least(config: Any, **smallest: int) -> None:
@@ -114,10 +143,11 @@ def to_plain(config: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
     if not is_dataclass(value):
         return value
-    name = next((name for name, cls in PARTS.items() if cls is type(value)), None)
-    if name is None:
+    if (name := part_name(type(value))) is None:
         raise ValueError(f"{type(value).__name__} has no name to be saved under; register it with @part")
     return {"part": name} | to_plain(value)
 
@@ -141,6 +171,8 @@ def _value(where: str, hint: Any, value: Any) -> Any:
     """Convert a plain value to a type annotation; ValueError if it does not allow it."""
     allowed = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     if isinstance(value, Mapping):
+        if get_origin(hint) is dict:
+            return {str(key): _value(f"{where}.{key}", get_args(hint)[1], item) for key, item in value.items()}
         value = _part(where, value)
     for kind in allowed:
         if get_origin(kind) is tuple and isinstance(value, list):
@@ -164,7 +196,7 @@ def _part(where: str, plain: Mapping[str, Any]) -> Any:
 def _name(kind: Any, value: Any = None) -> str:
     """The name of a type, or of a value of it, in messages."""
     if is_dataclass(kind):
-        return f"the part {next((name for name, cls in PARTS.items() if cls is kind), kind)!r}"
+        return f"the part {part_name(kind) or kind!r}"
     if kind in KINDS:
         return KINDS[kind]
     if value is not None:

@@ -32,18 +32,38 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memory_mosaics.config import ExtractorConfig, MixerConfig, SharpnessConfig, at_least, check_positive, part
+from memory_mosaics.config import (
+    ExtractorConfig,
+    MixerConfig,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    SharpnessConfig,
+    part,
+)
 from memory_mosaics.errors import check_range
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.ops.gated_average import NO_PEAK, gated_key, rescale_gates
 from memory_mosaics.ops.leaky_average import leaky_key
 from memory_mosaics.ops.normalise import HeadScale, normalise
 from memory_mosaics.ops.recall import gaussian, recall, scale_features
-from memory_mosaics.ops.taps import apply_taps, tap_values
+from memory_mosaics.ops.taps import apply_taps, extend_window, tap_values
 from memory_mosaics.parameters import SENSITIVE
 from memory_mosaics.scales import Decay, Fixed, Scale, fold_parts
 from memory_mosaics.shapes import Bool, Float
-from memory_mosaics.stores import ALL_EARLIER, MemoryInfo, Pairs, Retrieval, RetrievalMixer, State, Visibility, append
+from memory_mosaics.stores import (
+    ALL_EARLIER,
+    Inputs,
+    Mask,
+    MemoryInfo,
+    Outputs,
+    Pairs,
+    Retrieval,
+    RetrievalMixer,
+    State,
+    Visibility,
+    append,
+)
 
 # Initial values; docs/LOG.md has what was tried. Beta starts where a memory distinguishes random keys: their scores
 # have these standard deviations. Slots are as small as all other matrices, so that they learn as fast under Adam; beta
@@ -51,9 +71,8 @@ from memory_mosaics.stores import ALL_EARLIER, MemoryInfo, Pairs, Retrieval, Ret
 SPREAD, PERSISTENT_SPREAD, SLOTS_STD = e**2 / 8, e**3 / 8, 0.02
 MAX_SCALE = e**10  # of b_0 and b_1 in adaptive sharpness
 
-Inputs = Float[Tensor, "B T W"]
-Mask = Bool[Tensor, "B T"] | None
 Features = tuple[Float[Tensor, "B N H D"], Tensor]  # and the state of the extractor
+Norm = Callable[[Tensor], Tensor]
 Kernel = Callable[[Tensor, Tensor, float | Tensor], tuple[Tensor, Tensor]]
 
 
@@ -109,23 +128,6 @@ def split_heads(x: Float[Tensor, "B T W"], heads: int, mask: Bool[Tensor, "B T"]
     return x.unflatten(-1, (heads, -1))
 
 
-class ComplexMap(nn.Module):
-    """W x for complex x and W, where a complex number is two coordinates in a row: it turns and scales each pair.
-
-    A real matrix of the same size would have twice the numbers, and could also shear. With `copies` > 1 it is as many
-    matrices, for networks trained side by side: the first rows of a batch go through the first, and so on.
-    """
-
-    def __init__(self, width: int, out_width: int, *, copies: int = 1):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(copies, out_width // 2, width // 2, 2) / width**0.5)
-
-    def forward(self, x: Float[Tensor, "B T W"]) -> Float[Tensor, "B T V"]:
-        z = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()).unflatten(0, (len(self.weight), -1))
-        y = torch.einsum("cbti,coi->cbto", z, torch.view_as_complex(self.weight))
-        return torch.view_as_real(y.flatten(0, 1)).flatten(-2)
-
-
 class Linear(Extractor):
     """phi_T = W x_{T+peek}: enough where one observation determines the next, as in the three moons.
 
@@ -147,8 +149,8 @@ class Linear(Extractor):
         self.map = nn.Linear(width, heads * head_width, bias=bias) if map is None else map
 
     def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
-        window = _extend(state, split_heads(self.map(x), self.heads, mask), back=0)
-        return scale_features(window[:, self.peek :], scale), _keep(window, self.peek)
+        window, state = extend_window(state, split_heads(self.map(x), self.heads, mask), self.peek, back=0)
+        return scale_features(window[:, self.peek :], scale), state
 
 
 class LeakyAverage(Extractor):
@@ -227,7 +229,7 @@ class Taps(Extractor):
         head_width: int,
         back: int = 0,
         peek: int = 1,
-        norm: Callable[[Tensor], Tensor] = normalise,
+        norm: Norm = normalise,
         bias: bool = False,
     ):
         super().__init__()
@@ -243,11 +245,11 @@ class Taps(Extractor):
             self.taps.copy_(F.pad(cuts, (0, 1), value=1.0) - F.pad(cuts, (1, 0)))
 
     def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
-        window = _extend(state, split_heads(self.map(x), self.heads, mask), back=self.back)
-        kept = _keep(window, self.taps.shape[1] - 1)
+        raw = split_heads(self.map(x), self.heads, mask)
+        window, state = extend_window(state, raw, self.back + self.peek, back=self.back)
         if self.taps.shape[1] == 2 and self.norm is normalise and scale is None:
-            return tap_values(window, self.taps), kept
-        return scale_features(self.norm(apply_taps(at_least_fp32(window), self.taps)), scale).to(window.dtype), kept
+            return tap_values(window, self.taps), state
+        return scale_features(self.norm(apply_taps(at_least_fp32(window), self.taps)), scale).to(window.dtype), state
 
 
 class Convolution(Extractor):
@@ -263,7 +265,7 @@ class Convolution(Extractor):
         head_width: int,
         back: int = 1,
         peek: int = 0,
-        norm: Callable[[Tensor], Tensor] = normalise,
+        norm: Norm = normalise,
         bias: bool = False,
     ):
         super().__init__()
@@ -272,21 +274,12 @@ class Convolution(Extractor):
 
     def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
         taps = self.back + 1 + self.peek
-        window = _extend(state, split_heads(self.map(x), taps * self.heads, mask), back=self.back)
+        window, state = extend_window(
+            state, split_heads(self.map(x), taps * self.heads, mask), taps - 1, back=self.back
+        )
         complete = max(window.shape[1] - taps + 1, 0)
         terms = [part[:, j : j + complete] for j, part in enumerate(window.chunk(taps, dim=2))]
-        return scale_features(self.norm(torch.stack(terms).sum(dim=0)), scale), _keep(window, taps - 1)
-
-
-def _extend(state: Tensor | None, raw: Float[Tensor, "B T H D"], *, back: int) -> Float[Tensor, "B N H D"]:
-    """Append the new features to those of the state; before the first input there are `back` zeros."""
-    if state is None:
-        return F.pad(raw, (0, 0, 0, 0, back, 0)) if back else raw
-    return torch.cat([state, raw], dim=1)
-
-
-def _keep(window: Float[Tensor, "B N H D"], steps: int) -> Float[Tensor, "B K H D"]:
-    return window[:, max(window.shape[1] - steps, 0) :].clone()  # not a view, which would keep the window alive
+        return scale_features(self.norm(torch.stack(terms).sum(dim=0)), scale), state
 
 
 class ConstantSharpness(Scale):
@@ -438,15 +431,11 @@ class ContextualMemory(RetrievalMixer):
         self.maps: nn.Module | None = None  # those of key and value in one, once folded for inference
         self.maps_widths: list[int] = []
 
-    def forward(
-        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
-    ) -> tuple[Float[Tensor, "B T W"], State]:
+    def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         retrieval, state = self.prepare_retrieval(x, state, mask)
         return self.combine(retrieval.answer(self.dropout if self.training else 0.0)), state
 
-    def prepare_retrieval(
-        self, x: Tensor, state: State | None = None, mask: Tensor | None = None
-    ) -> tuple[Retrieval, State]:
+    def prepare_retrieval(self, x: Inputs, state: State | None = None, mask: Mask = None) -> tuple[Retrieval, State]:
         key_state, value_state, store = state or (None, None, None)
         for_keys, for_values = self._apply_maps(x)
         keys, key_state = self.key(for_keys, key_state, mask)
@@ -465,7 +454,7 @@ class ContextualMemory(RetrievalMixer):
             sharpness=None if beta is None else beta.expand(self.key.heads),
         )
 
-    def decays(self, x: Float[Tensor, "B T W"] | None = None) -> Tensor | None:
+    def decays(self, x: Inputs | None = None) -> Tensor | None:
         return self.key.decays(x if x is None else self._apply_maps(x)[0])
 
     def _apply_maps(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -515,17 +504,13 @@ class PersistentMemory(RetrievalMixer):
         for pairs in (self.keys, self.values):
             nn.init.normal_(pairs, std=SLOTS_STD)
 
-    def forward(
-        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
-    ) -> tuple[Float[Tensor, "B T W"], State]:
+    def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         retrieval, state = self.prepare_retrieval(x, state, mask)
         answers = retrieval.answer(self.dropout if self.training else 0.0)
         answers = answers.squeeze(0) if len(answers) == 1 else answers.mean(dim=0)  # a view costs no copy
         return self.combine(answers.unflatten(0, x.shape[:2])), state
 
-    def prepare_retrieval(
-        self, x: Tensor, state: State | None = None, mask: Tensor | None = None
-    ) -> tuple[Retrieval, State]:
+    def prepare_retrieval(self, x: Inputs, state: State | None = None, mask: Mask = None) -> tuple[Retrieval, State]:
         """The queries of all rows of x as one row, (memories, B*T, H, D): every query sees the same pairs.
 
         The key extractor multiplies its keys by beta, in the pass that normalises them: they are queries only.
@@ -539,9 +524,6 @@ class PersistentMemory(RetrievalMixer):
         beta = torch.as_tensor(self._beta()).expand(self.keys.shape[2])
         slots = self.keys.shape[:2].numel()
         return MemoryInfo(name="persistent memory", heads=self.keys.shape[2], slots=slots, sharpness=beta)
-
-    def decays(self, x: Float[Tensor, "B T W"] | None = None) -> Tensor | None:
-        return self.key.decays(x)
 
     def _beta(self) -> float | Tensor:
         """One number per head: every query sees as many pairs."""
@@ -561,13 +543,8 @@ def head_width(width: int, heads: int) -> int:
 class LinearConfig(ExtractorConfig):
     """W x_{T+peek}."""
 
-    peek: int = 0
-
-    def __post_init__(self) -> None:
-        at_least(self, peek=0)
-
-    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Linear:
-        return Linear(width, heads, head_width=head_width, peek=self.peek, bias=bias)
+    extractor: ClassVar = Linear
+    peek: NonNegativeInt = 0
 
 
 @part("leaky_average")
@@ -575,8 +552,7 @@ class LinearConfig(ExtractorConfig):
 class LeakyAverageConfig(ExtractorConfig):
     """Norm of the leaky average of W x."""
 
-    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> LeakyAverage:
-        return LeakyAverage(width, heads, head_width=head_width, bias=bias)
+    extractor: ClassVar = LeakyAverage
 
 
 @part("gated_average")
@@ -584,8 +560,7 @@ class LeakyAverageConfig(ExtractorConfig):
 class GatedAverageConfig(ExtractorConfig):
     """Norm of the gated average of W x."""
 
-    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> GatedAverage:
-        return GatedAverage(width, heads, head_width=head_width, bias=bias)
+    extractor: ClassVar = GatedAverage
 
 
 @part("taps")
@@ -593,44 +568,32 @@ class GatedAverageConfig(ExtractorConfig):
 class TapsConfig(ExtractorConfig):
     """Norm of the sum of c_j W x_{T+j}, j from -back to peek."""
 
-    back: int = 0
-    peek: int = 1
+    extractor: ClassVar = Taps
+    back: NonNegativeInt = 0
+    peek: NonNegativeInt = 1
     norm: bool = True
 
-    def __post_init__(self) -> None:
-        at_least(self, back=0, peek=0)
-
-    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Taps:
+    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Extractor:
         norm = normalise if self.norm else identity
-        return Taps(width, heads, head_width=head_width, back=self.back, peek=self.peek, norm=norm, bias=bias)
+        return self.extractor(width, heads, head_width=head_width, back=self.back, peek=self.peek, norm=norm, bias=bias)
 
 
 @part("convolution")
 @dataclass(frozen=True, kw_only=True)
-class ConvolutionConfig(ExtractorConfig):
+class ConvolutionConfig(TapsConfig):
     """Norm of the sum of W_j x_{T+j}, j from -back to peek."""
 
-    back: int = 1
-    peek: int = 0
-    norm: bool = True
-
-    def __post_init__(self) -> None:
-        at_least(self, back=0, peek=0)
-
-    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Convolution:
-        norm = normalise if self.norm else identity
-        return Convolution(width, heads, head_width=head_width, back=self.back, peek=self.peek, norm=norm, bias=bias)
+    extractor: ClassVar = Convolution
+    back: NonNegativeInt = 1
+    peek: NonNegativeInt = 0
 
 
 @part("constant_sharpness")
 @dataclass(frozen=True, kw_only=True)
 class ConstantSharpnessConfig(SharpnessConfig):
-    """One trained beta per head; it starts where random keys are distinguished, unless `initial` is given."""
+    """One trained beta per head; its initial value distinguishes random keys, unless `initial` is given."""
 
-    initial: float | None = None
-
-    def __post_init__(self) -> None:
-        check_positive(self, "initial")
+    initial: PositiveFloat | None = None
 
     def build(self, heads: int, *, initial: float) -> ConstantSharpness:
         return ConstantSharpness(heads, initial=initial if self.initial is None else self.initial, speed=20.0)
@@ -641,12 +604,12 @@ class ConstantSharpnessConfig(SharpnessConfig):
 class AdaptiveSharpnessConfig(SharpnessConfig):
     """b_1 n^alpha + b_0, from these initial values."""
 
-    b_0: float = e**1.5
-    b_1: float = e**1.5
+    b_0: PositiveFloat = e**1.5
+    b_1: PositiveFloat = e**1.5
     alpha: float = 1 / 3
 
     def __post_init__(self) -> None:
-        check_positive(self, "b_0", "b_1")
+        super().__post_init__()
         check_range(0, MAX_SCALE, b_0=self.b_0, b_1=self.b_1)
         check_range(0, 1, alpha=self.alpha)
 
@@ -659,14 +622,11 @@ class AdaptiveSharpnessConfig(SharpnessConfig):
 class ContextualMemoryConfig(MixerConfig):
     """Contextual memories as in the paper's language models, or with other extractors."""
 
-    heads: int
+    heads: PositiveInt
     key: ExtractorConfig = LeakyAverageConfig()
     value: ExtractorConfig = TapsConfig()
     sharpness: SharpnessConfig = ConstantSharpnessConfig()
     visibility: Visibility = ALL_EARLIER
-
-    def __post_init__(self) -> None:
-        at_least(self, heads=1)
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> ContextualMemory:
         shape = {"head_width": head_width(width, self.heads), "bias": bias}
@@ -685,13 +645,10 @@ class ContextualMemoryConfig(MixerConfig):
 class PersistentMemoryConfig(MixerConfig):
     """Persistent memories of `slots` pairs each, `memories` of them per head."""
 
-    heads: int
-    slots: int
-    memories: int = 1
+    heads: PositiveInt
+    slots: PositiveInt
+    memories: PositiveInt = 1
     key: ExtractorConfig = LeakyAverageConfig()
-
-    def __post_init__(self) -> None:
-        at_least(self, heads=1, slots=1, memories=1)
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> PersistentMemory:
         shape = {"head_width": head_width(width, self.heads), "bias": bias}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memory_mosaics.config import NormConfig, at_least, part
+from memory_mosaics.config import NonNegativeFloat, NormConfig, part
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.shapes import Float
 
@@ -39,10 +39,7 @@ class ScaledNorm(nn.LayerNorm):
 class LayerNormConfig(NormConfig):
     """Layer norm, with a bias if the model has biases."""
 
-    eps: float = 1e-5
-
-    def __post_init__(self) -> None:
-        at_least(self, eps=0)
+    eps: NonNegativeFloat = 1e-5
 
     def build(self, width: int, *, bias: bool = False) -> nn.LayerNorm:
         return nn.LayerNorm(width, eps=self.eps, bias=bias)
@@ -53,10 +50,7 @@ class LayerNormConfig(NormConfig):
 class RMSNormConfig(NormConfig):
     """RMSNorm, which never has a bias."""
 
-    eps: float = 1e-6
-
-    def __post_init__(self) -> None:
-        at_least(self, eps=0)
+    eps: NonNegativeFloat = 1e-6
 
     def build(self, width: int, *, bias: bool = False) -> RMSNorm:
         return RMSNorm(width, eps=self.eps)

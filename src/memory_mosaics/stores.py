@@ -19,25 +19,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memory_mosaics.config import at_least, part
+from memory_mosaics.config import NonNegativeInt, Part, PositiveInt, part
 from memory_mosaics.ops.common import at_least_fp32, at_least_fp32_dtype
 from memory_mosaics.ops.contextual_recall import contextual_recall
 from memory_mosaics.ops.recall import Sharpness, recall, repeat_heads
 from memory_mosaics.shapes import Bool, Float, Int
 
+# The contract of a mixer: `def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs`.
 State = tuple[Any, ...]
+Inputs = Float[Tensor, "B T W"]
+Mask = Bool[Tensor, "B T"] | None
+Outputs = tuple[Float[Tensor, "B T W"], State]
 
 
 @part("visibility")
 @dataclass(frozen=True, kw_only=True)
-class Visibility:
+class Visibility(Part):
     """The query at time t sees the pairs i <= t - `delay`; with a `window`, only the newest that many of them."""
 
-    delay: int = 1
-    window: int | None = None
-
-    def __post_init__(self) -> None:
-        at_least(self, delay=0, window=1)
+    delay: NonNegativeInt = 1
+    window: PositiveInt | None = None
 
 
 ALL_EARLIER = Visibility()
@@ -261,20 +262,19 @@ class MemoryInfo:
 class RetrievalMixer(nn.Module):
     """A layer that answers queries from stored pairs: memories of all kinds, and attention."""
 
+    key: Any  # the key extractor
     combine: nn.Module
 
-    def prepare_retrieval(
-        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
-    ) -> tuple[Retrieval, State]:
+    def prepare_retrieval(self, x: Inputs, state: State | None = None, mask: Mask = None) -> tuple[Retrieval, State]:
         """The retrieval at every time of x, with its answers still to be computed, and the state after x."""
         raise NotImplementedError
 
     def memory_info(self) -> MemoryInfo:
         raise NotImplementedError
 
-    def decays(self, x: Float[Tensor, "B T W"] | None = None) -> Tensor | None:
+    def decays(self, x: Inputs | None = None) -> Tensor | None:
         """Lambda where keys are an average over time: (H), or (B T H) where it depends on x."""
-        return None
+        return self.key.decays(x)
 
     def to_fixed_capacity(self, state: State, capacity: int) -> State:
         """The same state with a store of fixed capacity, to be continued one token at a time."""

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from memory_mosaics.errors import UserError
-from memory_mosaics.tasks.moons import MoonsData
+from memory_mosaics.tasks.moons import ComplexMap, MoonsData
 
 
 @pytest.mark.parametrize("moons", [1, 2, 3, 4])
@@ -90,3 +90,12 @@ def test_the_authors_periods_are_the_same_ratios_without_rounding():
     assert periods_of(theirs.batch(1, seed=0, step=0).inputs[0]) == pytest.approx(
         [period * 400 / 396 for period in periods_of(ours.batch(1, seed=0, step=0).inputs[0])], rel=0.05
     )
+
+
+def test_a_complex_map_is_a_product_of_complex_numbers():
+    one, two = ComplexMap(6, 4), ComplexMap(6, 4, copies=2)
+    x = torch.randn(2, 5, 6)
+    z = torch.view_as_complex(x.view(2, 5, 3, 2))
+    assert_close(one(x), torch.view_as_real(z @ torch.view_as_complex(one.weight.detach())[0].T).flatten(-2))
+    each = [torch.view_as_real(z[i] @ torch.view_as_complex(two.weight.detach())[i].T).flatten(-2) for i in range(2)]
+    assert_close(two(x), torch.stack(each))

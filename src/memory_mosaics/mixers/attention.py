@@ -18,12 +18,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memory_mosaics.config import ExtractorConfig, MixerConfig, NormConfig, at_least, check_positive, part
+from memory_mosaics.config import ExtractorConfig, MixerConfig, NormConfig, Part, PositiveFloat, PositiveInt, part
 from memory_mosaics.errors import UserError
 from memory_mosaics.memory import Extractor, LinearConfig, check_causal, head_width
 from memory_mosaics.ops.common import at_least_fp32, at_least_fp32_dtype
-from memory_mosaics.shapes import Bool, Float
-from memory_mosaics.stores import MemoryInfo, Retrieval, RetrievalMixer, State, Visibility, append
+from memory_mosaics.shapes import Float
+from memory_mosaics.stores import (
+    Inputs,
+    Mask,
+    MemoryInfo,
+    Outputs,
+    Retrieval,
+    RetrievalMixer,
+    State,
+    Visibility,
+    append,
+)
 
 
 @runtime_checkable
@@ -43,13 +53,10 @@ def positions(x: Float[Tensor, "B T H D"], start: int | Tensor) -> Float[Tensor,
 
 @part("rotary")
 @dataclass(frozen=True, kw_only=True)
-class Rotary:
+class Rotary(Part):
     """RoPE: coordinates j and j + D/2 rotate together by position * base^(-2j/D)."""
 
-    base: float = 10000.0
-
-    def __post_init__(self) -> None:
-        check_positive(self, "base")
+    base: PositiveFloat = 10000.0
 
     def queries(self, queries: Float[Tensor, "B T H D"], start: int | Tensor) -> Float[Tensor, "B T H D"]:
         D = queries.shape[-1]
@@ -132,15 +139,11 @@ class Attention(RetrievalMixer):
         self.combine = nn.Linear(width, width, bias=bias)
         self.query_norm, self.key_norm = (None if qk_norm is None else qk_norm.build(head_width) for _ in range(2))
 
-    def forward(
-        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
-    ) -> tuple[Float[Tensor, "B T W"], State]:
+    def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         retrieval, state = self.prepare_retrieval(x, state, mask)
         return self.combine(retrieval.answer(self.dropout if self.training else 0.0).flatten(2)), state
 
-    def prepare_retrieval(
-        self, x: Tensor, state: State | None = None, mask: Tensor | None = None
-    ) -> tuple[Retrieval, State]:
+    def prepare_retrieval(self, x: Inputs, state: State | None = None, mask: Mask = None) -> tuple[Retrieval, State]:
         key_state, store = state or (None, None)
         queries = self.query(x).unflatten(-1, (self.heads, -1))
         keys, key_state = self.key(x, key_state, mask)
@@ -157,23 +160,20 @@ class Attention(RetrievalMixer):
     def memory_info(self) -> MemoryInfo:
         return MemoryInfo(name="attention", heads=self.heads, lookahead=0)
 
-    def decays(self, x: Float[Tensor, "B T W"] | None = None) -> Tensor | None:
-        return self.key.decays(x)
-
 
 @part("attention")
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig(MixerConfig):
     """Attention with rotary, ALiBi or no positions, and any key extractor (GPT-2: linear)."""
 
-    heads: int
+    heads: PositiveInt
     position: Rotary | Alibi | None = None
     key: ExtractorConfig = LinearConfig()
-    key_value_heads: int | None = None  # fewer than heads: grouped-query attention; None: as many
+    key_value_heads: PositiveInt | None = None  # fewer than heads: grouped-query attention; None: as many
     qk_norm: NormConfig | None = None  # of queries and keys, per head, before their positions
 
     def __post_init__(self) -> None:
-        at_least(self, heads=1, key_value_heads=1)
+        super().__post_init__()
         if self.key_value_heads is None:
             return
         if self.heads % self.key_value_heads:
@@ -196,9 +196,7 @@ class LearnedPositions(nn.Module):
         self.table = nn.Embedding(context, width)
         self.max_positions = context
 
-    def forward(
-        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
-    ) -> tuple[Float[Tensor, "B T W"], State]:
+    def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         B, T, _ = x.shape
         (seen,) = state or (torch.zeros(B, dtype=torch.long, device=x.device),)
         real = torch.ones(B, T, dtype=torch.long, device=x.device) if mask is None else mask.long()
@@ -218,10 +216,7 @@ class LearnedPositions(nn.Module):
 class LearnedPositionsConfig(MixerConfig):
     """A trained vector for each of `context` positions."""
 
-    context: int
-
-    def __post_init__(self) -> None:
-        at_least(self, context=1)
+    context: PositiveInt
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> LearnedPositions:
         return LearnedPositions(width, context=self.context)
@@ -237,9 +232,7 @@ class MLP(nn.Module):
         self.expand = nn.Linear(width, expansion * width, bias=bias)
         self.combine = nn.Linear(expansion * width, width, bias=bias)
 
-    def forward(
-        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
-    ) -> tuple[Float[Tensor, "B T W"], State]:
+    def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         return self.combine(F.gelu(self.expand(x), approximate="tanh")), ()
 
 
@@ -248,10 +241,7 @@ class MLP(nn.Module):
 class MLPConfig(MixerConfig):
     """A feed-forward network with expansion * width hidden units."""
 
-    expansion: int = 4
-
-    def __post_init__(self) -> None:
-        at_least(self, expansion=1)
+    expansion: PositiveInt = 4
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> MLP:
         return MLP(width, expansion=self.expansion, bias=bias)
@@ -268,9 +258,7 @@ class SwiGLU(nn.Module):
         self.expand = nn.Linear(width, hidden, bias=bias)
         self.combine = nn.Linear(hidden, width, bias=bias)
 
-    def forward(
-        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
-    ) -> tuple[Float[Tensor, "B T W"], State]:
+    def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         return self.combine(F.silu(self.gate(x)) * self.expand(x)), ()
 
 
@@ -279,10 +267,7 @@ class SwiGLU(nn.Module):
 class SwiGLUConfig(MixerConfig):
     """SwiGLU with `hidden` hidden units."""
 
-    hidden: int
-
-    def __post_init__(self) -> None:
-        at_least(self, hidden=1)
+    hidden: PositiveInt
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> SwiGLU:
         return SwiGLU(width, hidden=self.hidden, bias=bias)

@@ -19,15 +19,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memory_mosaics.config import MixerConfig, at_least, check_positive, part
+from memory_mosaics.config import MixerConfig, PositiveFloat, PositiveInt, part
 from memory_mosaics.memory import split_heads
-from memory_mosaics.mixers.state_space import ShortConvolution, apply_mask, log_uniform_steps
+from memory_mosaics.mixers.state_space import ShortConvolution, apply_mask, inverse_softplus, log_uniform_steps
 from memory_mosaics.norms import RMSNorm
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.ops.delta_rule import delta_rule
 from memory_mosaics.parameters import SENSITIVE
 from memory_mosaics.shapes import Bool, Float
-from memory_mosaics.stores import State
+from memory_mosaics.stores import Inputs, Mask, Outputs, State
 
 EPS = 1e-6  # of norms
 FASTEST_DECAY = 16.0  # of initial values
@@ -55,9 +55,7 @@ class DeltaNet(nn.Module):
         self.norm = RMSNorm(value_width, eps=EPS)
         self.combine = nn.Linear(values, width, bias=False)
 
-    def forward(
-        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
-    ) -> tuple[Float[Tensor, "B T W"], State]:
+    def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         *pasts, memory = state or (None,) * 4
         maps = (self.query, self.short_query), (self.key, self.short_key), (self.value, self.short_value)
         features, short_states = [], []
@@ -97,8 +95,7 @@ class GatedDeltaNet(DeltaNet):
     def reset_parameters(self) -> None:
         """A is uniform, and softplus(dt_offset) log-uniform."""
         self.A_log.uniform_(0, FASTEST_DECAY).log_()
-        dt = log_uniform_steps(self.dt_offset)
-        self.dt_offset.copy_(dt + torch.log(-torch.expm1(-dt)))
+        self.dt_offset.copy_(inverse_softplus(log_uniform_steps(self.dt_offset)))
 
     def log_alpha(self, x: Float[Tensor, "B T W"], mask: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B T H"]:
         raw = at_least_fp32(self.decay(x)) + self.dt_offset
@@ -121,15 +118,11 @@ def unit_norm(x: Float[Tensor, "B T H D"]) -> Float[Tensor, "B T H D"]:
 class DeltaNetConfig(MixerConfig):
     """DeltaNet, with `short` taps, and heads of expand * width / heads, rounded."""
 
-    heads: int
-    short: int = 4
-    expand_key: float = 1.0
-    expand_value: float = 1.0
     mixer: ClassVar = DeltaNet
-
-    def __post_init__(self) -> None:
-        at_least(self, heads=1, short=1)
-        check_positive(self, "expand_key", "expand_value")
+    heads: PositiveInt
+    short: PositiveInt = 4
+    expand_key: PositiveFloat = 1.0
+    expand_value: PositiveFloat = 1.0
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> DeltaNet:
         key_width, value_width = (
@@ -143,6 +136,6 @@ class DeltaNetConfig(MixerConfig):
 class GatedDeltaNetConfig(DeltaNetConfig):
     """Gated DeltaNet, with the published shares of keys and values: 6 width^2 parameters with its gate."""
 
-    expand_key: float = 0.75
-    expand_value: float = 1.5
     mixer: ClassVar = GatedDeltaNet
+    expand_key: PositiveFloat = 0.75
+    expand_value: PositiveFloat = 1.5

@@ -16,13 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memory_mosaics.config import MixerConfig, at_least, part
+from memory_mosaics.config import MixerConfig, PositiveInt, part
 from memory_mosaics.mixers.state_space import ShortConvolution, apply_mask
 from memory_mosaics.ops.common import at_least_fp32_dtype, full_precision
 from memory_mosaics.ops.convolution import causal_convolution
 from memory_mosaics.parameters import NO_DECAY
-from memory_mosaics.shapes import Bool, Float
-from memory_mosaics.stores import State
+from memory_mosaics.shapes import Float
+from memory_mosaics.stores import Inputs, Mask, Outputs, State
 
 BANDS = 2  # cosines and sines of time that are inputs of the filter
 FREQUENCY = 10.0  # initial, of its sine activations
@@ -90,9 +90,7 @@ class Hyena(nn.Module):
     def reset_parameters(self) -> None:
         nn.init.normal_(self.D)
 
-    def forward(
-        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
-    ) -> tuple[Float[Tensor, "B T W"], State]:
+    def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         short, *inputs = state or (None,)
         z, short = self.short(apply_mask(self.expand(x), mask), short)
         x_0, x_1, v = z.chunk(3, dim=-1)
@@ -140,12 +138,9 @@ class Hyena(nn.Module):
 class HyenaConfig(MixerConfig):
     """Hyena with a filter of `length` steps (l_max) by a network of width `hidden`, after `short` taps."""
 
-    length: int = 4098
-    hidden: int = 64
-    short: int = 3
-
-    def __post_init__(self) -> None:
-        at_least(self, length=1, hidden=1, short=1)
+    length: PositiveInt = 4098
+    hidden: PositiveInt = 64
+    short: PositiveInt = 3
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> Hyena:
         return Hyena(width, length=self.length, hidden=self.hidden, short=self.short, bias=bias)

@@ -24,12 +24,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from memory_mosaics.config import MixerConfig, at_least, part
+from memory_mosaics.config import MixerConfig, PositiveInt, part
 from memory_mosaics.memory import head_width, split_heads
 from memory_mosaics.ops.common import at_least_fp32_dtype, full_precision
 from memory_mosaics.ops.scan import Elements, bucket_length, scan
-from memory_mosaics.shapes import Bool, Float, Int
-from memory_mosaics.stores import State
+from memory_mosaics.shapes import Float, Int
+from memory_mosaics.stores import Inputs, Mask, Outputs, State
 
 CHUNK, GATED_CHUNK = 64, 16  # e^(3 * 16), the largest factor of a chunk of GLA, is well within float32
 BLOCK = 128  # queries at a time under dropout of scores
@@ -137,9 +137,7 @@ class LinearTransformer(nn.Module):
         self.value = nn.Linear(width, width, bias=bias)
         self.combine = nn.Linear(width, width, bias=bias)
 
-    def forward(
-        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
-    ) -> tuple[Float[Tensor, "B T W"], State]:
+    def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         exact = at_least_fp32_dtype(x)
         q, v = (split_heads(map(x), self.heads, None).to(exact) for map in (self.query, self.value))
         k = split_heads(self.key(x), self.heads, mask).to(exact) * q.shape[-1] ** -0.5
@@ -173,9 +171,7 @@ class RetNet(nn.Module):
         self.gate = nn.Linear(width, 2 * width, bias=bias)
         self.combine = nn.Linear(2 * width, width, bias=bias)
 
-    def forward(
-        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
-    ) -> tuple[Float[Tensor, "B T W"], State]:
+    def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         B, T, _ = x.shape
         exact = at_least_fp32_dtype(x)
         memory, seen = state or (None, torch.zeros(B, dtype=torch.long, device=x.device))
@@ -218,9 +214,7 @@ class GLA(nn.Module):
         self.gate = nn.Linear(width, width)
         self.combine = nn.Linear(width, width, bias=False)
 
-    def forward(
-        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
-    ) -> tuple[Float[Tensor, "B T W"], State]:
+    def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         exact = at_least_fp32_dtype(x)
         q, v, decay = (split_heads(map(x), self.heads, None).to(exact) for map in (self.query, self.value, self.decay))
         k = split_heads(self.key(x), self.heads, mask).to(exact) * v.shape[-1] ** -0.5
@@ -248,10 +242,7 @@ def gate_heads(gate: Float[Tensor, "B T W"], outputs: Float[Tensor, "B T H V"]) 
 class LinearTransformerConfig(MixerConfig):
     """Attention without the softmax."""
 
-    heads: int
-
-    def __post_init__(self) -> None:
-        at_least(self, heads=1)
+    heads: PositiveInt
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> LinearTransformer:
         head_width(width, self.heads)
@@ -263,10 +254,7 @@ class LinearTransformerConfig(MixerConfig):
 class RetNetConfig(MixerConfig):
     """Retention; published with biases."""
 
-    heads: int
-
-    def __post_init__(self) -> None:
-        at_least(self, heads=1)
+    heads: PositiveInt
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> RetNet:
         if head_width(width, self.heads) % 2:
@@ -279,10 +267,7 @@ class RetNetConfig(MixerConfig):
 class GLAConfig(MixerConfig):
     """Gated linear attention."""
 
-    heads: int = 1
-
-    def __post_init__(self) -> None:
-        at_least(self, heads=1)
+    heads: PositiveInt = 1
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> GLA:
         if head_width(width, self.heads) % 2:

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from memory_mosaics.config import MixerConfig, part
 from memory_mosaics.ops.common import full_precision
-from memory_mosaics.shapes import Bool, Float
-from memory_mosaics.stores import State
+from memory_mosaics.stores import Inputs, Mask, Outputs, State
 
 CLOSED = -1e4  # added to the logit of a gate: its sigmoid is zero in every precision
 
@@ -42,9 +41,7 @@ class LSTM(nn.Module):
         nn.init.zeros_(self.bias_hh)
         self.bias_ih.chunk(4)[1].fill_(1.0)
 
-    def forward(
-        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
-    ) -> tuple[Float[Tensor, "B T W"], State]:
+    def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         dtype = self.weight_hh.dtype
         h, c = state or (x.new_zeros(len(x), x.shape[2], dtype=dtype),) * 2
         if x.shape[1] == 0:

@@ -22,8 +22,8 @@ from memory_mosaics.config import MixerConfig, part
 from memory_mosaics.ops.common import at_least_fp32_dtype
 from memory_mosaics.ops.scan import Elements, scan
 from memory_mosaics.parameters import SENSITIVE, ParamSpec
-from memory_mosaics.shapes import Bool, Float
-from memory_mosaics.stores import State
+from memory_mosaics.shapes import Float
+from memory_mosaics.stores import Inputs, Mask, Outputs, State
 
 EMPTY = -1e30  # log b of an empty average: infinity would make its gradients undefined
 CHANNELS = ("time_decay", "time_first", "mix_key", "mix_value", "mix_receptance")  # one number per channel
@@ -72,9 +72,7 @@ class RWKV(nn.Module):
         self.mix_value.copy_(share**early + 0.3 * depth)
         self.mix_receptance.copy_(share ** (0.5 * early))
 
-    def forward(
-        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
-    ) -> tuple[Float[Tensor, "B T W"], State]:
+    def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         exact = at_least_fp32_dtype(x)
         x = x if mask is None else x * mask[..., None]
         last, *average = state or (x.new_zeros(len(x), x.shape[2]),)

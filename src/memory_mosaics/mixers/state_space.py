@@ -23,15 +23,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memory_mosaics.config import MixerConfig, at_least, part
+from memory_mosaics.config import MixerConfig, PositiveInt, part
 from memory_mosaics.errors import UserError
 from memory_mosaics.ops.common import at_least_fp32_dtype, full_precision
 from memory_mosaics.ops.convolution import causal_convolution
 from memory_mosaics.ops.selective_scan import selective_scan
-from memory_mosaics.ops.taps import apply_taps
+from memory_mosaics.ops.taps import apply_taps, extend_window
 from memory_mosaics.parameters import NO_DECAY, SENSITIVE, SLOW, ParamSpec
 from memory_mosaics.shapes import Bool, Float
-from memory_mosaics.stores import State
+from memory_mosaics.stores import Inputs, Mask, Outputs, State
 
 CHUNK = 64  # A^(i CHUNK + j) = A^(i CHUNK) A^j
 MIN_STEP, MAX_STEP = 1e-3, 0.1  # range of initial dt
@@ -50,12 +50,9 @@ def log_uniform_steps(steps: Float[Tensor, " W"]) -> Float[Tensor, " W"]:
     return torch.empty_like(steps, dtype=torch.float32).uniform_(math.log(MIN_STEP), math.log(MAX_STEP)).exp()
 
 
-def prepend_past(
-    past: Float[Tensor, "B K W"] | None, x: Float[Tensor, "B T W"], keep: int
-) -> tuple[Float[Tensor, "B N W"], Float[Tensor, "B K W"]]:
-    """The `keep` past inputs (initially zeros) followed by x, and the last `keep` of both."""
-    window = F.pad(x, (0, 0, keep, 0)) if past is None else torch.cat([past.to(x.dtype), x], dim=1)
-    return window, window[:, window.shape[1] - keep :].clone()  # not a view, which would keep the window alive
+def inverse_softplus(y: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+    """The x whose softplus, log(1 + e^x), is y."""
+    return y + torch.log(-torch.expm1(-y))
 
 
 class ShortConvolution(nn.Module):
@@ -78,7 +75,7 @@ class ShortConvolution(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T W"], past: Float[Tensor, "B K W"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], Float[Tensor, "B K W"]]:
-        window, past = prepend_past(past, x, self.kernel.shape[1] - 1)
+        window, past = extend_window(past, x, self.kernel.shape[1] - 1)
         y = apply_taps(window[..., None].to(at_least_fp32_dtype(x)), self.kernel.to(at_least_fp32_dtype(x)))[..., 0]
         return (y if self.offset is None else y + self.offset).to(x.dtype), past
 
@@ -223,7 +220,7 @@ class ShiftSSM(nn.Module):
         self, u: Float[Tensor, "B T W"], past: Float[Tensor, "B K W"] | None = None
     ) -> tuple[Float[Tensor, "B T W"], Float[Tensor, "B K W"]]:
         dtype, time, taps = u.dtype, u.shape[1], self.B.shape[1]
-        window, new_past = prepend_past(past, u, taps - 1)
+        window, new_past = extend_window(past, u, taps - 1)
         with full_precision(u.device):
             u, B, C = (z.to(at_least_fp32_dtype(u)) for z in (u, self.B, self.C))
             kernel = (F.pad(C, (0, taps - 1)).unfold(1, taps, 1) * B[:, None]).sum(-1)  # (W, L)
@@ -244,9 +241,7 @@ class S4D(nn.Module):
         self.ssm = DiagonalSSM(width, pairs, spectrum=inverse_spectrum, discretise=zero_order_hold, shared=True)
         self.combine = nn.Linear(width, width, bias=bias)
 
-    def forward(
-        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
-    ) -> tuple[Float[Tensor, "B T W"], State]:
+    def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         y, h = self.ssm(apply_mask(x, mask), *(state or ()))
         return self.combine(F.gelu(y)), (h,)
 
@@ -268,9 +263,7 @@ class H3(nn.Module):
         self.ssm = DiagonalSSM(width, pairs, spectrum=linear_spectrum, discretise=bilinear, shared=False)
         self.combine = nn.Linear(width, width, bias=bias)
 
-    def forward(
-        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
-    ) -> tuple[Float[Tensor, "B T W"], State]:
+    def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         past, h = state or (None, None)
         keys, past = self.shift(apply_mask(self.key(x), mask), past)
         y, h = self.ssm(keys * apply_mask(self.value(x), mask), h)
@@ -305,14 +298,11 @@ class Mamba(nn.Module):
     def reset_parameters(self) -> None:
         """A is -1, -2, ... in each channel, and softplus(dt_offset) log-uniform."""
         nn.init.uniform_(self.dt_map, -(self.rank**-0.5), self.rank**-0.5)
-        dt = log_uniform_steps(self.dt_offset)
-        self.dt_offset.copy_(dt + torch.log(-torch.expm1(-dt)))
+        self.dt_offset.copy_(inverse_softplus(log_uniform_steps(self.dt_offset)))
         self.A_log.copy_(torch.arange(1, self.states + 1).log())
         nn.init.ones_(self.D)
 
-    def forward(
-        self, x: Float[Tensor, "B T W"], state: State | None = None, mask: Bool[Tensor, "B T"] | None = None
-    ) -> tuple[Float[Tensor, "B T W"], State]:
+    def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         short, h = state or (None, None)
         u, z = self.expand(x).chunk(2, dim=-1)
         u, short = self.short(apply_mask(u, mask), short)
@@ -354,11 +344,11 @@ class H3Config(MixerConfig):
     """H3 with heads of width 1: a shift of `shift` steps, and `state_size` numbers per channel, as conjugate pairs."""
 
     state_size: int = 64
-    shift: int = 64
+    shift: PositiveInt = 64
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _pairs(self.state_size)
-        at_least(self, shift=1)
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> H3:
         return H3(width, _pairs(self.state_size), shift=self.shift, bias=bias)
@@ -369,13 +359,10 @@ class H3Config(MixerConfig):
 class MambaConfig(MixerConfig):
     """Mamba-1: `state_size` numbers per channel, `short` taps before, expansion * width channels."""
 
-    state_size: int = 16
-    short: int = 4
-    expansion: int = 2
+    state_size: PositiveInt = 16
+    short: PositiveInt = 4
+    expansion: PositiveInt = 2
     bias: bool | None = None  # of the maps; None: as the model
-
-    def __post_init__(self) -> None:
-        at_least(self, state_size=1, short=1, expansion=1)
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> Mamba:
         bias = bias if self.bias is None else self.bias

@@ -55,6 +55,21 @@ def apply_taps(x: Float[Tensor, "B T H D"], taps: Float[Tensor, "H K"]) -> Float
     return _sums(x, taps) if torch.compiler.is_compiling() else cast(Tensor, _Taps.apply(x, taps))
 
 
+def extend_window(
+    past: Float[Tensor, "B P *F"] | None, x: Float[Tensor, "B T *F"], keep: int, *, back: int | None = None
+) -> tuple[Float[Tensor, "B N *F"], Float[Tensor, "B K *F"]]:
+    """Past inputs followed by x, and the last `keep` of both, for the next call.
+
+    Before the first input there are zeros: `back` of them, by default `keep`.
+    """
+    if past is None:
+        back = keep if back is None else back
+        window = F.pad(x, (0, 0) * (x.ndim - 2) + (back, 0)) if back else x
+    else:
+        window = torch.cat([past.to(x.dtype), x], dim=1)
+    return window, window[:, max(window.shape[1] - keep, 0) :].clone()  # not a view, which would keep the window alive
+
+
 def _sums(x: Tensor, taps: Tensor) -> Tensor:
     complete = max(x.shape[1] - taps.shape[1] + 1, 0)
     first, *others = taps.unbind(dim=1)

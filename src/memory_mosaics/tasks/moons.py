@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from memory_mosaics.config import part
 from memory_mosaics.errors import UserError
-from memory_mosaics.memory import ComplexMap, ContextualMemory, Linear
+from memory_mosaics.memory import ContextualMemory, Linear
 from memory_mosaics.runtime import Runtime
 from memory_mosaics.shapes import Float
 from memory_mosaics.tasks.task import EAGER, Batch, Task
@@ -110,6 +110,23 @@ def _halves(moons: int) -> list[tuple[int, tuple[int, ...]]]:
 def shortest(moons: int) -> int:
     """Observations that hold three common periods of every system, if half a unit of time is one observation."""
     return 3 * _halves(moons)[-1][0]
+
+
+class ComplexMap(nn.Module):
+    """W x for complex x and W, where a complex number is two coordinates in a row: it turns and scales each pair.
+
+    A real matrix of the same size would have twice the numbers, and could also shear. With `copies` > 1 it is as many
+    matrices, for networks trained side by side: the first rows of a batch go through the first, and so on.
+    """
+
+    def __init__(self, width: int, out_width: int, *, copies: int = 1):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(copies, out_width // 2, width // 2, 2) / width**0.5)
+
+    def forward(self, x: Float[Tensor, "B T W"]) -> Float[Tensor, "B T V"]:
+        z = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()).unflatten(0, (len(self.weight), -1))
+        y = torch.einsum("cbti,coi->cbto", z, torch.view_as_complex(self.weight))
+        return torch.view_as_real(y.flatten(0, 1)).flatten(-2)
 
 
 class CombineMoons(nn.Module):
