@@ -64,7 +64,7 @@ def commit() -> str | None:
         return None
 
 
-def round_digits(numbers: Any, digits: int) -> Any:
+def round_digits(numbers: Any, digits: int = 4) -> Any:
     """Round a number, a list or an array to `digits` significant digits, as plain JSON."""
     if isinstance(numbers, np.ndarray | list):
         return [round_digits(number, digits) for number in numbers]

@@ -1,11 +1,12 @@
 """On a CUDA device: events, peak memory, kernels and compiled steps, at sizes that take no time."""
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 
-from benchmarks.conftest import CEILINGS, DECODE_SIZE, LENGTHS, SIZE
+from benchmarks.conftest import CEILINGS, SIZE, WORK
 from memory_mosaics.benchmarks import kernels, profile, throughput
 from memory_mosaics.benchmarks.timing import Timer, measure_ceilings
 from memory_mosaics.runtime import RuntimeConfig, start_runtime
@@ -40,19 +41,21 @@ def test_peak_memory(timer):
 
 
 def test_training_and_memory(timer):
-    rows = list(throughput.measure_training(timer, CEILINGS, sizes=[(SIZE, tuple(throughput.MODELS))], repeats=2))
-    rows += throughput.measure_lengths(timer, CEILINGS, lengths=LENGTHS, repeats=2)
+    rows = list(throughput.measure_training(timer, CEILINGS, replace(WORK, sizes=[(SIZE, throughput.MODELS)])))
+    rows += throughput.measure_lengths(timer, CEILINGS, WORK)
     assert not [(row["model"], row["failed"]) for row in rows if "failed" in row]
     assert all(row["tokens_per_second"] > 0 and row["peak_gib"] > 0 for row in rows)
 
 
 def test_decoding(timer, monkeypatch):
     monkeypatch.setattr(throughput, "CACHES", {})
-    assert all(row["token_ms"] > 0 for row in throughput.measure_decoding(timer, CEILINGS, size=DECODE_SIZE, repeats=1))
+    assert all(row["token_ms"] > 0 for row in throughput.measure_decoding(timer, CEILINGS, WORK))
 
 
 def test_kernels(timer):
-    rows = list(kernels.measure(timer, CEILINGS, shapes=(kernels.Shape(2, 256, 2, 64, 128, 512),), repeats=2))
+    size = replace(SIZE, width=128, vocabulary=512)
+    work = replace(WORK, sizes=[(size, throughput.PAIR)], shapes=[(2, 256)])
+    rows = list(kernels.measure(timer, CEILINGS, work))
     assert {row["form"] for row in rows} == {"PyTorch", "op", "recall", "flash", "efficient", "cuDNN"}
     assert not [row for row in rows if row["failed"] and row["form"] != "cuDNN"]
 
@@ -89,7 +92,7 @@ def test_backward_passes_are_captured(timer):
 def test_profile(timer):
     size = throughput.Size(name="small", width=128, blocks=2, heads=2, vocabulary=512, batch=4, time=256)
     found = profile.measure(
-        timer, CEILINGS, size=size, decode_size=throughput.DecodeSize(size, 16, 64, (1,)), repeats=2
+        timer, CEILINGS, replace(WORK, sizes=[(size, throughput.PAIR)], batches=[1], prompt=16, length=64)
     )
     for step in ("training", "decoding"):
         rows = {

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.autograd import DeviceType
 
-from benchmarks.conftest import CEILINGS, DECODE_SIZE, SIZE
+from benchmarks.conftest import CEILINGS, SIZE, WORK
 from memory_mosaics.benchmarks import bench, profile, throughput
 from memory_mosaics.benchmarks.profile import COPIES, KEYS, LOSS, OPTIMISER, POINTWISE, PRODUCTS, REST, VALUES, Slice
 from memory_mosaics.benchmarks.timing import Timer
@@ -197,7 +197,7 @@ def test_the_longest_kernels():
 
 def test_on_the_cpu_operators_are_of_their_layer_forward_and_backward(monkeypatch):
     monkeypatch.setattr(profile, "MAX_KERNELS", 1000)
-    found = profile.measure(CPU, CEILINGS, size=SIZE, decode_size=DECODE_SIZE, repeats=1)
+    found = profile.measure(CPU, CEILINGS, WORK)
     rows = {(row["step"], row["model"], row["kind"]): row for row in found["rows"]}
     blocks, mosaic, twin = SIZE.blocks, "memory-mosaic", "transformer"
     recall = {(row["kind"], "backward" in row["kernel"]): row for row in found["kernels"] if _recalls(row, mosaic)}

@@ -2,11 +2,12 @@
 
 import gc
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
 
-from benchmarks.conftest import CEILINGS, DECODE_SIZE, LENGTHS, SHAPES, SIZE
+from benchmarks.conftest import CEILINGS, SHAPES, SIZE, WORK
 from memory_mosaics.benchmarks import kernels, throughput, timing
 from memory_mosaics.benchmarks.timing import Timer
 from memory_mosaics.decoding import generate
@@ -53,7 +54,9 @@ def test_training_rows(monkeypatch):
         Timer, "medians", lambda self, steps, *_, **__: dict(zip(steps, (0.5, 0.25, 1.0, 2.0), strict=False))
     )
     four = ("memory-mosaic", "transformer", "transformer-alibi", "mamba")
-    rows = throughput.add_twin_ratio(list(throughput.measure_training(CPU, CEILINGS, sizes=[(SIZE, four)])))
+    rows = throughput.add_twin_ratio(
+        list(throughput.measure_training(CPU, CEILINGS, replace(WORK, sizes=[(SIZE, four)])))
+    )
     assert [row["model"] for row in rows] == list(four)
     assert [row["tokens_per_second"] for row in rows] == [48, 96, 24, 12]
     assert [row["of_twin"] for row in rows] == [0.5, 1, 0.25, 0.125]
@@ -69,14 +72,14 @@ def test_a_model_that_does_not_fit_is_named_and_the_others_go_on(monkeypatch):
         raise torch.OutOfMemoryError("no")
 
     monkeypatch.setattr(throughput, "training_step", full)
-    rows = list(throughput.measure_training(CPU, CEILINGS, sizes=[(SIZE, throughput.PAIR)], repeats=1))
+    rows = list(throughput.measure_training(CPU, CEILINGS, WORK))
     assert [row["failed"] for row in rows] == ["out of memory"] * 2
     assert throughput.add_twin_ratio(rows) == rows
-    assert next(throughput.measure_lengths(CPU, CEILINGS, lengths=LENGTHS, repeats=1))["failed"] == "out of memory"
+    assert next(throughput.measure_lengths(CPU, CEILINGS, WORK))["failed"] == "out of memory"
 
 
 def test_memory_rows_take_recall_off():
-    rows = list(throughput.measure_lengths(CPU, CEILINGS, lengths=LENGTHS, repeats=2))
+    rows = list(throughput.measure_lengths(CPU, CEILINGS, replace(WORK, repeats={"memory": 2})))
     assert [(row["time"], row["batch"], row["model"]) for row in rows] == [
         (time, batch, name) for time, batch in ((6, 4), (12, 2)) for name in throughput.PAIR
     ]
@@ -94,7 +97,7 @@ def test_recall_takes_turns_with_the_steps_on_the_cpu(monkeypatch):
 
     rounds = []
     monkeypatch.setattr(Timer, "medians", laps)
-    rows = list(throughput.measure_lengths(CPU, CEILINGS, lengths=LENGTHS))
+    rows = list(throughput.measure_lengths(CPU, CEILINGS, WORK))
     assert rounds == [["recall memory-mosaic", "recall transformer", "memory-mosaic", "transformer"]] * 2
     assert {row["recall_microseconds"] for row in rows} == {round(1e6 * 0.001 / 24, 2)}
     assert not [row for row in rows if "recall_seconds" in row]
@@ -102,7 +105,7 @@ def test_recall_takes_turns_with_the_steps_on_the_cpu(monkeypatch):
 
 @pytest.mark.parametrize("name", throughput.PAIR)
 def test_decoding_is_greedy(name):
-    decoder = throughput.build_decode(name, DECODE_SIZE, torch.device("cpu"))
+    decoder = throughput.build_decode(name, SIZE, torch.device("cpu"))
     torch.manual_seed(0)
     model = LanguageModel(SIZE.build(name)).eval()
     prompts = torch.randint(SIZE.vocabulary, (3, 4))
@@ -113,10 +116,10 @@ def test_decoding_is_greedy(name):
 
 
 def test_decoding_rows_separate_the_prompt_from_the_tokens(monkeypatch):
-    cost = {1: 0.2, DECODE_SIZE.length: 1.6}
+    cost = {1: 0.2, WORK.length: 1.6}
     monkeypatch.setattr(Timer, "median", lambda self, act, *_, **__: cost[act.args[1]])
     monkeypatch.setattr(throughput, "CACHES", {})
-    rows = list(throughput.measure_decoding(CPU, CEILINGS, size=DECODE_SIZE))
+    rows = list(throughput.measure_decoding(CPU, CEILINGS, WORK))
     assert [(row["batch"], row["model"]) for row in rows] == [(b, name) for b in (1, 3) for name in throughput.PAIR]
     assert [row["tokens_per_second"] for row in rows] == [5, 5, 15, 15]
     assert {(row["prefill_ms"], row["token_ms"]) for row in rows} == {(200, 200)}
@@ -126,12 +129,12 @@ def test_a_model_is_gone_when_the_next_one_is_counted(monkeypatch):
     made = []
 
     def build(*given):
-        model = throughput.random_model("memory-mosaic", DECODE_SIZE, torch.device("cpu"))
+        model = throughput.random_model("memory-mosaic", SIZE, torch.device("cpu"))
         made.append(weakref.ref(model))
         return lambda prompts, length: torch.stack(generate(model, list(prompts), length))
 
     monkeypatch.setattr(throughput, "build_decode", build)
-    for _ in throughput.measure_decoding(CPU, CEILINGS, size=DECODE_SIZE, repeats=1):
+    for _ in throughput.measure_decoding(CPU, CEILINGS, WORK):
         gc.collect()
         assert made[-1]() is None
 
@@ -139,12 +142,12 @@ def test_a_model_is_gone_when_the_next_one_is_counted(monkeypatch):
 def test_transformers_writes_as_many_tokens():
     pytest.importorskip("transformers")
     for name in throughput.CACHES:
-        decoder = throughput.build_decode(name, DECODE_SIZE, torch.device("cpu"))
+        decoder = throughput.build_decode(name, SIZE, torch.device("cpu"))
         assert decoder(torch.randint(SIZE.vocabulary, (2, 4)), 5).shape == (2, 5)
 
 
 def test_kernel_rows():
-    rows = list(kernels.measure(CPU, CEILINGS, shapes=SHAPES, repeats=1))
+    rows = list(kernels.measure(CPU, CEILINGS, WORK))
     found = {(row["op"], row["form"], row["time"]) for row in rows}
     along = {"key": "PyTorch", "gated key": "PyTorch", "value": "PyTorch", "contextual recall": "recall"}
     assert {(op, form, shape.time) for op, form in along.items() for shape in SHAPES} <= found
@@ -156,7 +159,7 @@ def test_kernel_rows():
         limit = CEILINGS["copy_gbs" if row["unit"] == "GB/s" else "product_tflops"]
         assert row["forward_share"] == pytest.approx(row["forward_rate"] / limit, rel=1e-3)
     key = rows[0]
-    assert key["forward_rate"] == pytest.approx(2 * 2 * 40 * 2 * 16 * 4 / key["forward_ms"] / 1e6, rel=2e-3)
+    assert key["forward_rate"] == pytest.approx(2 * 2 * 40 * 16 * 4 / key["forward_ms"] / 1e6, rel=2e-3)
 
 
 @pytest.mark.parametrize("build", [kernels._keys, kernels._gated_keys, kernels._values, kernels._contextual])

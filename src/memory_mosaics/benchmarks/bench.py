@@ -58,13 +58,13 @@ def run(benchmarks: list[str] | None = None, out: Path = Path("runs/bench"), *, 
         if world.distributed:
             raise UserError("the benchmarks measure one process; start them without torchrun")
         create_output_folder(out)
-        timer = Timer(world.device)
+        timer, work = Timer(world.device), throughput.Workload.on(device)
         about = environment_info(world.device) | {"device": device}
         try:
             about["ceilings"] = measure_ceilings(timer)
             for name in names:
                 start, command = time.perf_counter(), f"mosaics bench {name}{' --cpu' if cpu else ''}"
-                found, interrupted = _collect(BENCHMARKS[name].measure(timer, about["ceilings"]))
+                found, interrupted = _collect(BENCHMARKS[name].measure(timer, about["ceilings"], work))
                 complete = name in results and not results[name].get("interrupted")
                 if interrupted and (complete or not found):
                     break

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from memory_mosaics.benchmarks.timing import Timer, progress, round_digits
+from memory_mosaics.benchmarks.throughput import Size, Workload
+from memory_mosaics.benchmarks.timing import Timer, progress
 from memory_mosaics.errors import one_line
 from memory_mosaics.language_model import next_token_loss
 from memory_mosaics.memory import normalise
@@ -26,32 +27,13 @@ from memory_mosaics.ops.gated_average import gated_average, gated_key
 from memory_mosaics.ops.leaky_average import leaky_average, leaky_key
 from memory_mosaics.ops.recall import recall
 from memory_mosaics.ops.taps import apply_taps, tap_values
+from memory_mosaics.results import round_digits
 
-BACKENDS = {
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "cuDNN": SDPBackend.CUDNN_ATTENTION,
-    "math": SDPBackend.MATH,
+FLASH = SDPBackend.FLASH_ATTENTION
+STOCK = {  # PyTorch's own kernels, by device
+    "cuda": {"flash": FLASH, "efficient": SDPBackend.EFFICIENT_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION},
+    "cpu": {"flash": FLASH, "math": SDPBackend.MATH},
 }
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The shape of a batch split into heads, and the sizes of layers that process all its tokens at once."""
-
-    batch: int
-    time: int
-    heads: int
-    head_width: int
-    slots: int
-    vocabulary: int
-
-
-SHAPES = {
-    "cuda": (Shape(64, 512, 12, 64, 2688, 50304), Shape(4, 8192, 12, 64, 2688, 50304)),
-    "cpu": (Shape(4, 256, 4, 64, 896, 2048), Shape(1, 1024, 4, 64, 896, 2048)),
-}
-STOCK = {"cuda": ("flash", "efficient", "cuDNN"), "cpu": ("flash", "math")}
 
 
 @dataclass(frozen=True)
@@ -65,21 +47,19 @@ class Case:
     work: tuple[int, int | None]
 
 
-def measure(
-    timer: Timer, ceilings: dict[str, Any], *, shapes: tuple[Shape, ...] | None = None, repeats: int | None = None
-) -> Iterator[dict[str, Any]]:
+def measure(timer: Timer, ceilings: dict[str, Any], work: Workload) -> Iterator[dict[str, Any]]:
     """Yield a row per operation, shape and form. Layers that process all tokens at once have the first shape only."""
-    shapes = SHAPES[timer.device.type] if shapes is None else shapes
-    repeats = repeats or (12 if timer.cuda else 10)
-    jobs = [(shape, build) for shape in shapes for build in (_keys, _gated_keys, _values, _contextual)]
-    jobs += [(shapes[0], build) for build in (_persistent, _loss, *([_loss_in_chunks] if timer.cuda else []))]
-    for shape, build in progress(jobs, "kernels"):
+    sizes = work.resized(work.shapes)
+    jobs = [(size, build) for size in sizes for build in (_keys, _gated_keys, _values, _contextual)]
+    jobs += [(sizes[0], build) for build in (_persistent, _loss)]
+    jobs += [(sizes[0], partial(_loss, chunked=True))] if timer.cuda else []
+    for size, build in progress(jobs, "kernels"):
         timer.reset()
-        case = build(timer, shape)
+        case = build(timer, size)
         if not timer.cuda:  # no layer uses the op there
-            case = replace(case, forms={form: function for form, function in case.forms.items() if form != "op"})
-        about = {"op": case.op, "batch": shape.batch, "time": shape.time, "unit": case.unit}
-        yield from (about | row for row in _measure(timer, ceilings, case, repeats))
+            case.forms.pop("op", None)
+        about = {"op": case.op, "batch": size.batch, "time": size.time, "unit": case.unit}
+        yield from (about | row for row in _measure(timer, ceilings, case, work.repeats["kernels"]))
 
 
 def _measure(timer: Timer, ceilings: dict[str, Any], case: Case, repeats: int) -> Iterator[dict[str, Any]]:
@@ -123,45 +103,43 @@ def _keep_buffers(timer: Timer) -> Any:
     return compiler.patch(donated_buffer=False)
 
 
-def _keys(timer: Timer, shape: Shape) -> Case:
-    raw = _random(timer, shape.batch, shape.time, shape.heads, shape.head_width)
-    decay = torch.exp(-10 * torch.linspace(0.05, 0.5, shape.heads, device=timer.device)).requires_grad_()
-
-    def plain(raw: Tensor, decay: Tensor) -> Tensor:
-        return normalise(leaky_average(raw.float(), decay)[0]).to(raw.dtype)
-
-    forms = {"PyTorch": _compiled(timer, plain), "op": lambda *inputs: leaky_key(*inputs)[0]}
-    return Case("key", "GB/s", forms, (raw, decay), (2 * raw.nbytes, 3 * raw.nbytes))
+def _keys(timer: Timer, size: Size) -> Case:
+    decay = torch.exp(-10 * torch.linspace(0.05, 0.5, size.heads, device=timer.device)).requires_grad_()
+    average = lambda raw, decay: leaky_average(raw.float(), decay)[0]  # noqa: E731
+    return _extractor(timer, size, "key", average, lambda *inputs: leaky_key(*inputs)[0], decay)
 
 
-def _gated_keys(timer: Timer, shape: Shape) -> Case:
-    raw = _random(timer, shape.batch, shape.time, shape.heads, shape.head_width)
-    steps = [torch.rand(raw.shape[:3], device=timer.device).requires_grad_() for _ in range(2)]
-
-    def plain(raw: Tensor, decay: Tensor, gate: Tensor) -> Tensor:
-        return normalise(gated_average(raw, decay, gate)).to(raw.dtype)
-
-    forms = {"PyTorch": _compiled(timer, plain), "op": lambda *inputs: gated_key(*inputs)[0]}
-    return Case("gated key", "GB/s", forms, (raw, *steps), (2 * raw.nbytes, 4 * raw.nbytes))
+def _gated_keys(timer: Timer, size: Size) -> Case:
+    shape = (size.batch, size.time, size.heads)
+    gates = [torch.rand(shape, device=timer.device).requires_grad_() for _ in range(2)]
+    case = _extractor(timer, size, "gated key", gated_average, lambda *inputs: gated_key(*inputs)[0], *gates)
+    return replace(case, work=(case.work[0], 2 * case.work[0]))
 
 
-def _values(timer: Timer, shape: Shape) -> Case:
-    raw = _random(timer, shape.batch, shape.time, shape.heads, shape.head_width)
-    mixing = torch.rand(shape.heads, 2, device=timer.device).requires_grad_()
-
-    def plain(raw: Tensor, taps: Tensor) -> Tensor:
-        return normalise(apply_taps(raw.float(), taps)).to(raw.dtype)
-
-    forms = {"PyTorch": _compiled(timer, plain), "op": tap_values}
-    return Case("value", "GB/s", forms, (raw, mixing), (2 * raw.nbytes, 3 * raw.nbytes))
+def _values(timer: Timer, size: Size) -> Case:
+    taps = torch.rand(size.heads, 2, device=timer.device).requires_grad_()
+    return _extractor(timer, size, "value", lambda raw, taps: apply_taps(raw.float(), taps), tap_values, taps)
 
 
-def _contextual(timer: Timer, shape: Shape) -> Case:
+def _extractor(
+    timer: Timer, size: Size, op: str, plain: Callable[..., Tensor], fused: Callable[..., Tensor], *weights: Tensor
+) -> Case:
+    """Return an operation on each head over time whose output is normalised."""
+    raw = _random(timer, size.batch, size.time, size.heads, size.width // size.heads)
+
+    def normalised(raw: Tensor, *weights: Tensor) -> Tensor:
+        return normalise(plain(raw, *weights)).to(raw.dtype)
+
+    forms = {"PyTorch": _compiled(timer, normalised), "op": fused}
+    return Case(op, "GB/s", forms, (raw, *weights), (2 * raw.nbytes, 3 * raw.nbytes))
+
+
+def _contextual(timer: Timer, size: Size) -> Case:
     """Query t sees the t pairs before it: to the stock kernels, causal attention on shifted tensors."""
-    B, T, H, D = shape.batch, shape.time, shape.heads, shape.head_width
+    B, T, H, D = size.batch, size.time, size.heads, size.width // size.heads
     inputs = (_random(timer, B, T, H, D), _random(timer, B, T - 1, H, D))
     functions = {"recall": partial(recall, causal_offset=0)} | {
-        name: partial(_stock, BACKENDS[name], delay=1) for name in STOCK[timer.device.type]
+        name: partial(_stock, backend, delay=1) for name, backend in STOCK[timer.device.type].items()
     }
     forms = {"op": contextual_recall} | {
         name: _compiled(timer, lambda keys, values, function=function: function(keys, keys[:, :-1], values))
@@ -171,11 +149,13 @@ def _contextual(timer: Timer, shape: Shape) -> Case:
     return Case("contextual recall", "TFLOP/s", forms, inputs, (work, 5 * work // 2))
 
 
-def _persistent(timer: Timer, shape: Shape) -> Case:
-    N, H, D = shape.batch * shape.time, shape.heads, shape.head_width
-    inputs = tuple(_random(timer, 1, length, H, D) for length in (N, shape.slots, shape.slots))
-    forms = {"recall": recall} | {name: partial(_stock, BACKENDS[name]) for name in STOCK[timer.device.type]}
-    work = 4 * N * shape.slots * H * D
+def _persistent(timer: Timer, size: Size) -> Case:
+    N, H, D = size.batch * size.time, size.heads, size.width // size.heads
+    slots = 7 * size.width // 2  # as in the paper
+    inputs = tuple(_random(timer, 1, length, H, D) for length in (N, slots, slots))
+    forms = {"recall": recall}
+    forms |= {name: partial(_stock, backend) for name, backend in STOCK[timer.device.type].items()}
+    work = 4 * N * slots * H * D
     return Case("persistent recall", "TFLOP/s", forms, inputs, (work, 5 * work // 2))
 
 
@@ -187,26 +167,18 @@ def _stock(backend: SDPBackend, queries: Tensor, stored: Tensor, values: Tensor,
         )
 
 
-def _loss(timer: Timer, shape: Shape) -> Case:
-    inputs, work = _features(timer, shape)
+def _loss(timer: Timer, size: Size, *, chunked: bool = False) -> Case:
+    N = size.batch * size.time
+    targets = torch.randint(size.vocabulary, (N,), device=timer.device)
+    inputs = (_random(timer, N, size.width), _random(timer, size.vocabulary, size.width), targets)
+    work = 2 * N * size.vocabulary * size.width
+    if chunked:  # the op computes the gradients in the forward pass, while it has the logits
+        return Case("loss", "TFLOP/s", {"op": linear_cross_entropy}, inputs, (3 * work, None))
 
     def plain(features: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
         return next_token_loss(F.linear(features, weight)[None], targets[None])
 
     return Case("loss", "TFLOP/s", {"PyTorch": _compiled(timer, plain)}, inputs, (work, 2 * work))
-
-
-def _loss_in_chunks(timer: Timer, shape: Shape) -> Case:
-    """The op computes the gradients in the forward pass, while it has the logits."""
-    inputs, work = _features(timer, shape)
-    return Case("loss", "TFLOP/s", {"op": linear_cross_entropy}, inputs, (3 * work, None))
-
-
-def _features(timer: Timer, shape: Shape) -> tuple[tuple[Tensor, Tensor, Tensor], int]:
-    N, width = shape.batch * shape.time, shape.heads * shape.head_width
-    targets = torch.randint(shape.vocabulary, (N,), device=timer.device)
-    inputs = (_random(timer, N, width), _random(timer, shape.vocabulary, width), targets)
-    return inputs, 2 * N * shape.vocabulary * width
 
 
 def _compiled(timer: Timer, function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -19,13 +19,15 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from memory_mosaics.benchmarks import throughput
-from memory_mosaics.benchmarks.timing import TABLES, Timer, progress, round_digits
+from memory_mosaics.benchmarks.throughput import Workload
+from memory_mosaics.benchmarks.timing import TABLES, Timer, progress
 from memory_mosaics.decoding import Decoder
 from memory_mosaics.errors import UserError
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.memory import ContextualMemory, LeakyAverage, PersistentMemory, Taps
 from memory_mosaics.mixers.attention import Attention
 from memory_mosaics.models import ARCHITECTURES
+from memory_mosaics.results import round_digits
 from memory_mosaics.training.trainer import WARM_UP
 
 PRODUCTS, CONTEXT, PERSISTENT = "matrix products", "recall from the context", "persistent recall"
@@ -45,7 +47,6 @@ NOT_KERNELS = re.compile(  # events of the profiler itself and of synchronizatio
 
 NODE = "autograd::engine::evaluate_function"  # encloses the operators of a node of the backward pass
 MAX_KERNELS = 15  # listed per step and model
-SIZES = {"cuda": throughput.GPT2_SMALL, "cpu": throughput.LAPTOP}
 REGIONS: dict[type[nn.Module], str] = {
     LeakyAverage: KEYS,
     Taps: VALUES,
@@ -65,50 +66,40 @@ class Slice:
     time: float
 
 
-def measure(
-    timer: Timer,
-    ceilings: dict[str, Any],
-    *,
-    size: throughput.Size | None = None,
-    decode_size: throughput.DecodeSize | None = None,
-    repeats: int | None = None,
-) -> dict[str, Any]:
+def measure(timer: Timer, ceilings: dict[str, Any], work: Workload) -> dict[str, Any]:
     """Return a row per step, model and kind, and the longest kernels of each, of the median of several profiles."""
-    size = SIZES[timer.device.type] if size is None else size
-    decode_size = throughput.DECODE_SIZES[timer.device.type] if decode_size is None else decode_size
-    repeats = repeats or (10 if timer.cuda else 5)
-    batch, time = decode_size.batches[0], decode_size.prompt + decode_size.length
-    decode_repeats = min(repeats, (decode_size.length - 2) // 2)  # timed and profiled, after two to warm up
+    size, _ = work.sizes[0]
     about = {
         "training": {"size": size.name, "batch": size.batch, "time": size.time},
-        "decoding": {"size": decode_size.size.name, "batch": batch, "time": time},
+        "decoding": {"size": size.name, "batch": work.batches[0], "time": work.prompt + work.length},
     }
     rows, kernels = [], []
     for step, name in progress([(step, name) for step in about for name in throughput.PAIR], "profile"):
         timer.reset()
-        if step == "training":
-            slices, seconds = _median_profile(*_training(name, size, timer), timer, repeats, warm_up=WARM_UP + 2)
-        else:
-            slices, seconds = _median_profile(*_decoding(name, decode_size, timer), timer, decode_repeats, warm_up=2)
+        slices, seconds = (_training if step == "training" else _decoding)(name, work, timer)
         each = {"step": step, "model": name, "label": ARCHITECTURES[name].label}
         rows += [each | about[step] | row for row in time_by_kind(slices, seconds)]
         kernels += [each | row for row in longest_kernels(slices)]
     return {"rows": rows, "kernels": kernels}
 
 
-def _training(name: str, size: throughput.Size, timer: Timer) -> tuple[LanguageModel, Callable[[], object]]:
+def _training(name: str, work: Workload, timer: Timer) -> tuple[list[Slice], float | None]:
+    size, _ = work.sizes[0]
     torch.manual_seed(0)
     task = throughput.RandomTokens(size, timer.device)
     model = LanguageModel(size.build(name)).to(timer.device)
-    return model, throughput.training_step(model, task)
+    step = throughput.training_step(model, task)
+    return _median_profile(model, step, timer, work.repeats["profile"], warm_up=WARM_UP + 2)
 
 
-def _decoding(name: str, size: throughput.DecodeSize, timer: Timer) -> tuple[LanguageModel, Callable[[], object]]:
+def _decoding(name: str, work: Workload, timer: Timer) -> tuple[list[Slice], float | None]:
+    size, _ = work.sizes[0]
     model = throughput.random_model(name, size, timer.device)
-    prompts = torch.randint(size.size.vocabulary, (size.batches[0], size.prompt), device=timer.device)
+    prompts = torch.randint(size.vocabulary, (work.batches[0], work.prompt), device=timer.device)
     decoder = Decoder(model, list(prompts), compiled=timer.cuda)
-    decoder.reserve(size.length)
-    return model, lambda: decoder.step(decoder.logits.argmax(-1))
+    decoder.reserve(work.length)
+    repeats = min(work.repeats["profile"], (work.length - 2) // 2)  # timed and profiled, after two to warm up
+    return _median_profile(model, lambda: decoder.step(decoder.logits.argmax(-1)), timer, repeats, warm_up=2)
 
 
 def _median_profile(
@@ -118,7 +109,7 @@ def _median_profile(
     seconds = timer.median(function, repeats if timer.cuda else 1, warm_up=warm_up)
     profiles = []
     for _ in range(repeats):
-        with nullcontext() if timer.cuda else _layer_regions(model):
+        with nullcontext() if timer.cuda else _layer_regions():
             profiles.append(_profile(model, function, timer))
     profiles.sort(key=lambda slices: sum(each.time for each in slices))
     return profiles[len(profiles) // 2], seconds if timer.cuda else None
@@ -189,25 +180,16 @@ def _region(name: str) -> str | None:
 
 
 @contextmanager
-def _layer_regions(model: LanguageModel) -> Iterator[None]:
-    """Mark the kinds of layers for the profiler."""
-    handles, inside = [], []
-
-    def enter(module: nn.Module, _: Any) -> None:
-        inside.append(record_function(REGIONS[type(module)]))
-        inside[-1].__enter__()
-
-    def exit(*_: Any) -> None:
-        inside.pop().__exit__(None, None, None)
-
-    for module in model.modules():
-        if type(module) in REGIONS:
-            handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(exit)]
+def _layer_regions() -> Iterator[None]:
+    """Mark for the profiler what runs in each kind of layer."""
+    forwards = {layer: layer.forward for layer in REGIONS}
+    for layer, forward in forwards.items():
+        layer.forward = record_function(REGIONS[layer])(forward)
     try:
         yield
     finally:
-        for handle in handles:
-            handle.remove()
+        for layer, forward in forwards.items():
+            layer.forward = forward
 
 
 def time_by_kind(slices: list[Slice], seconds: float | None) -> list[dict[str, Any]]:

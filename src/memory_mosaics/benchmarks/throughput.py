@@ -2,7 +2,7 @@
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import count
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from memory_mosaics.benchmarks.timing import Timer, progress, round_digits
+from memory_mosaics.benchmarks.timing import TABLES, Timer, progress
 from memory_mosaics.decoding import GREEDY, generate
 from memory_mosaics.errors import one_line
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, parameter_count, without_state
@@ -19,6 +19,7 @@ from memory_mosaics.memory import PersistentMemory
 from memory_mosaics.mixers.lstm import LSTM
 from memory_mosaics.models import ARCHITECTURES
 from memory_mosaics.parameters import named_param_specs
+from memory_mosaics.results import round_digits
 from memory_mosaics.runtime import Runtime, RuntimeConfig
 from memory_mosaics.stores import Pairs, Retrieval, RetrievalMixer
 from memory_mosaics.tasks.task import Batch, TokenTask
@@ -28,12 +29,7 @@ from memory_mosaics.training.trainer import WARM_UP, Objective, TrainStep, adamw
 TRAINING = Training()
 MODELS = tuple(name for name in ARCHITECTURES if name != "transformer-none")
 PAIR = ("memory-mosaic", "transformer")
-TRANSFORMERS = (*PAIR, "transformer-rotary", "transformer-alibi")
-NO_SPECIAL_TOKENS: dict[str, Any] = {
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-}
+NO_SPECIAL_TOKENS: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
 CACHES = {"transformers-dynamic": "dynamic", "transformers-static": "static"}
 
 
@@ -55,45 +51,26 @@ class Size:
         return ARCHITECTURES[model].config(context=self.time, dropout=self.dropout, **sizes)
 
 
-@dataclass(frozen=True)
-class Lengths:
-    """Sequences of several lengths with the same number of tokens per step."""
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What is measured on one kind of device; bench.yaml describes the fields."""
 
-    size: Size
-    tokens: int
-    times: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class DecodeSize:
-    """Tokens of the prompt and of the continuation, and the batch sizes."""
-
-    size: Size
+    sizes: Sequence[tuple[Size, Sequence[str]]]
+    lengths: Sequence[tuple[int, int]]
+    shapes: Sequence[tuple[int, int]]
+    batches: Sequence[int]
     prompt: int
     length: int
-    batches: tuple[int, ...]
+    repeats: dict[str, int]
 
+    @classmethod
+    def on(cls, device: str) -> "Workload":
+        plain = TABLES["workloads"][device]
+        return cls(**plain | {"sizes": [(Size(**size), models or MODELS) for size, models in plain["sizes"]]})
 
-GPT2_SMALL = Size(name="GPT-2 small", width=768, blocks=12, heads=12, vocabulary=50304, batch=64, time=512)
-LAPTOP = Size(name="laptop", width=256, blocks=4, heads=4, vocabulary=2048, batch=4, time=256)
-_STORIES = {"width": 384, "heads": 6, "vocabulary": 50257, "batch": 64, "time": 512, "dropout": 0.1}
-_REGBENCH = {"width": 128, "heads": 4, "vocabulary": 20, "batch": 32, "time": 300}
-SIZES: dict[str, list[tuple[Size, Iterable[str]]]] = {
-    "cuda": [
-        (GPT2_SMALL, MODELS),
-        (replace(GPT2_SMALL, name="GPT-2 small, dropout 0.1", dropout=0.1), TRANSFORMERS),
-        (Size(name="stories, 1 block, dropout 0.1", blocks=1, **_STORIES), TRANSFORMERS),
-        (Size(name="stories, 6 blocks, dropout 0.1", blocks=6, **_STORIES), TRANSFORMERS),
-        (Size(name="small, 2 blocks", blocks=2, **_REGBENCH), PAIR),
-        (Size(name="small, 8 blocks", blocks=8, **_REGBENCH), PAIR),
-    ],
-    "cpu": [(LAPTOP, PAIR), (replace(LAPTOP, batch=1, time=1024), PAIR)],
-}
-LENGTHS = {
-    "cuda": Lengths(GPT2_SMALL, 32768, (512, 2048, 8192, 32768)),
-    "cpu": Lengths(LAPTOP, 2048, (256, 512, 1024, 2048)),
-}
-DECODE_SIZES = {"cuda": DecodeSize(GPT2_SMALL, 16, 496, (1, 32)), "cpu": DecodeSize(LAPTOP, 16, 112, (1, 8))}
+    def resized(self, batches_and_times: Iterable[tuple[int, int]]) -> list[Size]:
+        """Return the first size with each of these batch sizes and sequence lengths."""
+        return [replace(self.sizes[0][0], batch=batch, time=time) for batch, time in batches_and_times]
 
 
 class RandomTokens(TokenTask):
@@ -156,16 +133,10 @@ def visible_pairs(model: LanguageModel, time: int) -> float:
     return total
 
 
-def measure_training(
-    timer: Timer,
-    ceilings: dict[str, Any],
-    *,
-    sizes: list[tuple[Size, Iterable[str]]] | None = None,
-    repeats: int | None = None,
-) -> Iterator[dict[str, Any]]:
+def measure_training(timer: Timer, ceilings: dict[str, Any], work: Workload) -> Iterator[dict[str, Any]]:
     """Yield a row per size and model."""
-    for size, models in SIZES[timer.device.type] if sizes is None else sizes:
-        yield from _measure_size(timer, ceilings, size, models, repeats=repeats or (15 if timer.cuda else 25))
+    for size, models in work.sizes:
+        yield from _measure_size(timer, ceilings, size, models, repeats=work.repeats["train"])
 
 
 def add_twin_ratio(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -241,32 +212,23 @@ def _training_row(size: Size, name: str, seconds: float | None = None) -> dict[s
     return row | {"tokens_per_second": round_digits(tokens_per_second)}
 
 
-def measure_lengths(
-    timer: Timer,
-    ceilings: dict[str, Any],
-    *,
-    lengths: Lengths | None = None,
-    models: Iterable[str] = PAIR,
-    repeats: int | None = None,
-) -> Iterator[dict[str, Any]]:
+def measure_lengths(timer: Timer, ceilings: dict[str, Any], work: Workload) -> Iterator[dict[str, Any]]:
     """Yield a row per length and model, all with the same number of tokens per step.
 
     Recall compares every query with every earlier key, so that its time per token grows with T; all else should not.
     Recall alone is measured at the shapes of the model and subtracted: on the CPU in turns with the steps, so that
     noise affects both; on CUDA after them, since its tensors would count in their peak memory.
     """
-    lengths = LENGTHS[timer.device.type] if lengths is None else lengths
-    repeats = repeats or (10 if timer.cuda else 5)
-    for time in lengths.times:
-        size = replace(lengths.size, batch=lengths.tokens // time, time=time)
-        recalls = {} if timer.cuda else {name: _recall_once(timer, size, name) for name in models}
-        for row in _measure_size(timer, ceilings, size, models, repeats=repeats, recalls=recalls):
+    repeats = work.repeats["memory"]
+    for size in work.resized(work.lengths):
+        recalls = {} if timer.cuda else {name: _recall_once(timer, size, name) for name in PAIR}
+        for row in _measure_size(timer, ceilings, size, PAIR, repeats=repeats, recalls=recalls):
             alone = row.pop("recall_seconds", None)
             if row["tokens_per_second"]:
                 if alone is None:
                     alone = timer.median(_recall_once(timer, size, row["model"]), repeats, cold=True)
                 whole = 1e6 / row["tokens_per_second"]
-                part = 1e6 * size.blocks * alone / lengths.tokens
+                part = 1e6 * size.blocks * alone / (size.batch * size.time)
                 row |= {"microseconds": round_digits(whole), "recall_microseconds": round_digits(part)}
                 row |= {"rest_microseconds": round_digits(whole - part)}
             yield row
@@ -293,45 +255,43 @@ def _recall_once(timer: Timer, size: Size, model: str) -> Callable[[], object]:
     return lambda: torch.autograd.grad(function(*inputs), inputs, gradient)
 
 
-def measure_decoding(
-    timer: Timer, ceilings: dict[str, Any], *, size: DecodeSize | None = None, repeats: int = 3
-) -> Iterator[dict[str, Any]]:
+def measure_decoding(timer: Timer, ceilings: dict[str, Any], work: Workload) -> Iterator[dict[str, Any]]:
     """Yield a row per batch size and model, also of transformers' GPT-2 where it is installed.
 
     The time per token is that of all tokens but the first, whose time is that of the prompt.
     """
-    size = DECODE_SIZES[timer.device.type] if size is None else size
     names = [*PAIR, *(CACHES if importlib.util.find_spec("transformers") is not None else ())]
-    for batch, name in progress([(batch, name) for batch in size.batches for name in names], "decode"):
+    for batch, name in progress([(batch, name) for batch in work.batches for name in names], "decode"):
         timer.reset()
         if name in ARCHITECTURES:
             label = ARCHITECTURES[name].label
         else:
             label = f"transformers {importlib.metadata.version('transformers')} GPT-2, {CACHES[name]} cache"
-        row = {"model": name, "label": label, "batch": batch, "prompt": size.prompt, "length": size.length}
-        yield row | _time_decoding(timer, size, batch, name, repeats)
+        row = {"model": name, "label": label, "batch": batch, "prompt": work.prompt, "length": work.length}
+        yield row | _time_decoding(timer, work, batch, name)
 
 
-def _time_decoding(timer: Timer, size: DecodeSize, batch: int, name: str, repeats: int) -> dict[str, Any]:
+def _time_decoding(timer: Timer, work: Workload, batch: int, name: str) -> dict[str, Any]:
     """Time one model, which is freed on return, so that it does not count in the memory of the next."""
-    prompts = torch.randint(size.size.vocabulary, (batch, size.prompt), device=timer.device)
+    size, _ = work.sizes[0]
+    prompts = torch.randint(size.vocabulary, (batch, work.prompt), device=timer.device)
     try:
         decode = build_decode(name, size, timer.device)
         # All tokens first: what is compiled for them should not have to serve other lengths too.
         whole, first = (
-            timer.median(partial(decode, prompts, length), repeats, warm_up=1) for length in (size.length, 1)
+            timer.median(partial(decode, prompts, length), work.repeats["decode"], warm_up=1)
+            for length in (work.length, 1)
         )
     except torch.OutOfMemoryError:
         return {"tokens_per_second": None, "failed": "out of memory"}
-    token_ms = 1e3 * (whole - first) / (size.length - 1)
-    speed = {"tokens_per_second": round_digits(batch * size.length / whole), "prefill_ms": round_digits(1e3 * first)}
+    token_ms = 1e3 * (whole - first) / (work.length - 1)
+    speed = {"tokens_per_second": round_digits(batch * work.length / whole), "prefill_ms": round_digits(1e3 * first)}
     return speed | {"token_ms": round_digits(token_ms), "peak_gib": round_digits(timer.peak_gib())}
 
 
-def build_decode(name: str, size: DecodeSize, device: torch.device) -> Callable[[Tensor, int], Tensor]:
+def build_decode(name: str, size: Size, device: torch.device) -> Callable[[Tensor, int], Tensor]:
     """Return greedy decoding by a model with random weights, a function of prompts and the number of new tokens."""
     if name in CACHES:
-        torch.manual_seed(0)
         return _gpt2_decode(size, device, CACHES[name])
     model = random_model(name, size, device)
     return lambda prompts, length: torch.stack(
@@ -339,10 +299,10 @@ def build_decode(name: str, size: DecodeSize, device: torch.device) -> Callable[
     )
 
 
-def random_model(name: str, size: DecodeSize, device: torch.device) -> LanguageModel:
+def random_model(name: str, size: Size, device: torch.device) -> LanguageModel:
     """Return a model of this library with random weights, in bfloat16 on CUDA."""
     torch.manual_seed(0)
-    model = LanguageModel(size.size.build(name)).to(device).eval()
+    model = LanguageModel(size.build(name)).to(device).eval()
     if device.type == "cuda":
         for _, parameter, spec in named_param_specs(model):
             if not spec.keep_fp32:
@@ -350,11 +310,11 @@ def random_model(name: str, size: DecodeSize, device: torch.device) -> LanguageM
     return model
 
 
-def _gpt2_decode(decode_size: DecodeSize, device: torch.device, cache: str) -> Callable[[Tensor, int], Tensor]:
+def _gpt2_decode(size: Size, device: torch.device, cache: str) -> Callable[[Tensor, int], Tensor]:
     """Decode by GPT-2 of the same size. On CUDA transformers itself compiles the step of a static cache."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    size = decode_size.size
+    torch.manual_seed(0)
     sizes = {"vocab_size": size.vocabulary, "n_embd": size.width, "n_layer": size.blocks, "n_head": size.heads}
     model: Any = GPT2LMHeadModel(GPT2Config(**sizes, **NO_SPECIAL_TOKENS))
     model = model.to(device, torch.bfloat16 if device.type == "cuda" else torch.float32).eval()

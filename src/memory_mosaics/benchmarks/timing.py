@@ -14,6 +14,7 @@ import torch
 import yaml
 from tqdm import tqdm
 
+from memory_mosaics.results import round_digits
 from memory_mosaics.runtime import capture
 
 TABLES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("bench.yaml").read_text(encoding="utf-8"))
@@ -129,11 +130,6 @@ def measure_ceilings(timer: Timer, *, repeats: int = 20) -> dict[str, Any]:
         "product_tflops": round_digits(2 * size**3 / product / 1e12),
         "copy_gbs": round_digits(2 * source.nbytes / copy / 1e9),
     }
-
-
-def round_digits(number: float | None) -> float | None:
-    """Round to four significant digits: more is noise."""
-    return None if number is None else float(f"{number:.4g}")
 
 
 def progress(items: Iterable[Item], name: str) -> Iterable[Item]:
