@@ -1,7 +1,6 @@
 """Every mixer there is, at a size that tests in a moment. A new one adds its line here and nowhere else."""
 
 from memory_mosaics.memory import (
-    AdaptiveSharpnessConfig,
     ContextualMemoryConfig,
     ConvolutionConfig,
     GatedAverageConfig,
@@ -24,6 +23,7 @@ from memory_mosaics.mixers.lstm import LSTMConfig
 from memory_mosaics.mixers.rwkv import RWKVConfig
 from memory_mosaics.mixers.state_space import H3Config, MambaConfig, S4DConfig
 from memory_mosaics.norms import LayerNormConfig, RMSNormConfig
+from memory_mosaics.scales import AdaptiveSharpnessConfig
 from memory_mosaics.stores import Visibility
 
 WIDTH = 32

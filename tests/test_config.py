@@ -8,11 +8,11 @@ from torch import nn
 from memory_mosaics.config import MixerConfig, from_plain, part, to_plain
 from memory_mosaics.errors import UserError
 from memory_mosaics.language_model import LanguageModelConfig, config_from_plain
-from memory_mosaics.memory import AdaptiveSharpnessConfig, ConstantSharpnessConfig
 from memory_mosaics.mixers.attention import Rotary
 from memory_mosaics.models import PRESETS, preset
 from memory_mosaics.norms import LayerNormConfig, RMSNormConfig
 from memory_mosaics.runtime import RuntimeConfig
+from memory_mosaics.scales import AdaptiveSharpnessConfig, ConstantSharpnessConfig
 
 PLAIN = to_plain(preset("memory-mosaic-tiny"))
 ATTENTION = {"part": "attention", "heads": 4}

@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from memory_mosaics.memory import (
-    AdaptiveSharpness,
-    AdaptiveSharpnessConfig,
     AssociativeMemory,
     Combine,
     ContextualMemory,
@@ -22,7 +20,7 @@ from memory_mosaics.memory import (
 )
 from memory_mosaics.mixers.attention import AttentionConfig
 from memory_mosaics.ops.recall import dot_product, gaussian
-from memory_mosaics.scales import Scale
+from memory_mosaics.scales import AdaptiveSharpness, AdaptiveSharpnessConfig, Scale
 from memory_mosaics.stores import Visibility
 
 seeds = st.integers(0, 2**31)

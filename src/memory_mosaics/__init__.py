@@ -16,12 +16,8 @@ from memory_mosaics.language_model import (
     parameter_count,
 )
 from memory_mosaics.memory import (
-    AdaptiveSharpness,
-    AdaptiveSharpnessConfig,
     AssociativeMemory,
     Combine,
-    ConstantSharpness,
-    ConstantSharpnessConfig,
     ContextualMemory,
     ContextualMemoryConfig,
     Convolution,
@@ -68,6 +64,13 @@ from memory_mosaics.norms import LayerNormConfig, NoNormConfig, RMSNorm, RMSNorm
 from memory_mosaics.ops.leaky_average import leaky_average
 from memory_mosaics.ops.recall import dot_product, gaussian, merge, recall, recall_with_lse
 from memory_mosaics.parameters import ParamSpec
-from memory_mosaics.scales import Decay, Scale
+from memory_mosaics.scales import (
+    AdaptiveSharpness,
+    AdaptiveSharpnessConfig,
+    ConstantSharpness,
+    ConstantSharpnessConfig,
+    Decay,
+    Scale,
+)
 from memory_mosaics.stores import FixedStore, GrowingStore, Pairs, Retrieval, RetrievalMixer, Visibility, map_state
 from memory_mosaics.version import __version__

@@ -6,14 +6,12 @@
         GatedAverage    k_T = Norm(g_T W x_T + lambda_T g_{T-1} W x_{T-1} + ...)  those of Memory Mosaics v2
         Taps            v_T = Norm(c_0 W x_T + c_1 W x_{T+1})                 their values; any number of taps
         Convolution     phi_T = Norm(sum_j W_j x_{T+j})                       a full matrix for every tap
-    Sharpness                   beta as a function of the number n of visible pairs
-        ConstantSharpness                                                     one trained number per head
-        AdaptiveSharpness    beta(n) = b_1 n^alpha + b_0                      Memory Mosaics v2
     AssociativeMemory           section 3: stores pairs and estimates E(V | K = k)                equations 1, 2, 3
     ContextualMemory            a layer of memories that start empty and store as they read      figure 1, equation 7
     PersistentMemory            a layer of memories whose pairs are trained                      appendix D.1
 
-Which pairs a query sees (Visibility) and where they are stored (GrowingStore, FixedStore) is in stores.py.
+The sharpness beta, a function of the number of visible pairs, is in scales.py. Which pairs a query sees (Visibility)
+and where they are stored (GrowingStore, FixedStore) is in stores.py.
 
 Letters in shapes: B batch, T time, N stored pairs, H heads (one memory each), D head width, W model width.
 
@@ -36,12 +34,10 @@ from memory_mosaics.config import (
     ExtractorConfig,
     MixerConfig,
     NonNegativeInt,
-    PositiveFloat,
     PositiveInt,
     SharpnessConfig,
     part,
 )
-from memory_mosaics.errors import check_range
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.ops.gated_average import NO_PEAK, gated_key, rescale_gates
 from memory_mosaics.ops.leaky_average import leaky_key
@@ -49,7 +45,14 @@ from memory_mosaics.ops.normalise import HeadScale, normalise
 from memory_mosaics.ops.recall import gaussian, recall, scale_features
 from memory_mosaics.ops.taps import apply_taps, extend_window, tap_values
 from memory_mosaics.parameters import SENSITIVE
-from memory_mosaics.scales import Decay, Fixed, Scale, fold_parts
+from memory_mosaics.scales import (
+    ConstantSharpnessConfig,
+    Decay,
+    Fixed,
+    Scale,
+    depends_on_count,
+    fold_parts,
+)
 from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.stores import (
     ALL_EARLIER,
@@ -69,7 +72,6 @@ from memory_mosaics.stores import (
 # have these standard deviations. Slots are as small as all other matrices, so that they learn as fast under Adam; beta
 # and the scale of the answers compensate for it.
 SPREAD, PERSISTENT_SPREAD, SLOTS_STD = e**2 / 8, e**3 / 8, 0.02
-MAX_SCALE = e**10  # of b_0 and b_1 in adaptive sharpness
 
 Features = tuple[Float[Tensor, "B N H D"], Tensor]  # and the state of the extractor
 Norm = Callable[[Tensor], Tensor]
@@ -280,42 +282,6 @@ class Convolution(Extractor):
         complete = max(window.shape[1] - taps + 1, 0)
         terms = [part[:, j : j + complete] for j, part in enumerate(window.chunk(taps, dim=2))]
         return scale_features(self.norm(torch.stack(terms).sum(dim=0)), scale), state
-
-
-class ConstantSharpness(Scale):
-    """Beta, one trained number per head, whatever the number of pairs."""
-
-    depends_on_count: ClassVar = False
-    init_roles: ClassVar = {"": "sharpness"}
-
-    def forward(self, pairs: Tensor | None = None) -> Float[Tensor, " H"]:
-        return super().forward()
-
-
-class AdaptiveSharpness(nn.Module):
-    """beta(n) = b_1 n^alpha + b_0, each trained per head: the more pairs, the more sharply they are distinguished.
-
-    The bandwidth at which kernel smoothing errs least shrinks as pairs are stored. Caps and initial values are those of
-    Memory Mosaics v2: b_0 and b_1 at most e^10, alpha in [0, 1].
-    """
-
-    depends_on_count: ClassVar = True
-    param_specs: ClassVar = {"alpha": SENSITIVE}
-
-    def __init__(self, heads: int, *, b_0: float = e**1.5, b_1: float = e**1.5, alpha: float = 1 / 3):
-        super().__init__()
-        self.b_0, self.b_1 = Scale(heads, initial=b_0), Scale(heads, initial=b_1)
-        self.alpha = nn.Parameter(torch.full((heads,), alpha))
-
-    def forward(self, pairs: Float[Tensor, "..."]) -> Float[Tensor, "... H"]:
-        n = pairs.clamp(min=1)[..., None]  # whatever beta, an empty memory answers zero
-        growth = n ** at_least_fp32(self.alpha).abs().clamp(max=1)
-        return self.b_1().clamp(max=MAX_SCALE) * growth + self.b_0().clamp(max=MAX_SCALE)
-
-
-def depends_on_count(sharpness: Any) -> bool:
-    """Whether beta depends on the number of pairs; any function without the attribute is called with it."""
-    return getattr(sharpness, "depends_on_count", True)
 
 
 def evaluate_sharpness(sharpness: Any, pairs: Pairs, time: int) -> float | Tensor:
@@ -586,35 +552,6 @@ class ConvolutionConfig(TapsConfig):
     extractor: ClassVar = Convolution
     back: NonNegativeInt = 1
     peek: NonNegativeInt = 0
-
-
-@part("constant_sharpness")
-@dataclass(frozen=True, kw_only=True)
-class ConstantSharpnessConfig(SharpnessConfig):
-    """One trained beta per head; its initial value distinguishes random keys, unless `initial` is given."""
-
-    initial: PositiveFloat | None = None
-
-    def build(self, heads: int, *, initial: float) -> ConstantSharpness:
-        return ConstantSharpness(heads, initial=initial if self.initial is None else self.initial, speed=20.0)
-
-
-@part("adaptive_sharpness")
-@dataclass(frozen=True, kw_only=True)
-class AdaptiveSharpnessConfig(SharpnessConfig):
-    """b_1 n^alpha + b_0, from these initial values."""
-
-    b_0: PositiveFloat = e**1.5
-    b_1: PositiveFloat = e**1.5
-    alpha: float = 1 / 3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range(0, MAX_SCALE, b_0=self.b_0, b_1=self.b_1)
-        check_range(0, 1, alpha=self.alpha)
-
-    def build(self, heads: int, *, initial: float) -> AdaptiveSharpness:
-        return AdaptiveSharpness(heads, b_0=self.b_0, b_1=self.b_1, alpha=self.alpha)
 
 
 @part("contextual_memory")

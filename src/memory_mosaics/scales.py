@@ -1,20 +1,30 @@
-"""Trained numbers, one per head, and models folded for inference.
+"""Trained numbers, one per head: sharpness, scales and decays; and models folded for inference.
 
-Scale     beta of a memory, the weight of its answers         exp(speed * theta)
-Decay     lambda of the leaky average, equation 6             exp(-|10 w|)
-Fixed     a number that is not trained
+Scale                the weight of a memory's answers                         exp(speed * theta)
+Decay                lambda of the leaky average, equation 6                  exp(-|10 w|)
+Fixed                a number that is not trained
+
+The sharpness beta is a function of the number n of pairs that a query sees:
+
+ConstantSharpness    one number, whatever n
+AdaptiveSharpness    beta(n) = b_1 n^alpha + b_0                              Memory Mosaics v2
 """
 
-import math
 from copy import copy
+from dataclasses import dataclass
+from math import e, log
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from memory_mosaics.config import PositiveFloat, SharpnessConfig, part
+from memory_mosaics.errors import check_range
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.parameters import SENSITIVE
 from memory_mosaics.shapes import Float
+
+MAX_SCALE = e**10  # of b_0 and b_1 in adaptive sharpness
 
 
 class Fixed(nn.Module):
@@ -35,7 +45,7 @@ class Scale(nn.Module):
     of matrices: under Adam at step size 1e-3, a step changes it by up to speed / 10 per cent.
     """
 
-    LARGEST = 2 * math.log(65535)  # the cap that the authors' nanoMosaics puts on beta
+    LARGEST = 2 * log(65535)  # the cap that the authors' nanoMosaics puts on beta
     param_specs: ClassVar = {"theta": SENSITIVE}
 
     def __init__(self, heads: int, *, initial: float, speed: float = 10.0):
@@ -77,6 +87,71 @@ class Decay(nn.Module):
 
     def fold_for_inference(self) -> Fixed:
         return Fixed(self())
+
+
+class ConstantSharpness(Scale):
+    """Beta, one trained number per head, whatever the number of pairs."""
+
+    depends_on_count: ClassVar = False
+    init_roles: ClassVar = {"": "sharpness"}
+
+    def forward(self, pairs: Tensor | None = None) -> Float[Tensor, " H"]:
+        return super().forward()
+
+
+class AdaptiveSharpness(nn.Module):
+    """beta(n) = b_1 n^alpha + b_0, each trained per head: the more pairs, the more sharply they are distinguished.
+
+    The bandwidth at which kernel smoothing errs least shrinks as pairs are stored. Caps and initial values are those of
+    Memory Mosaics v2: b_0 and b_1 at most e^10, alpha in [0, 1].
+    """
+
+    depends_on_count: ClassVar = True
+    param_specs: ClassVar = {"alpha": SENSITIVE}
+
+    def __init__(self, heads: int, *, b_0: float = e**1.5, b_1: float = e**1.5, alpha: float = 1 / 3):
+        super().__init__()
+        self.b_0, self.b_1 = Scale(heads, initial=b_0), Scale(heads, initial=b_1)
+        self.alpha = nn.Parameter(torch.full((heads,), alpha))
+
+    def forward(self, pairs: Float[Tensor, "..."]) -> Float[Tensor, "... H"]:
+        n = pairs.clamp(min=1)[..., None]  # whatever beta, an empty memory answers zero
+        growth = n ** at_least_fp32(self.alpha).abs().clamp(max=1)
+        return self.b_1().clamp(max=MAX_SCALE) * growth + self.b_0().clamp(max=MAX_SCALE)
+
+
+def depends_on_count(sharpness: Any) -> bool:
+    """Whether beta depends on the number of pairs; any function without the attribute is called with it."""
+    return getattr(sharpness, "depends_on_count", True)
+
+
+@part("constant_sharpness")
+@dataclass(frozen=True, kw_only=True)
+class ConstantSharpnessConfig(SharpnessConfig):
+    """One trained beta per head; its initial value distinguishes random keys, unless `initial` is given."""
+
+    initial: PositiveFloat | None = None
+
+    def build(self, heads: int, *, initial: float) -> ConstantSharpness:
+        return ConstantSharpness(heads, initial=initial if self.initial is None else self.initial, speed=20.0)
+
+
+@part("adaptive_sharpness")
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveSharpnessConfig(SharpnessConfig):
+    """b_1 n^alpha + b_0, from these initial values."""
+
+    b_0: PositiveFloat = e**1.5
+    b_1: PositiveFloat = e**1.5
+    alpha: float = 1 / 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(0, MAX_SCALE, b_0=self.b_0, b_1=self.b_1)
+        check_range(0, 1, alpha=self.alpha)
+
+    def build(self, heads: int, *, initial: float) -> AdaptiveSharpness:
+        return AdaptiveSharpness(heads, b_0=self.b_0, b_1=self.b_1, alpha=self.alpha)
 
 
 @torch.no_grad()
