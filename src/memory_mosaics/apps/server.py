@@ -15,7 +15,7 @@ import ipaddress
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import FrameType
@@ -69,31 +69,29 @@ class ApiError(HTTPException):
         self.param, self.code = param, code
 
 
-def error_response(error: Exception, statuses: Mapping[type[Exception], int] | None = None) -> JSONResponse:
-    """Return the response for an error; `statuses` has those of an application's own exceptions."""
-    statuses = {UserError: 400, **(statuses or {})}
-    status = next((code for kind, code in statuses.items() if isinstance(error, kind)), 500)
-    message, param, code = one_line(error), None, None
+def error_response(error: Exception) -> JSONResponse:
+    """Return the response for an error. An application's own exceptions have a `status`."""
+    status = getattr(error, "status", 400 if isinstance(error, UserError) else 500)
+    message, param = one_line(error), getattr(error, "param", None)
     if isinstance(error, RequestValidationError):
         status, (message, param) = 400, _first_error(error.errors())
     elif isinstance(error, HTTPException):
         status, message = error.status_code, one_line(ValueError(error.detail))
-        param, code = getattr(error, "param", None), getattr(error, "code", None)
     elif status == 500:
         message = f"the server failed: {type(error).__name__}: {one_line(error, 200)}"
     kind = ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     message = message.encode(errors="replace").decode()  # a lone surrogate cannot be encoded
-    content = {"error": {"message": message, "type": kind, "param": param, "code": code}}
-    return JSONResponse(content, status, ERROR_HEADERS.get(status))
+    content = {"message": message, "type": kind, "param": param, "code": getattr(error, "code", None)}
+    return JSONResponse({"error": content}, status, ERROR_HEADERS.get(status))
 
 
-def add_error_handlers(app: FastAPI, statuses: Mapping[type[Exception], int] | None = None) -> None:
-    """Answer every error of an application with `error_response`."""
+def add_error_handlers(app: FastAPI, *own: type[Exception]) -> None:
+    """Answer every error of an application, its own exceptions among them, with `error_response`."""
 
     async def respond(_: Request, error: Exception) -> JSONResponse:
-        return error_response(error, statuses)
+        return error_response(error)
 
-    for kind in (RequestValidationError, HTTPException, UserError, Exception, *(statuses or ())):
+    for kind in (RequestValidationError, HTTPException, UserError, Exception, *own):
         app.add_exception_handler(kind, respond)
 
 

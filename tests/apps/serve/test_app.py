@@ -28,9 +28,11 @@ def test_the_same_seed_as_mosaics_generate(ask, story_run, capsys):
 def test_an_empty_prompt_starts_a_text(ask, server):
     end = server[0].loaded.tokenizer.end_of_text
     texts = [
-        ask("/v1/completions", {"prompt": prompt, "temperature": 0})[2]["choices"][0]["text"] for prompt in ("", [end])
+        ask("/v1/completions", {"temperature": 0, **prompt})[2]["choices"][0]["text"]
+        for prompt in ({"prompt": ""}, {"prompt": [end]}, {})
     ]
-    assert texts[0] == texts[1]
+    assert texts[0] == texts[1] == texts[2]
+    assert ask("/health")[0] == 200, "and the engine runs on"
 
 
 def test_log_probabilities(ask):
@@ -72,6 +74,7 @@ def test_a_stream_has_no_usage_unless_requested(ask):
         ({"prompt": "a", "n": 129}, "n: Input should be less than or equal to 128"),
         ({"prompt": ["a"] * 20, "n": 10}, "a request may ask for at most 128 texts, not 200; send several requests"),
         ({"prompt": "a", "stream": "yes"}, "stream: Input should be a valid boolean"),
+        ({"prompt": "a", "stream_options": {"x": 1}}, "unknown field 'stream_options.x'"),
         ({"prompt": "a", "presence_penalty": 0.5}, "presence_penalty is not supported by this server"),
     ],
 )

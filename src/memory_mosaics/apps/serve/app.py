@@ -19,12 +19,10 @@ from starlette.concurrency import run_in_threadpool
 
 from memory_mosaics.apps.serve.engine import Engine, EngineStopped, QueueFull, Row, TokenLogprobs
 from memory_mosaics.apps.serve.schemas import (
-    MAX_CHOICES,
     ChatMessage,
     ChatRequest,
     CompletionRequest,
     EmittedToken,
-    GenerationRequest,
     ResponseFormat,
     TextChunk,
 )
@@ -39,7 +37,8 @@ from memory_mosaics.text.tokenizer import StreamDecoder, Tokenizer
 DEFAULT_CONTEXT = 8192  # tokens, for models without a limit of their own
 DISCONNECT_POLL_SECONDS = 1.0
 CHAT_TEMPLATE = "chat_template.jinja"  # where Hugging Face keeps it
-STATUSES = {QueueFull: 429, EngineStopped: 503}
+
+GenerationRequest = CompletionRequest | ChatRequest
 
 
 class TextStream:
@@ -170,28 +169,17 @@ class Service:
             message = f"there is no model {name[:60]!r}; this server has {self.loaded.name!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
-    def check(self, body: GenerationRequest) -> None:
-        """Raise the errors that can be found before any prompt is read."""
-        self.check_model(body.model)
-        choices = (body.n or 1) * (len(body.prompt) if isinstance(body, CompletionRequest) else 1)
-        if choices > MAX_CHOICES:
-            raise UserError(f"a request may ask for at most {MAX_CHOICES} texts, not {choices}; send several requests")
-        self.engine.check()
-
     def encode(self, body: GenerationRequest) -> list[list[int]]:
         """Return the tokens of each prompt; an empty one starts a new text."""
-        if isinstance(body, ChatRequest):
-            return [self._encode(render_chat(self.template, body.messages))]
-        return [self._encode(prompt) for prompt in body.prompt] if isinstance(body, CompletionRequest) else []
-
-    def _encode(self, prompt: str | list[int]) -> list[int]:
         tokenizer = self.loaded.tokenizer
-        if isinstance(prompt, str):
-            return tokenizer.encode(prompt) or [tokenizer.end_of_text]
-        for token in prompt:
+        prompts = [render_chat(self.template, body.messages)] if isinstance(body, ChatRequest) else body.prompt
+        prompts = [
+            (tokenizer.encode(one) or [tokenizer.end_of_text]) if isinstance(one, str) else one for one in prompts
+        ]
+        for token in (token for prompt in prompts for token in prompt):
             if not 0 <= token < tokenizer.vocabulary:
                 raise UserError(f"prompt: token {token} is not in the vocabulary of {tokenizer.vocabulary} tokens")
-        return prompt
+        return prompts
 
     def start(self, body: GenerationRequest, prompts: list[list[int]]) -> Generation:
         """Queue the texts of a request."""
@@ -201,7 +189,7 @@ class Service:
             for _ in range(body.n or 1):
                 index = len(generation.rows)
                 send = generation.sender(index)
-                stream = TextStream(self.loaded.tokenizer, length, body.stop or (), send)
+                stream = TextStream(self.loaded.tokenizer, length, body.stop, send)
                 row = Row(
                     prompt=torch.tensor(prompt),
                     length=length,
@@ -256,7 +244,7 @@ def render_chat(template: ChatTemplate | None, messages: Sequence[ChatMessage]) 
 def build_app(service: Service) -> FastAPI:
     """Build the application."""
     app = FastAPI(title="memory-mosaics", docs_url=None, redoc_url=None)  # their pages load scripts from other hosts
-    add_error_handlers(app, STATUSES)
+    add_error_handlers(app, QueueFull, EngineStopped)
     name = service.loaded.name
     card = {"id": name, "object": "model", "created": service.created, "owned_by": "memory-mosaics"}
 
@@ -287,35 +275,37 @@ def build_app(service: Service) -> FastAPI:
 
 
 async def _respond(service: Service, request: Request, body: GenerationRequest) -> Response:
-    service.check(body)
+    service.check_model(body.model)
+    service.engine.check()  # before the prompts are tokenized
     generation = service.start(body, await run_in_threadpool(service.encode, body))
-    form = ResponseFormat(service.loaded.name, chat=isinstance(body, ChatRequest))
-    if body.stream:
+    form = ResponseFormat(service.loaded.name, chat=isinstance(body, ChatRequest), stream=bool(body.stream))
+    if form.stream:
         usage = bool(body.stream_options and body.stream_options.include_usage)
         return StreamingResponse(_events(service, request, generation, form, usage), media_type="text/event-stream")
     chunks: list[list[TextChunk]] = [[] for _ in generation.rows]
     async for index, chunk in generation.chunks(request):
         chunks[index].append(chunk)
     service.answered += 1
-    return JSONResponse(form.response(list(map(TextChunk.join, chunks)), generation.usage))
+    choices = [form.choice(index, TextChunk.join(parts)) for index, parts in enumerate(chunks)]
+    return JSONResponse(form.response(*choices, usage=generation.usage))
 
 
 async def _events(
     service: Service, request: Request, generation: Generation, form: ResponseFormat, usage: bool
 ) -> AsyncIterator[str]:
-    """Yield a stream of server-sent events. An error on the way is the last one."""
+    """Yield server-sent events. An error on the way is the last one."""
     no_usage = {"usage": None} if usage else {}
     try:
         for index in range(len(generation.rows) if form.chat else 0):
-            yield _event(form.event(form.role(index), **no_usage))
+            yield _event(form.response(form.choice(index, TextChunk(""), role="assistant"), **no_usage))
         async for index, chunk in generation.chunks(request):
-            yield _event(form.event(form.delta(index, chunk), **no_usage))
+            yield _event(form.response(form.choice(index, chunk), **no_usage))
         if usage:
-            yield _event(form.event(usage=generation.usage))
+            yield _event(form.response(usage=generation.usage))
         service.answered += 1
         yield "data: [DONE]\n\n"
     except Exception as error:
-        yield f"data: {bytes(error_response(error, STATUSES).body).decode()}\n\n"
+        yield f"data: {bytes(error_response(error).body).decode()}\n\n"
 
 
 def _event(data: dict[str, Any]) -> str:

@@ -49,9 +49,13 @@ class Row:
 class QueueFull(Exception):
     """There are as many unfinished requests as allowed."""
 
+    status = 429  # of the HTTP response
+
 
 class EngineStopped(Exception):
     """Nothing is decoded any more."""
+
+    status = 503
 
 
 class Engine:

@@ -19,17 +19,22 @@ MAX_STOPS = 16
 FIELDS: dict[str, Any] = json.loads(files("memory_mosaics.apps.serve").joinpath("fields.json").read_text("utf-8"))
 
 
-class StreamOptions(BaseModel):
+class StrictModel(BaseModel):
+    """JSON with the fields of a subclass and no others, each of exactly its type."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class StreamOptions(StrictModel):
     """Whether a stream ends with the number of tokens."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None  # padding against eavesdroppers; there is none
 
 
-class GenerationRequest(BaseModel):
+class GenerationRequest(StrictModel):
     """The fields that completions and chat completions have in common."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
     default_length: ClassVar[int | None] = None  # of a text, in tokens; None is as many as allowed
 
     model: str | None = None
@@ -38,7 +43,7 @@ class GenerationRequest(BaseModel):
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=1)  # not OpenAI's, but of most servers with its API
     seed: int | None = None
-    stop: Any = None
+    stop: Any = Field(None, validate_default=True)
     n: int | None = Field(None, ge=1, le=MAX_CHOICES)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -73,18 +78,13 @@ class GenerationRequest(BaseModel):
         """The tokens to generate, if the request has a number of them."""
         return self.max_tokens
 
-    @property
-    def top_tokens(self) -> int | None:
-        """How many of the most probable tokens to return with each token; None returns no log-probabilities."""
-        raise NotImplementedError
-
 
 class CompletionRequest(GenerationRequest):
     """The body of /v1/completions."""
 
     default_length = 16
 
-    prompt: Any = ""
+    prompt: Any = Field("", validate_default=True)
     logprobs: int | None = Field(None, ge=0, le=5)
 
     @field_validator("prompt")
@@ -95,15 +95,23 @@ class CompletionRequest(GenerationRequest):
             raise ValueError("must be a string, a list of token ids, or a list of these")
         return prompts
 
+    @model_validator(mode="after")
+    def _check_choices(self) -> "CompletionRequest":
+        choices = (self.n or 1) * len(self.prompt)
+        if choices > MAX_CHOICES:
+            raise ValueError(f"a request may ask for at most {MAX_CHOICES} texts, not {choices}; send several requests")
+        return self
+
     @property
     def top_tokens(self) -> int | None:
+        """How many of the most probable tokens to return with each token; None returns no log-probabilities."""
         return self.logprobs
 
 
-class ChatMessage(BaseModel):
-    """One message of a chat."""
+class ChatMessage(StrictModel):
+    """One message of a chat. Other fields, such as `name`, are ignored."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+    model_config = ConfigDict(extra="ignore")
 
     role: str
     content: Any = ""
@@ -134,6 +142,7 @@ class ChatRequest(GenerationRequest):
 
     @property
     def top_tokens(self) -> int | None:
+        """As in CompletionRequest."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
@@ -170,51 +179,37 @@ class TextChunk:
 class ResponseFormat:
     """The JSON of one response of a model, whole or as the events of a stream."""
 
-    def __init__(self, model: str, *, chat: bool):
-        self.chat = chat
-        self.head = {"id": ("chatcmpl-" if chat else "cmpl-") + uuid.uuid4().hex, "created": int(time.time())}
-        self.head["model"] = model
+    def __init__(self, model: str, *, chat: bool, stream: bool):
+        self.chat, self.stream = chat, stream
+        kind = "text_completion" if not chat else "chat.completion.chunk" if stream else "chat.completion"
+        name = ("chatcmpl-" if chat else "cmpl-") + uuid.uuid4().hex
+        self.head = {"id": name, "created": int(time.time()), "model": model, "object": kind}
 
-    def response(self, choices: Sequence[TextChunk], usage: dict[str, int]) -> dict[str, Any]:
-        """Return a whole response."""
-        kind = "chat.completion" if self.chat else "text_completion"
-        return {**self.head, "object": kind, "choices": list(map(self._choice, range(len(choices)), choices)),
-                "usage": usage}  # fmt: skip
+    def response(self, *choices: dict[str, Any], **fields: Any) -> dict[str, Any]:
+        """Return a whole response, or one event of a stream."""
+        return {**self.head, "choices": list(choices), **fields}
 
-    def event(self, *choices: dict[str, Any], **fields: Any) -> dict[str, Any]:
-        """Return one event of a stream."""
-        kind = "chat.completion.chunk" if self.chat else "text_completion"
-        return {**self.head, "object": kind, "choices": list(choices), **fields}
-
-    def role(self, index: int) -> dict[str, Any]:
-        """Return the first delta of a chat's choice."""
-        return self._with_end(index, TextChunk(""), delta={"role": "assistant", "content": ""})
-
-    def delta(self, index: int, chunk: TextChunk) -> dict[str, Any]:
-        """Return a chunk as part of an event."""
-        if not self.chat:
-            return self._choice(index, chunk)
-        return self._with_end(index, chunk, delta={"content": chunk.text} if chunk.text else {})
-
-    def _choice(self, index: int, chunk: TextChunk) -> dict[str, Any]:
-        if not self.chat:
-            return self._with_end(index, chunk, text=chunk.text)
-        return self._with_end(index, chunk, message={"role": "assistant", "content": chunk.text, "refusal": None})
-
-    def _with_end(self, index: int, chunk: TextChunk, **content: Any) -> dict[str, Any]:
-        logprobs = None
-        if chunk.tokens and self.chat:
-            rows = [_token(token.text, token.logprob) | {"top_logprobs": [_token(*top) for top in token.top]}
-                    for token in chunk.tokens]  # fmt: skip
-            logprobs = {"content": rows, "refusal": None}
-        elif chunk.tokens:
-            logprobs = {
-                "tokens": [token.text for token in chunk.tokens],
-                "token_logprobs": [token.logprob for token in chunk.tokens],
-                "top_logprobs": [dict(token.top) for token in chunk.tokens],
-                "text_offset": [token.offset for token in chunk.tokens],
-            }
+    def choice(self, index: int, chunk: TextChunk, **role: str) -> dict[str, Any]:
+        """Return a chunk as one of the choices. The first event of a chat's choice has the `role`."""
+        content: dict[str, Any] = {"text": chunk.text}
+        if self.chat and self.stream:
+            content = {"delta": role | ({"content": chunk.text} if role or chunk.text else {})}
+        elif self.chat:
+            content = {"message": {"role": "assistant", "content": chunk.text, "refusal": None}}
+        logprobs = self._logprobs(chunk.tokens) if chunk.tokens else None
         return {"index": index, **content, "logprobs": logprobs, "finish_reason": chunk.finish_reason}
+
+    def _logprobs(self, tokens: Sequence[EmittedToken]) -> dict[str, Any]:
+        if self.chat:
+            tops = [{"top_logprobs": [_token(*top) for top in token.top]} for token in tokens]
+            rows = [_token(token.text, token.logprob) | top for token, top in zip(tokens, tops, strict=True)]
+            return {"content": rows, "refusal": None}
+        return {
+            "tokens": [token.text for token in tokens],
+            "token_logprobs": [token.logprob for token in tokens],
+            "top_logprobs": [dict(token.top) for token in tokens],
+            "text_offset": [token.offset for token in tokens],
+        }
 
 
 def _token(text: str, logprob: float) -> dict[str, Any]:
