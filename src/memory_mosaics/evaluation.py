@@ -31,12 +31,20 @@ MAX_LOGITS = 1 << 25  # computed at a time: 128 MiB in float32
 class Windows:
     """The windows that every model reads: from each start, `length` input tokens and the token after them."""
 
+    corpus: Corpus
+    split: str
     tokens: TokenFile
     starts: list[int]
     length: int
+    at_documents: bool
 
     def __len__(self) -> int:
         return len(self.starts)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what identifies the windows in results.json."""
+        source = {"corpus": self.corpus.folder.name, "split": self.split, "length": self.length}
+        return source | {"windows": len(self), "at_documents": self.at_documents}
 
     def batches(self, size: int, *, length: int) -> Iterator[Int[Tensor, "B N"]]:
         """Yield the first `length` + 1 tokens of every window, `size` windows at a time."""
@@ -71,7 +79,8 @@ def sample_windows(
     else:
         starts = range(0, len(tokens) - length, 1 if overlap else length)
     count = len(starts) if count is None else min(count, len(starts))
-    return Windows(tokens, [int(starts[number * len(starts) // count]) for number in range(count)], length)
+    starts = [int(starts[number * len(starts) // count]) for number in range(count)]
+    return Windows(corpus, split, tokens, starts, length, at_documents)
 
 
 def _long_documents(tokens: TokenFile, corpus: Corpus, split: str, length: int) -> np.ndarray:

@@ -9,6 +9,7 @@ Three numbers per head measure how far its attention reaches:
 In the paper lambda widens the peak: keys that are leaky averages resemble the keys just before them.
 """
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
-from memory_mosaics.errors import UserError, within_memory
+from memory_mosaics.errors import UserError, check_range, within_memory
 from memory_mosaics.evaluation import Windows, sample_windows
 from memory_mosaics.experiments.report import collect_records, describe_model, print_summary, text_table
 from memory_mosaics.inspection import retrievals
@@ -29,7 +30,7 @@ from memory_mosaics.text.corpus import Corpus
 
 LENGTHS = (512, 1536)
 FIRST, RECENT, PARTS = 16, 64, 64  # weights kept one by one at the start and at the end, and bins in between
-LAST = 16  # the table shows the total weight of so many pairs at the end
+LAST = 16  # pairs at the end whose total weight the table shows
 
 
 def run(
@@ -52,16 +53,15 @@ def run(
         data: a folder that `mosaics prepare` wrote, with the models' own tokenizer
         length: tokens per sequence; 512 and 1536 by default. A model with learned positions is skipped at lengths
             beyond them.
-        sequences: how many, spread evenly over the split; they overlap where it is short
+        sequences: number of sequences, spread evenly over the split; they overlap where it is short
         split: which part of the data: valid or train
-        batch: sequences at a time
+        batch: sequences per batch
         device: cuda, mps or cpu; auto takes the first that is available
         out: folder for results.json and the figures
     """
     lengths = sorted(set(length or LENGTHS))
-    for name, number, least in (("batch", batch, 1), ("sequences", sequences, 1), ("length", lengths[0], 2)):
-        if number < least:
-            raise UserError(f"{name} must be at least {least}, not {number}")
+    check_range(1, math.inf, batch=batch, sequences=sequences)
+    check_range(2, math.inf, length=lengths[0])
     torch_device, corpus, models = torch.device(find_device(device)), Corpus.open(data), unique_names(runs)
     texts = _sequences(models, corpus, split, lengths, sequences)
     results: dict[str, Any] = {"study": "attention", "interrupted": True, "corpus": corpus.folder.name}
@@ -77,21 +77,21 @@ def _sequences(
     models: dict[str, Path], corpus: Corpus, split: str, lengths: list[int], count: int
 ) -> dict[str, list[Windows]]:
     """Return what each model reads, one sample per length, without models that can read none."""
-    read: dict[str, list[int]] = {}
+    longest: dict[str, int] = {}
     for trained in iter_models(models):
         trained.check_reads(corpus)
         if not any(isinstance(block.sequence_mixer, RetrievalMixer) for block in trained.model.blocks):
             raise UserError(f"{trained.name} has no attention to measure: its sequence mixers recall nothing")
-        longest = trained.model.max_positions or lengths[-1]
-        read[trained.name] = [length for length in lengths if length <= longest]
-        for length in lengths[len(read[trained.name]) :]:
-            print(f"{trained.name} has {longest} learned positions: it is not measured at {length}")
-    samples = {
-        length: sample_windows(corpus, split=split, length=length, count=count, overlap=True) for length in lengths
-    }
-    if not any(read.values()):
+        longest[trained.name] = trained.model.max_positions or lengths[-1]
+        for length in lengths:
+            if length > longest[trained.name]:
+                positions = f"{longest[trained.name]} learned positions"
+                print(f"{trained.name} has {positions}: it is not measured at {length}")
+    samples = [sample_windows(corpus, split=split, length=length, count=count, overlap=True) for length in lengths]
+    if max(longest.values()) < lengths[0]:
         raise UserError(f"there is nothing to measure: no model reads {lengths[0]} tokens; take a shorter --length")
-    return {name: [samples[length] for length in asked] for name, asked in read.items() if asked}
+    texts = {name: [text for text in samples if text.length <= most] for name, most in longest.items()}
+    return {name: read for name, read in texts.items() if read}
 
 
 def _record(trained: LoadedModel, text: Windows, batch: int) -> dict[str, Any]:

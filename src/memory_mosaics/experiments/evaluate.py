@@ -12,7 +12,7 @@ frequencies of its training text; above the cache, no use of the context beyond 
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -67,15 +67,15 @@ def run(
         runs: training runs, of which the newest checkpoint is taken, or checkpoint folders
         data: a folder that `mosaics prepare` wrote, with the models' own tokenizer
         by_position: keep and draw the loss at each position, with its 95 % confidence band over windows
-        length: tokens in a window. It may be longer than those a model was trained on; one with learned positions
-            reads each window up to its last position
-        windows: how many, spread evenly over the split; null for all. All models read the same.
+        length: tokens per window, which may be more than the model was trained on; one with learned positions reads
+            each window up to its last position
+        windows: number of windows, spread evenly over the split; null for all. All models read the same
         split: which part of the data: valid or train
-        at_documents: begin each window with a document and keep it within; documents shorter than a window are skipped
+        at_documents: start each window with a document and end it within; documents shorter than a window are skipped
         over_seeds: average runs that differ in their seed alone, of one model and one recipe; the intervals are then
             over the runs, not the windows
         anchors: folder of `mosaics anchors` for the same windows: its losses are kept and drawn beside the models'
-        batch: windows at a time
+        batch: windows per batch
         device: cuda, mps or cpu; auto takes the first that is available
         out: folder for results.json and the figure
     """
@@ -86,10 +86,9 @@ def run(
         if (longest := trained.model.max_positions or length) < length:
             print(f"{trained.name} has {longest} learned positions: its curve ends there, before {length}")
     text = sample_windows(corpus, split=split, length=length, count=windows, at_documents=at_documents)
-    results: dict[str, Any] = {"study": "evaluate", "interrupted": True, "corpus": corpus.folder.name}
-    results |= {"split": split, "length": length, "windows": len(text), "at_documents": at_documents}
+    results: dict[str, Any] = {"study": "evaluate", "interrupted": True} | text.describe()
     if anchors is not None:
-        results["anchors"] = read_anchors(anchors, results)
+        results["anchors"] = read_anchors(anchors, text)
     results |= {"models": []} | environment_info(torch_device)
     opened = iter_models(models, device=torch_device)
     collect_records((_record(trained, text, batch, by_position=by_position) for trained in opened), results, out)
@@ -98,19 +97,19 @@ def run(
         recipes = [_recipe(run) for run in models.values()]
         results |= {"runs": scalars, "models": average_over_seeds(results["models"], recipes)}
         write_results(out / "results.json", results)
-    print_summary(_table(results["models"]), results, out, draw=by_position)
+    print_summary(_table(results["models"], MODEL_COLUMNS), results, out, draw=by_position)
     return results
 
 
-def read_anchors(folder: Path, windows: dict[str, Any]) -> list[dict[str, Any]]:
+def read_anchors(folder: Path, text: Windows) -> list[dict[str, Any]]:
     """Read the losses that `mosaics anchors` measured on the same windows."""
     try:
         found = read_json(folder / "results.json")
-        for name in ("corpus", "split", "length", "windows", "at_documents"):
-            if found[name] != windows[name]:
+        for name, value in text.describe().items():
+            if found[name] != value:
                 raise UserError(
-                    f"{folder} was measured with {name} {found[name]}, not {windows[name]}; run mosaics anchors on the "
-                    "same windows"
+                    f"{folder} was measured with {name} {found[name]}, not {value}; run mosaics anchors on the same "
+                    "windows"
                 )
         return [{key: one[key] for key in ("name", "label", "loss", "spans")} for one in found["anchors"]]
     except (FileNotFoundError, NotADirectoryError):
@@ -170,22 +169,30 @@ def _mean(losses: Sequence[Any], digits: int = 6) -> tuple[float | None, float |
     return round_digits(mean, digits), round_digits(within, 3)
 
 
-def _table(models: list[dict[str, Any]]) -> str:
-    """Return one line per model; the last columns are mean losses between positions."""
-    rows = []
-    for model in models:
-        within = "" if model["loss_within"] is None else f" ± {model['loss_within']:.4f}"
-        numbers = [f"{model['windows']:,}", f"{model['loss']:.4f}{within}", f"{model['perplexity']:,.2f}"]
-        rows.append([model["name"], *numbers, f"{model['bits_per_byte']:.4f}", *_span_cells(model)])
-    return text_table(["model", "windows", "loss", "perplexity", "bits/byte", *_span_names(models[0])], rows)
+MODEL_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "model": lambda model: model["name"],
+    "windows": lambda model: f"{model['windows']:,}",
+    "loss": lambda model: f"{model['loss']:.4f}" + _interval(model["loss_within"]),
+    "perplexity": lambda model: f"{model['perplexity']:,.2f}",
+    "bits/byte": lambda model: f"{model['bits_per_byte']:.4f}",
+}
+ANCHOR_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "anchor": lambda anchor: anchor["label"],
+    "loss": lambda anchor: f"{anchor['loss']:.4f}",
+    "seen": lambda anchor: "" if anchor["loss_seen"] is None else f"{anchor['loss_seen']:.4f}",
+}
 
 
-def _span_names(record: dict[str, Any]) -> list[str]:
-    return [f"[{first}, {end})" for first, end, *_ in record["spans"]]
+def _interval(within: float | None) -> str:
+    return "" if within is None else f" ± {within:.4f}"
 
 
-def _span_cells(record: dict[str, Any]) -> list[str]:
-    return ["" if loss is None else f"{loss:.4f}" for _, _, loss, *_ in record["spans"]]
+def _table(records: list[dict[str, Any]], columns: dict[str, Callable[[dict[str, Any]], str]]) -> str:
+    """Return one line per record; the last columns are mean losses between positions."""
+    spans = [f"[{first}, {end})" for first, end, *_ in records[0]["spans"]]
+    losses = [["" if loss is None else f"{loss:.4f}" for _, _, loss, *_ in record["spans"]] for record in records]
+    rows = [[column(record) for column in columns.values()] for record in records]
+    return text_table([*columns, *spans], [left + right for left, right in zip(rows, losses, strict=True)])
 
 
 def run_anchors(
@@ -206,11 +213,11 @@ def run_anchors(
         training: the prepared corpus that the models were trained on; its train split is counted
         data: a folder that `mosaics prepare` wrote, with the same tokenizer
         split: which part of the data: valid or train
-        length: tokens in a window
-        windows: how many, spread evenly over the split; null for all
-        at_documents: begin each window with a document and keep it within; documents shorter than a window are skipped
-        smoothing: what is added to the count of every token of the vocabulary, one unigram each; 1 and 100 if none are
-            named. The caches are interpolated with the last.
+        length: tokens per window
+        windows: number of windows, spread evenly over the split; null for all
+        at_documents: start each window with a document and end it within; documents shorter than a window are skipped
+        smoothing: values to add to the count of every token of the vocabulary, one unigram for each; 1 and 100 by
+            default. The caches are interpolated with the last.
         order: longest n-gram of the n-gram cache
         out: folder for results.json
     """
@@ -243,9 +250,8 @@ def run_anchors(
                 measured[name].add(values[None])
                 seen_losses[name] += float(values[seen].sum())
             bar.update(1)
-    results: dict[str, Any] = {"study": "anchors", "corpus": corpus.folder.name, "training": counted.folder.name}
-    results |= {"split": split, "length": length, "windows": len(text), "at_documents": at_documents, "order": order}
-    results |= {"smoothing": added, "training_tokens": int(counts.sum()), "vocabulary": len(counts)}
+    results: dict[str, Any] = {"study": "anchors", "training": counted.folder.name} | text.describe()
+    results |= {"order": order, "smoothing": added, "training_tokens": int(counts.sum()), "vocabulary": len(counts)}
     results |= {"tokens_in_training": int((counts > 0).sum()), "uniform_loss": round_digits(math.log(len(counts)), 6)}
     results["unseen_share"] = round_digits(1 - seen_tokens / (len(text) * length), 4)
     results["anchors"] = [
@@ -261,17 +267,7 @@ def run_anchors(
     ]
     results |= environment_info() | {"seconds": round(time.monotonic() - start, 1)}
     write_results(out / "results.json", results)
-    print(f"{_anchors_table(results)}\nResults: {out / 'results.json'}.")
-    return results
-
-
-def _anchors_table(results: dict[str, Any]) -> str:
-    """Return one line per anchor; the last columns are mean losses between positions."""
     share = f"{results['unseen_share']:.1%} of the tokens never occur in {results['training']}"
-    rows = []
-    for one in results["anchors"]:
-        seen = "" if one["loss_seen"] is None else f"{one['loss_seen']:.4f}"
-        rows.append([one["label"], f"{one['loss']:.4f}", seen, *_span_cells(one)])
-    table = text_table(["anchor", "loss", "seen", *_span_names(results["anchors"][0])], rows)
-    uniform = f"uniform {results['uniform_loss']:.3f}"
-    return f"{results['corpus']}, {results['windows']:,} windows: {share}; {uniform}\n{table}"
+    print(f"{results['corpus']}, {len(text):,} windows: {share}; uniform {results['uniform_loss']:.3f}")
+    print(f"{_table(results['anchors'], ANCHOR_COLUMNS)}\nResults: {out / 'results.json'}.")
+    return results
