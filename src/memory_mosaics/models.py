@@ -29,42 +29,25 @@ from memory_mosaics.mixers.rwkv import RWKVConfig
 from memory_mosaics.mixers.state_space import H3Config, MambaConfig, S4DConfig
 from memory_mosaics.norms import RMSNormConfig
 
-GPT2_VOCABULARY = 50257
+GPT2_SIZES: dict[str, Any] = {"width": 768, "blocks": 12, "vocabulary": 50257}
 POSITIONS: dict[str, Rotary | Alibi | None] = {"learned": None, "rotary": Rotary(), "alibi": Alibi(), "none": None}
 DEPTHS = (1, 4, 8, 12, 18)  # of the paper's figure 7 and its appendix
 
 
-def memory_mosaic(
-    *,
-    width: int = 768,
-    blocks: int = 12,
-    heads: int = 12,
-    slots: int | None = None,
-    vocabulary: int = GPT2_VOCABULARY,
-    context: int = 512,
-    dropout: float = 0.0,
-) -> LanguageModelConfig:
-    """The Memory Mosaic of figure 6, right; by default with as many parameters as the `transformer` of its sizes."""
-    sizes = {"vocabulary": vocabulary, "width": width, "blocks": blocks, "context": context, "dropout": dropout}
-    if slots is None:
-        slots = matching_slots(transformer(heads=heads, **sizes))
+def memory_mosaic(*, heads: int = 12, slots: int | None = None, **sizes: Any) -> LanguageModelConfig:
+    """The Memory Mosaic of figure 6, right; by default with as many parameters as the `transformer` of its sizes.
+
+    Here and below `sizes` are fields of LanguageModelConfig: width, blocks, vocabulary, context, dropout. Those that
+    are not given are GPT-2's, but for a context of 512.
+    """
+    slots = matching_slots(transformer(heads=heads, **sizes)) if slots is None else slots
+    channel_mixer = PersistentMemoryConfig(heads=heads, slots=slots)
     return LanguageModelConfig(
-        **sizes,
-        sequence_mixer=ContextualMemoryConfig(heads=heads),
-        channel_mixer=PersistentMemoryConfig(heads=heads, slots=slots),
+        **GPT2_SIZES | sizes, sequence_mixer=ContextualMemoryConfig(heads=heads), channel_mixer=channel_mixer
     )
 
 
-def transformer(
-    *,
-    width: int = 768,
-    blocks: int = 12,
-    heads: int = 12,
-    position: str = "learned",
-    vocabulary: int = GPT2_VOCABULARY,
-    context: int = 512,
-    dropout: float = 0.0,
-) -> LanguageModelConfig:
+def transformer(*, heads: int = 12, position: str = "learned", context: int = 512, **sizes: Any) -> LanguageModelConfig:
     """The transformer of figure 6, left: GPT-2 without bias. `position` is learned, rotary, alibi or none.
 
     Only learned positions have weights, and the default `memory_mosaic` has as many parameters as the transformer with
@@ -72,34 +55,19 @@ def transformer(
     """
     if position not in POSITIONS:
         raise ValueError(f"no position code {position!r}; there are {', '.join(POSITIONS)}")
-    sizes = {"vocabulary": vocabulary, "width": width, "blocks": blocks, "context": context, "dropout": dropout}
-    table: MixerConfig | None = LearnedPositionsConfig(context=context) if position == "learned" else None
-    return replace(
-        baseline(AttentionConfig, heads=heads, **sizes),
-        positions=table,
-        sequence_mixer=AttentionConfig(heads=heads, position=POSITIONS[position]),
-    )
+    config = baseline(partial(AttentionConfig, position=POSITIONS[position]), heads=heads, context=context, **sizes)
+    return replace(config, positions=LearnedPositionsConfig(context=context)) if position == "learned" else config
 
 
-def llama(*, heads: int = 12, key_value_heads: int | None = None, **sizes: Any) -> LanguageModelConfig:
+def llama(*, key_value_heads: int | None = None, **sizes: Any) -> LanguageModelConfig:
     """A Llama-like transformer: attention with RoPE `with_swiglu`; `key_value_heads` below `heads` is grouped-query
     attention.
     """
-    return with_swiglu(
-        partial(AttentionConfig, key_value_heads=key_value_heads, position=Rotary()), heads=heads, **sizes
-    )
+    return with_swiglu(partial(AttentionConfig, key_value_heads=key_value_heads, position=Rotary()), **sizes)
 
 
 def with_swiglu(
-    mixer: Callable[..., MixerConfig],
-    *,
-    width: int = 768,
-    blocks: int = 12,
-    heads: int = 12,
-    hidden: int | None = None,
-    vocabulary: int = GPT2_VOCABULARY,
-    context: int = 512,
-    dropout: float = 0.0,
+    mixer: Callable[..., MixerConfig], *, heads: int = 12, hidden: int | None = None, **sizes: Any
 ) -> LanguageModelConfig:
     """A sequence mixer in blocks with RMSNorm and SwiGLU; by default as large as the `transformer` of these sizes.
 
@@ -107,16 +75,16 @@ def with_swiglu(
     GPUs are fastest so. Elsewhere it is the number that makes the counts most nearly equal. They then differ by 1.5
     width in every block at most, a share of 1 / (8 width) of a transformer.
     """
-    sizes: dict[str, Any] = {"width": width, "blocks": blocks, "vocabulary": vocabulary, "context": context}
 
     def config(hidden: int) -> LanguageModelConfig:
         parts = {"sequence_mixer": mixer(heads=heads), "channel_mixer": SwiGLUConfig(hidden=hidden)}
-        return LanguageModelConfig(**sizes, **parts, norm=RMSNormConfig(), dropout=dropout)
+        return LanguageModelConfig(**GPT2_SIZES | sizes, **parts, norm=RMSNormConfig())
 
     if hidden is not None:
         return config(hidden)
-    twin, unit = weight_count(transformer(**sizes, heads=1)), 3 * width * blocks
-    exact = 1 + (twin - weight_count(config(1))) / unit
+    smallest, twin = config(1), weight_count(transformer(**sizes, heads=1))
+    unit = 3 * smallest.width * smallest.blocks
+    exact = 1 + (twin - weight_count(smallest)) / unit
     for multiple in (64, 8, 1):
         hidden = max(multiple, multiple * round(exact / multiple))
         if abs(exact - hidden) * unit < 0.01 * twin:
@@ -138,34 +106,18 @@ def matching_slots(twin: LanguageModelConfig) -> int:
     it is the number that makes the counts most nearly equal: a table of positions weighs more in a small model. The
     counts then differ by half a slot of every block at most, a share of 1 / (12 width) of a transformer.
     """
-    sizes = {"vocabulary": twin.vocabulary, "width": twin.width, "blocks": twin.blocks, "context": twin.context}
-    paper = max(1, 7 * twin.width // 2)
-    sizes["heads"] = getattr(twin.sequence_mixer, "heads", 1)
-    missing = weight_count(twin) - weight_count(memory_mosaic(slots=paper, **sizes))
+    paper, heads = max(1, 7 * twin.width // 2), getattr(twin.sequence_mixer, "heads", 1)
+    sizes = {name: getattr(twin, name) for name in (*GPT2_SIZES, "context", "tied")}
+    missing = weight_count(twin) - weight_count(memory_mosaic(slots=paper, heads=heads, **sizes))
     if abs(missing) < 0.01 * weight_count(twin):
         return paper
     return max(1, paper + round(missing / (2 * twin.width * twin.blocks)))
 
 
-def baseline(
-    mixer: Callable[..., MixerConfig],
-    *,
-    width: int = 768,
-    blocks: int = 12,
-    heads: int = 12,
-    vocabulary: int = GPT2_VOCABULARY,
-    context: int = 512,
-    dropout: float = 0.0,
-) -> LanguageModelConfig:
+def baseline(mixer: Callable[..., MixerConfig], *, heads: int = 12, **sizes: Any) -> LanguageModelConfig:
     """A sequence mixer where the transformer has its attention; it needs no positions. Some mixers have no heads."""
     return LanguageModelConfig(
-        vocabulary=vocabulary,
-        width=width,
-        blocks=blocks,
-        context=context,
-        dropout=dropout,
-        sequence_mixer=mixer_config(mixer, heads),
-        channel_mixer=MLPConfig(),
+        **GPT2_SIZES | sizes, sequence_mixer=mixer_config(mixer, heads), channel_mixer=MLPConfig()
     )
 
 
@@ -176,7 +128,8 @@ def mixer_config(mixer: Callable[..., MixerConfig], heads: int) -> MixerConfig:
 
 def has_heads(mixer: Callable[..., MixerConfig]) -> bool:
     """Whether the configuration of a mixer has a number of heads."""
-    return is_dataclass(mixer) and any(field.name == "heads" for field in fields(mixer))
+    kind = mixer.func if isinstance(mixer, partial) else mixer
+    return is_dataclass(kind) and any(field.name == "heads" for field in fields(kind))
 
 
 @dataclass(frozen=True)
@@ -246,13 +199,8 @@ SMALL = {"width": 384, "blocks": 6, "heads": 6}
 # The paper's best row has 80 thousand steps of 512 windows. A corpus of a few million tokens wants fewer.
 _SMALL_TRAINING = {"steps": 800, "batch": 64, "warm_up": 100, "evaluate_every": 100}
 _SMALL_TRAINING |= {"learning_rate": 1e-3, "final_learning_rate": 1e-4}
-_TINY_TRAINING = _SMALL_TRAINING | {
-    "steps": 600,
-    "batch": 16,
-    "warm_up": 50,
-    "learning_rate": 3e-3,
-    "final_learning_rate": 3e-4,
-}
+_TINY_TRAINING = _SMALL_TRAINING | {"steps": 600, "batch": 16, "warm_up": 50}
+_TINY_TRAINING |= {"learning_rate": 3e-3, "final_learning_rate": 3e-4}
 
 PRESETS: dict[str, Preset] = {
     **{
