@@ -6,7 +6,7 @@ import pytest
 
 from memory_mosaics.apps.babistories.cleaning import REASONS, Cleaner, tidy
 from memory_mosaics.apps.babistories.collect import read_journal
-from memory_mosaics.apps.babistories.prompts import default_lists, uses
+from memory_mosaics.apps.babistories.prompts import contains_word, default_lists
 from memory_mosaics.apps.story_world import stories
 from memory_mosaics.cli import main
 from memory_mosaics.text.corpus import Corpus
@@ -145,10 +145,10 @@ OTHERS = {
 @pytest.mark.parametrize("kind", FORMS)
 def test_forms_of_a_word_count_and_other_words_do_not(kind, table, used):
     for word, forms in (one.split(":") for one in table[kind].split()):
-        assert uses(f"They saw, {word.split('/')[0]}!", word, kind)
+        assert contains_word(f"They saw, {word.split('/')[0]}!", word, kind)
         for form in forms.split(","):
-            assert uses(f"They saw, {form}'s!", word, kind) == used, (word, form)
-    assert uses("She was running.", "run"), "a word of no known kind has all endings"
+            assert contains_word(f"They saw, {form}'s!", word, kind) == used, (word, form)
+    assert contains_word("She was running.", "run"), "a word of no known kind has all endings"
 
 
 def test_our_lists_hold_each_word_once():
@@ -224,11 +224,11 @@ def test_a_story_is_held_out_by_its_number(tmp_path):
     assert valid[0] == valid[1] != []
 
 
-def test_reading_a_journal_reports_every_byte(tmp_path):
+def test_reading_a_journal_reports_the_bytes_of_complete_lines(tmp_path):
     write_journal(tmp_path, ["Once.", "Zwölf Wölfe."])
     read: list[int] = []
     assert len(list(read_journal(tmp_path / "stories.journal", read.append))) == 3
-    assert sum(read) == (tmp_path / "stories.journal").stat().st_size
+    assert sum(read) == (tmp_path / "stories.journal").read_bytes().rindex(b"\n") + 1
 
 
 def test_half_a_surrogate_pair_is_no_line_of_a_journal(tmp_path, capsys):

@@ -8,12 +8,12 @@ from collections import Counter
 
 import pytest
 
+from memory_mosaics.apps.babistories.clients import Answer, LocalModel, ServerClient
 from memory_mosaics.apps.babistories.collect import read_journal
 from memory_mosaics.apps.babistories.prompts import default_lists, story_request
-from memory_mosaics.apps.babistories.writers import Answer, Local, Server
 from memory_mosaics.cli import main
 
-from .test_writers import command, indices
+from .test_clients import command, indices
 
 LISTS = default_lists()
 SAID = {"role": "assistant", "content": "Once."}
@@ -37,7 +37,7 @@ def test_usage_that_cannot_be_read_rejects_no_text(usage, server, tmp_path):
 
 
 def test_what_nobody_foresaw_is_one_line_and_loses_no_answer(server, tmp_path, capsys, monkeypatch):
-    once, server.through = Server._try, 0
+    once, server.through = ServerClient._attempt, 0
 
     async def defect(self, request, *more):
         if request.index == 3:
@@ -47,7 +47,7 @@ def test_what_nobody_foresaw_is_one_line_and_loses_no_answer(server, tmp_path, c
             raise ZeroDivisionError("nobody sorted this")
         return await once(self, request, *more)
 
-    monkeypatch.setattr(Server, "_try", defect)
+    monkeypatch.setattr(ServerClient, "_attempt", defect)
     assert main(command(server, tmp_path, "--concurrency", "8", count=20)) == 2
     line = capsys.readouterr().err
     assert "the server gave up: ZeroDivisionError: nobody sorted this; " in line
@@ -129,11 +129,11 @@ def test_ctrl_c_ends_a_model_on_this_machine_after_its_batch(presses, tmp_path, 
             signal.raise_signal(signal.SIGINT)
         return [Answer("Once.", "stop", (1, 2)) for _ in requests]
 
-    def build(self, writer):
+    def build(self, options):
         self.batch, self.answers = [], {}
 
-    monkeypatch.setattr(Local, "__init__", build)
-    monkeypatch.setattr(Local, "generate", generate)
+    monkeypatch.setattr(LocalModel, "__init__", build)
+    monkeypatch.setattr(LocalModel, "generate", generate)
     words = ["babistories", "stories", "--out", str(tmp_path / "out"), "--model", str(tmp_path), "--count", "20"]
     assert main([*words, "--concurrency", "4"]) == 130
     errors = capsys.readouterr()

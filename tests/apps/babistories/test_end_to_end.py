@@ -19,7 +19,7 @@ from memory_mosaics.apps.babistories.collect import read_journal
 from memory_mosaics.cli import main
 from waiting import HANG, until
 
-from .test_writers import start
+from .test_clients import start
 
 pytest.importorskip("fastapi")
 COUNT, CONCURRENCY, LENGTH = 24, 3, 40

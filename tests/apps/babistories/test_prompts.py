@@ -34,28 +34,28 @@ def test_a_prompt_follows_from_seed_and_number_alone():
         "features": ["moral", "foreshadowing"],
         "name": "Ron",
     }
-    asked = story_request(17, seed=0, lists=LISTS).asked
+    asked = story_request(17, seed=0, lists=LISTS).metadata
     assert asked == pinned | {"opening": "High up in the mountains"}, "other versions of this library ask for the same"
 
 
 def test_a_prompt_names_all_that_is_asked_for():
     for index in range(100):
         request = story_request(index, seed=0, lists=LISTS)
-        wanted = [word.split("/")[0] for word in request.asked["words"].values()]
+        wanted = [word.split("/")[0] for word in request.metadata["words"].values()]
         assert all(f'"{word}"' in request.text for word in wanted)
         assert len(wanted) == 3
-        assert f" {request.asked['name']}." in request.text
-        assert request.text.count(request.begin) >= 1
+        assert f" {request.metadata['name']}." in request.text
+        assert request.text.count(request.prefix) >= 1
         assert not re.search(r"[{}]", request.text)
-        assert ("In this story, " in request.text) == bool(request.asked["features"])
+        assert ("In this story, " in request.text) == bool(request.metadata["features"])
 
 
 def test_a_template_of_ones_own(tmp_path):
     file = tmp_path / "template.txt"
     file.write_text("Erzähle von {name}, mit dem Wort {noun}.")
     request = story_request(5, seed=0, lists=LISTS, template=read_template(file))
-    assert request.text == f"Erzähle von {request.asked['name']}, mit dem Wort {request.asked['words']['noun']}."
-    assert (request.begin, request.asked["features"], "opening" in request.asked) == ("", [], False)
+    assert request.text == f"Erzähle von {request.metadata['name']}, mit dem Wort {request.metadata['words']['noun']}."
+    assert (request.prefix, request.metadata["features"], "opening" in request.metadata) == ("", [], False)
     for bad, found in (("{hero}", "a slot {hero}"), ("Tell me.", "has no slot")):
         file.write_text(bad)
         with pytest.raises(UserError, match=re.escape(found)):
@@ -213,7 +213,10 @@ def test_a_journal_is_resumed_only_with_the_same_settings(tmp_path):
     fields = (b'"words": [0.5]', b'"words": {"noun": null}', b'"name": {}', b'"opening": null')
     for damaged in (b'"tokens": [1, "2"]', *(b'"tokens": [1, 2], ' + field for field in fields)):
         file.write_bytes(whole.replace(b'"tokens": [1, 2]', damaged))
-        with pytest.raises(UserError, match="line 2 is damaged"), Journal.open(file, {"step": "stories", "seed": 0}):
+        with (
+            pytest.raises(UserError, match="line 2 is not of a journal"),
+            Journal.open(file, {"step": "stories", "seed": 0}),
+        ):
             pass
     file.write_bytes(whole)
     os.truncate(file, 1 << 40)  # a hole, as a crash of some file systems leaves one

@@ -1,6 +1,6 @@
-"""From journals to a corpus: stories are dropped for a reason, split, written as in the public files, and counted.
+"""From journals to a corpus: unusable stories are dropped, the others are split and written as in the public files.
 
-The first reason counts, in the order of `REASONS`.
+A story is dropped for the first of `REASONS` that applies.
 """
 
 import json
@@ -19,8 +19,9 @@ from tqdm import tqdm
 
 from memory_mosaics import results
 from memory_mosaics.apps.babistories.collect import Entry, read_journal
-from memory_mosaics.apps.babistories.prompts import uses
+from memory_mosaics.apps.babistories.prompts import contains_word
 from memory_mosaics.errors import UserError
+from memory_mosaics.experiments.report import text_table
 from memory_mosaics.files import atomic_write
 from memory_mosaics.text.corpus import split_of
 from memory_mosaics.text.sources import Source, read_documents
@@ -45,11 +46,11 @@ LATIN = re.compile(  # languages written in these letters
     "af|ca|cs|cy|da|de|en|es|et|eu|fi|fr|ga|hr|hu|id|is|it|la|lt|lv|ms|mt|nl|no|pl|pt|ro|sk|sl|sq|sv|sw|tr|vi"
 )
 FILES = {"train": "train.jsonl", "valid": "valid.jsonl", "dropped": "dropped.log"}
-PAPER = (("train", "2.2M", "474,704,907", "888"), ("valid", "2.2k", "4,749,107", "889"))
+PAPER = (("paper train", "2.2M", "474,704,907", "888"), ("paper valid", "2.2k", "4,749,107", "889"))
 BATCH = 1000  # stories that are counted at a time
 PERMUTATIONS, BANDS, SHINGLE = 128, 32, 4
 Cleaned = tuple[Entry, str, str | None]  # the entry, the tidied text, the reason to drop it
-HALVES = 600  # characters from which the two halves are looked at alone
+HALVES = 600  # characters from which the language of each half is tested
 
 
 def tidy(text: str) -> str:
@@ -113,7 +114,7 @@ def _misses_words(_: Cleaner, entry: Entry, text: str) -> bool:
     found = entry.get("words", {})  # by kind; in a list of words each may be of any
     wanted = list(found.items()) if isinstance(found, dict) else [(None, word) for word in found]
     wanted += [("name", entry["name"])] if entry.get("name") else []
-    return not all(uses(text, word, kind) for kind, word in wanted)
+    return not all(contains_word(text, word, kind) for kind, word in wanted)
 
 
 REASONS: dict[str, Callable[[Cleaner, Entry, str], bool]] = {
@@ -130,7 +131,7 @@ REASONS: dict[str, Callable[[Cleaner, Entry, str], bool]] = {
 
 
 def _language_test(language: str | None) -> Callable[[str], bool]:
-    """A test whether a text is of the language, in both halves, and in its letters."""
+    """Return a test whether a text is in the language, each half of it, and written in its letters."""
     if language is None:
         return lambda text: True
     try:
@@ -156,7 +157,7 @@ def _language_test(language: str | None) -> Callable[[str], bool]:
 
 
 def _duplicate_test(similarity: float) -> Callable[[str], bool]:
-    """A test whether a text is near to an earlier one, by MinHash of its runs of four words; a new one is added."""
+    """Return a test whether a text is similar to an earlier one, by MinHash of its runs of four words."""
     if not 0 < similarity <= 1:
         raise UserError(f"similarity must be in (0, 1], not {similarity}")
     try:
@@ -276,12 +277,11 @@ def stats(out: Path = Path("runs/babistories")) -> dict[str, Any]:
             raise UserError(f"there is no {file}; mosaics babistories clean writes it")
         table[split] = _count(file, tokenizer)
     note = "" if tokenizer else "; GPT-2's tokenizer is not installed: pip install 'memory-mosaics[gpt2]'"
-    print(f"{'partition':12}{'stories':>12}{'tokens (GPT-2)':>18}{'characters per story':>22}")
+    rows = []
     for split, found in table.items():
         tokens = "-" if found["tokens"] is None else f"{found['tokens']:,}"
-        print(f"{split:12}{found['stories']:>12,}{tokens:>18}{found['characters_per_story']:>22,.0f}")
-    for split, stories, tokens, characters in PAPER:
-        print(f"{f'paper {split}':12}{stories:>12}{tokens:>18}{characters:>22}")
+        rows.append((split, f"{found['stories']:,}", tokens, f"{found['characters_per_story']:,.0f}"))
+    print(text_table(("partition", "stories", "tokens (GPT-2)", "characters per story"), [*rows, *PAPER]))
     try:
         results.write_results(out / "statistics.json", table)
         print(f"written: {out / 'statistics.json'}{note}")

@@ -4,7 +4,6 @@ So any machine can make any part of a corpus, in any order, and a story can be t
 word may name other forms that count as using it, after a slash: `run/ran`; regular English endings need not be named.
 """
 
-import json
 import re
 import tomllib
 from collections.abc import Callable, Sequence
@@ -15,8 +14,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import read_text
+from memory_mosaics.errors import UserError
+from memory_mosaics.files import read_json, read_text
 from memory_mosaics.text.word_lists import BOYS, GIRLS
 
 KINDS = ("nouns", "verbs", "adjectives")
@@ -83,11 +82,7 @@ def _read_lines(file: Path) -> tuple[str, ...]:
 def _read_words(file: Path) -> dict[str, Any]:
     """{"nouns": [...], "verbs": [...], "adjectives": [...]} and optionally {"features": {name: meaning}}."""
     layout = 'an object of "nouns", "verbs", "adjectives" (lists of words) and optionally "features" (an object)'
-    text = read_text(file)
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file} is not JSON: {one_line(error)}; it should be {layout}") from error
+    found = read_json(file)
     if not isinstance(found, dict) or not set(KINDS) <= set(found) <= {*KINDS, "features"}:
         raise UserError(f"{file} should be {layout}")
     for kind in KINDS:
@@ -101,18 +96,18 @@ def _read_words(file: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt. `begin` is what the answer starts with; `asked` is what the journal keeps of the prompt."""
+    """One prompt. The answer starts with `prefix`; `metadata` is what the journal keeps of the prompt."""
 
     index: int
     text: str
-    begin: str
+    prefix: str
     seed: int
-    asked: dict[str, Any]
+    metadata: dict[str, Any]
 
     @property
     def prompt(self) -> str:
         """The prompt of a completion: the instruction, if there is one, and the words to continue."""
-        return "\n\n".join(part for part in (self.text, self.begin) if part)
+        return "\n\n".join(part for part in (self.text, self.prefix) if part)
 
 
 def story_request(
@@ -127,31 +122,31 @@ def story_request(
     name, opening = draw.choice(lists.names), draw.choice(lists.openings)
     answer_seed = draw.getrandbits(31)
     if opening_only:
-        begin = f"{opening}, {name}" if opening[-1:].isalnum() else f"{opening} {name}"
-        return Request(index, "", begin, answer_seed, {"name": name, "opening": begin})
+        prefix = f"{opening}, {name}" if opening[-1:].isalnum() else f"{opening} {name}"
+        return Request(index, "", prefix, answer_seed, {"name": name, "opening": prefix})
     meanings = "; ".join(meaning for _, meaning in features)
     filled = {kind: word.split("/")[0] for kind, word in words.items()}
     filled |= {"name": name, "opening": opening, "features": f"In this story, {meanings}.\n" if meanings else ""}
     text = SLOT.sub(lambda slot: filled[slot[1]], template)
     used = set(SLOT.findall(template))
-    asked: dict[str, Any] = {"words": {kind: word for kind, word in words.items() if kind in used}}
-    asked |= {"features": [feature for feature, _ in features] if "features" in used else []}
-    asked |= {slot: filled[slot] for slot in ("name", "opening") if slot in used}
-    return Request(index, text, opening if "opening" in used else "", answer_seed, asked)
+    metadata: dict[str, Any] = {"words": {kind: word for kind, word in words.items() if kind in used}}
+    metadata |= {"features": [feature for feature, _ in features] if "features" in used else []}
+    metadata |= {slot: filled[slot] for slot in ("name", "opening") if slot in used}
+    return Request(index, text, opening if "opening" in used else "", answer_seed, metadata)
 
 
-def names_request(index: int, *, seed: int, batch: int = 30) -> Request:
+def names_request(index: int, *, seed: int) -> Request:
     """Ask for first names with a given first letter."""
     draw, letters = _random("names", seed, index), _data()["letters"]
-    asked = {"letter": letters[index % len(letters)]}
-    return Request(index, _data()["names_request"].format(batch=batch, **asked), "", draw.getrandbits(31), asked)
+    metadata = {"letter": letters[index % len(letters)]}
+    return Request(index, _data()["names_request"].format(**metadata), "", draw.getrandbits(31), metadata)
 
 
-def openings_request(index: int, *, seed: int, batch: int = 20) -> Request:
+def openings_request(index: int, *, seed: int) -> Request:
     """Ask for first words of stories."""
-    draw = _random("openings", seed, index)
-    asked = {"where": draw.choice(_data()["places"].splitlines()), "when": draw.choice(_data()["times"].splitlines())}
-    return Request(index, _data()["openings_request"].format(batch=batch, **asked), "", draw.getrandbits(31), asked)
+    draw, data = _random("openings", seed, index), _data()
+    metadata = {"where": draw.choice(data["places"].splitlines()), "when": draw.choice(data["times"].splitlines())}
+    return Request(index, data["openings_request"].format(**metadata), "", draw.getrandbits(31), metadata)
 
 
 def _random(step: str, seed: int, index: int) -> Random:
@@ -159,7 +154,7 @@ def _random(step: str, seed: int, index: int) -> Random:
     return Random(f"{step}:{seed}:{index}")
 
 
-def uses(text: str, word: str, kind: str | None = None) -> bool:
+def contains_word(text: str, word: str, kind: str | None = None) -> bool:
     """Whether a text contains a word: one of its named forms, or the first with a regular English ending of its kind.
 
     The kinds are noun, verb, adjective and name, which has no endings; None stands for any of them.

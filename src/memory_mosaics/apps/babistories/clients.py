@@ -1,10 +1,10 @@
-"""Who writes: a model on this machine, or an OpenAI-compatible server: vLLM, llama.cpp, Ollama, `mosaics serve`.
+"""The language model that is asked: a local one, or an OpenAI-compatible server (vLLM, llama.cpp, `mosaics serve`).
 
-The official openai client connects, authenticates, and reads and writes the wire format. Retries are ours: the
-client's have fixed delays, count every 429 as a failed try, do not end with the run, and miss answers that cannot be
-used. Lost connections, timeouts, 408, 409, 425, 429, 5xx, and answers that are unreadable, cut off or too long are
-retried. Delays double, are random, and are at least what the server asks for. A request that the server rejects, or
-whose retries are exhausted, is skipped; any other failure ends the run.
+The official openai client connects, authenticates, and reads and writes the wire format. Retries are ours: the client's
+have fixed delays, count every 429 as a failed attempt, continue after Ctrl-C, and accept answers that cannot be used.
+Lost connections, timeouts, 408, 409, 425, 429, 5xx, and answers that are unreadable, cut off or too long are retried.
+Delays double, are randomised, and are at least what the server asks for. A request that the server rejects, or whose
+retries are exhausted, is skipped; any other failure ends the run.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from memory_mosaics.apps.babistories.prompts import Request
-from memory_mosaics.config import MAX_SIZE
+from memory_mosaics.config import MAX_SIZE, check_positive
 from memory_mosaics.errors import UserError, check_range, one_line, within_memory
 from memory_mosaics.files import check_folder, read_json
 from memory_mosaics.runtime import find_device
@@ -33,7 +33,7 @@ from memory_mosaics.text.tokenizer import check_tokenizer
 SERVER_ONLY = ("retries", "backoff", "timeout", "requests_per_minute", "tokens_per_minute", "stream", "key_variable")
 TRANSIENT, REJECTED = {408, 409, 425, 429}, {400, 413, 422}  # status codes; 5xx are transient, others end the run
 MAX_TOKENS = 1 << 40  # no answer has more; a server that reports more miscounts
-MAX_BACKOFF = 60.0  # seconds between tries, unless the server asks for more
+MAX_BACKOFF = 60.0  # seconds between attempts, unless the server asks for more
 MAX_RETRY_AFTER = 3600.0  # seconds; a server that asks for more is not waited for
 FIRST_RETRIES = 2  # before the first answer: the address may be mistyped
 CHARACTERS_PER_TOKEN = 64  # of the requested length that an answer may have; 4 are usual
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Writer:
+class ModelOptions:
     """The language model to ask, and how.
 
     Args:
@@ -98,20 +98,17 @@ class Writer:
         check_range(1, MAX_SIZE, length=self.length)
         check_range(1, 10_000, concurrency=self.concurrency)
         check_range(0, MAX_SIZE, retries=self.retries, temperature=self.temperature)
-        for name in ("backoff", "timeout", "requests_per_minute", "tokens_per_minute"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise UserError(f"{name} must be more than 0, not {value}")
+        check_positive(self, "backoff", "timeout", "requests_per_minute", "tokens_per_minute")
         if not 0 < self.top_p <= 1:
             raise UserError(f"top_p must be in (0, 1], not {self.top_p}")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A text, why it ended ("stop" by itself, "length" cut off), and its prompt and completion tokens, where known."""
+    """A text, why it ended ("stop", or "length" if cut off), and its prompt and completion tokens, if known."""
 
     text: str
-    finish: str | None
+    finish_reason: str | None
     usage: tuple[int, int] | None = None
 
 
@@ -124,7 +121,7 @@ class RequestRejected(Exception):
 
 
 class RetriesExhausted(RequestRejected):
-    """All tries of this request failed; another request may succeed."""
+    """All attempts of this request failed; another request may succeed."""
 
 
 class TransientError(Exception):
@@ -161,22 +158,22 @@ class AdaptiveConcurrency:
         self.changed = asyncio.Condition()
 
     @asynccontextmanager
-    async def slot(self) -> AsyncIterator[float]:
-        """Wait for a free slot and hold it; yields the time at which it was free."""
+    async def slot(self) -> AsyncIterator[None]:
+        """Wait for a free slot and hold it."""
         async with self.changed:
             await self.changed.wait_for(lambda: self.stop.is_set() or self.in_flight < int(self.limit))
             if self.stop.is_set():
                 raise RunStopped("stopped")
             self.in_flight += 1
         try:
-            yield time.monotonic()
+            yield
         finally:
             self.in_flight -= 1
             async with self.changed:
                 self.changed.notify_all()
 
     def halve(self, sent: float) -> None:
-        """The server was full for a request sent at this time; requests sent together count once."""
+        """Allow half as many after a 429 for a request sent at this time; requests sent together count once."""
         if sent > self.halved_at:
             self.limit, self.halved_at = max(1.0, min(self.limit, self.in_flight) // 2), time.monotonic()
 
@@ -184,34 +181,35 @@ class AdaptiveConcurrency:
         self.limit = min(float(self.most), self.limit + max(GROWTH, 1 / self.limit))
 
 
-class Server:
+class ServerClient:
     """An OpenAI-compatible server behind the official client, with rate limits, retries and a limit on answer size."""
 
-    def __init__(self, writer: Writer, stop: asyncio.Event):
+    def __init__(self, options: ModelOptions, stop: asyncio.Event):
         try:
             import openai
         except ImportError:
             raise UserError("asking a server needs openai: pip install 'memory-mosaics[babistories]'") from None
-        assert writer.server is not None
-        self.writer, self.stop, self.openai = writer, stop, openai
-        self.base = writer.server.rstrip("/")
+        assert options.server is not None
+        self.options, self.stop, self.openai = options, stop, openai
+        self.base = options.server.rstrip("/")
         self.base += "" if re.search(r"/v\d+$", self.base) else "/v1"
-        key, most = _key(writer.key_variable), writer.concurrency
+        key, most = _api_key(options.key_variable), options.concurrency
         # Without --key_variable no key is sent, in particular not the client's default, OPENAI_API_KEY.
         self.headers: dict[str, Any] = {} if key else {"Authorization": openai.Omit()}
         limits = type(openai.DEFAULT_CONNECTION_LIMITS)(max_connections=most, max_keepalive_connections=most)
-        http: dict[str, Any] = {"limits": limits, "event_hooks": {"response": [self._limit_body]}}
-        how: dict[str, Any] = {"api_key": key or "none", "timeout": writer.timeout, "max_retries": 0}
+        hooks: dict[str, Any] = {"response": [self._limit_body]}
         try:
             _ = urlsplit(self.base).port  # ValueError for one out of range
-            how["http_client"] = openai.DefaultAsyncHttpxClient(follow_redirects=False, **http)
-            self.client = openai.AsyncOpenAI(base_url=self.base, **how)
+            http = openai.DefaultAsyncHttpxClient(follow_redirects=False, limits=limits, event_hooks=hooks)
+            self.client = openai.AsyncOpenAI(
+                base_url=self.base, api_key=key or "none", timeout=options.timeout, max_retries=0, http_client=http
+            )
         except Exception as error:  # what the client raises for an address depends on its HTTP library
-            raise UserError(f"cannot use --server {writer.server}: {one_line(error)}") from error
-        self.requests, self.tokens = RateLimiter(writer.requests_per_minute), RateLimiter(writer.tokens_per_minute)
-        self.concurrency, self.quiet_until = AdaptiveConcurrency(writer.concurrency, stop), 0.0
-        self.typical = float(writer.length)  # tokens per answer, a running mean
-        self.model = writer.model or ""
+            raise UserError(f"cannot use --server {options.server}: {one_line(error)}") from error
+        self.requests, self.tokens = RateLimiter(options.requests_per_minute), RateLimiter(options.tokens_per_minute)
+        self.concurrency, self.paused_until = AdaptiveConcurrency(most, stop), 0.0
+        self.mean_tokens = float(options.length)  # tokens per answer, a running mean
+        self.model = options.model or ""
         self.retried = self.answered = 0
 
     async def aclose(self) -> None:
@@ -220,7 +218,7 @@ class Server:
     async def find_model(self) -> str:
         """The model that was named, or the only one the server has."""
         try:
-            found = await self.with_retries(self._models, min(self.writer.retries, FIRST_RETRIES))
+            found = await self.with_retries(self._list_models, min(self.options.retries, FIRST_RETRIES))
         except (RunStopped, RequestRejected) as error:
             raise UserError(f"{self.base}/models: {one_line(error)}") from error
         if not self.model:
@@ -230,7 +228,7 @@ class Server:
             self.model = found[0]
         return self.model
 
-    async def _models(self) -> list[str]:
+    async def _list_models(self) -> list[str]:
         try:
             response = await self.client.models.with_raw_response.list(extra_headers=self.headers)
         except self.openai.APIStatusError as error:
@@ -246,26 +244,26 @@ class Server:
 
     async def ask(self, request: Request) -> Answer:
         """One answer; `RequestRejected` where this request gets none, `RunStopped` where no other will either."""
-        writer = self.writer
-        body: dict[str, Any] = {"model": self.model, "max_tokens": writer.length, "temperature": writer.temperature}
-        body |= {"top_p": writer.top_p, "seed": request.seed}
+        options = self.options
+        body: dict[str, Any] = {"model": self.model, "max_tokens": options.length, "temperature": options.temperature}
+        body |= {"top_p": options.top_p, "seed": request.seed}
         message = {"role": "user", "content": request.text}
-        body |= {"messages": [message]} if writer.ask == "chat" else {"prompt": request.prompt}
-        answered = 0  # tries that the server answered; a lost one keeps its key, and is not charged for twice
+        body |= {"messages": [message]} if options.ask == "chat" else {"prompt": request.prompt}
+        answered = 0  # attempts that the server answered; a lost one keeps its key, and is not charged for twice
 
         async def attempt() -> Answer:
             nonlocal answered
             key = hashlib.sha256(json.dumps([request.index, body, answered], sort_keys=True).encode()).hexdigest()
             try:
-                return await self._try(request, body, f"babistories-{key[:32]}")
+                return await self._attempt(request, body, f"babistories-{key[:32]}")
             except TransientError as error:
-                answered += error.status != 409  # it is still at work on it
+                answered += error.status != 409  # the server is still processing it
                 raise
 
-        return await self.with_retries(attempt, self.writer.retries)
+        return await self.with_retries(attempt, options.retries)
 
     async def with_retries(self, attempt: Callable[[], Awaitable[T]], retries: int) -> T:
-        """Try until it succeeds. A delay ends at once when the run is to stop."""
+        """Call `attempt` until it succeeds. When the run is to stop, a delay ends at once."""
         failed = 0
         while True:
             try:
@@ -273,9 +271,9 @@ class Server:
             except TransientError as problem:
                 error = problem
             except (TimeoutError, self.openai.APITimeoutError):
-                error = TransientError(f"no answer in {self.writer.timeout:g} seconds")
+                error = TransientError(f"no answer in {self.options.timeout:g} seconds")
             except self.openai.APIConnectionError as problem:
-                error = TransientError(_describe_connection_error(problem.__cause__ or problem))
+                error = TransientError(f"connection failed: {one_line(problem.__cause__ or problem, 120)}")
             failed += not error.busy
             tries = f"{failed} {'try' if failed == 1 else 'tries'}"
             if error.wait > MAX_RETRY_AFTER:
@@ -286,9 +284,9 @@ class Server:
                 raise RunStopped(f"{one_line(error)} ({tries})")
             self.retried += 1
             if error.wait:
-                self.quiet_until = max(self.quiet_until, time.monotonic() + error.wait)
-            backoff = min(MAX_BACKOFF, self.writer.backoff * 2.0 ** max(0, failed - 1)) * random.uniform(0.5, 1.0)
-            await self._sleep(max(backoff, error.wait * random.uniform(1.0, 1.1)))
+                self.paused_until = max(self.paused_until, time.monotonic() + error.wait)
+            backoff = min(MAX_BACKOFF, self.options.backoff * 2.0 ** min(max(0, failed - 1), 60))
+            await self._sleep(max(backoff * random.uniform(0.5, 1.0), error.wait * random.uniform(1.0, 1.1)))
 
     async def _sleep(self, seconds: float) -> None:
         """Sleep, unless the run is to stop."""
@@ -300,13 +298,13 @@ class Server:
             return
         raise RunStopped("stopped")
 
-    async def _try(self, request: Request, body: dict[str, Any], key: str) -> Answer:
-        """One try within the limits. A 429 while others are served is not a failure of this request."""
-        answered = self.answered
-        await self._sleep(self.quiet_until - time.monotonic())
-        async with self.concurrency.slot() as sent:
-            estimate = self.typical
+    async def _attempt(self, request: Request, body: dict[str, Any], key: str) -> Answer:
+        """One attempt within the limits. A 429 while the server answers others is not a failure of this request."""
+        answered, estimate = self.answered, self.mean_tokens
+        async with self.concurrency.slot():
+            await self._sleep(self.paused_until - time.monotonic())
             await self._sleep(max(self.requests.take(1.0), self.tokens.take(estimate)))
+            sent = time.monotonic()
             try:
                 answer = await self._send(body, {**self.headers, "Idempotency-Key": key})
             except self.openai.APIStatusError as error:
@@ -320,34 +318,34 @@ class Server:
         self.tokens.correct(sum(usage) - estimate)
         self.answered += 1
         self.concurrency.grow()
-        self.typical += (sum(usage) - self.typical) / min(self.answered, 100)
+        self.mean_tokens += (sum(usage) - self.mean_tokens) / min(self.answered, 100)
         return replace(answer, usage=usage)
 
     async def _send(self, body: dict[str, Any], headers: dict[str, Any]) -> Answer:
         """The answer of the server, whole or, with --stream, joined of its chunks: then the timeout is for silence."""
         api: Any = self.client.chat.completions if "messages" in body else self.client.completions
-        if self.writer.stream:
+        if self.options.stream:
             more = {"stream": True, "stream_options": {"include_usage": True}}
-            answer = await self._join(await api.create(**body, **more, extra_headers=headers))
+            answer = await self._read_stream(await api.create(**body, **more, extra_headers=headers))
         else:
-            async with asyncio.timeout(self.writer.timeout):
+            async with asyncio.timeout(self.options.timeout):
                 response = await api.with_raw_response.create(**body, extra_headers=headers)
             try:
                 answer = read_answer(response.parse())
             except UNREADABLE:
                 raise TransientError(f"garbage in place of an answer: {_excerpt(response.text)}") from None
-        if len(answer.text) > CHARACTERS_PER_TOKEN * self.writer.length:
+        if len(answer.text) > CHARACTERS_PER_TOKEN * self.options.length:
             raise self._too_long(f"{len(answer.text):,} characters", f"{CHARACTERS_PER_TOKEN} per token")
         return answer
 
-    async def _join(self, chunks: Any) -> Answer:
+    async def _read_stream(self, chunks: Any) -> Answer:
         parts, finish, usage, chunk = list[str](), None, None, ""
         async with chunks:
             try:
                 async for chunk in chunks:
                     answer = read_answer(chunk, partial=True)
                     parts.append(answer.text)
-                    finish, usage = answer.finish or finish, answer.usage or usage
+                    finish, usage = answer.finish_reason or finish, answer.usage or usage
             except self.openai.APIConnectionError:
                 raise
             except self.openai.APIError as error:
@@ -362,7 +360,7 @@ class Server:
     async def _limit_body(self, response: Any) -> None:
         """Read no more of a body, decompressed, than a response may have; the rest of an error message is left out."""
         per_token, beside = BODY_LIMIT
-        limit = LIST_LIMIT if response.request.method == "GET" else per_token * self.writer.length + beside
+        limit = LIST_LIMIT if response.request.method == "GET" else per_token * self.options.length + beside
         read = response.aiter_bytes
 
         async def limited(*arguments: Any) -> AsyncIterator[bytes]:
@@ -380,7 +378,7 @@ class Server:
         response.aiter_bytes = limited  # what the client reads by, whole bodies and streams
 
     def _too_long(self, size: str, allowed: str) -> TransientError:
-        asked = f"where --length {self.writer.length} was asked for"
+        asked = f"where --length {self.options.length} was asked for"
         return TransientError(f"an answer of {size} {asked} ({allowed} are read)")
 
 
@@ -434,16 +432,11 @@ def _retry_after(value: str | None) -> float:
         return 0.0
 
 
-def _describe_connection_error(error: BaseException) -> str:
-    name = re.sub(r"(?<!^)([A-Z])", r" \1", type(error).__name__).lower()
-    return f"{name} ({one_line(error, 120)})" if str(error) else name
-
-
 def _excerpt(text: str) -> str:
     return one_line(ValueError(text), 160) if text.strip() else "nothing"
 
 
-def _key(variable: str | None) -> str | None:
+def _api_key(variable: str | None) -> str | None:
     key = os.environ.get(variable or "")
     if variable and not key:
         raise UserError(f"the environment variable {variable}, named by --key_variable, is not set")
@@ -452,15 +445,15 @@ def _key(variable: str | None) -> str | None:
     return key
 
 
-class Local:
-    """A causal language model of transformers on this machine; requests in flight are one batch."""
+class LocalModel:
+    """A causal language model of transformers on this machine; all requests in flight are one batch."""
 
     retried = answered = 0
 
-    def __init__(self, writer: Writer):
+    def __init__(self, options: ModelOptions):
         self.batch: list[Request] = []
         self.answers: dict[int, Answer] = {}
-        assert writer.model is not None
+        assert options.model is not None
         try:
             from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -468,8 +461,8 @@ class Local:
             from memory_mosaics.checkpoint import newest
         except ImportError:
             raise UserError("a model on this machine needs transformers: pip install 'memory-mosaics[hf]'") from None
-        self.writer, self.device = writer, find_device(writer.device)
-        folder = Path(writer.model)
+        self.options, self.device = options, find_device(options.device)
+        folder = Path(options.model)
         folder = folder if (folder / "config.json").exists() else Path(newest(folder))  # of a training run
         try:
             check_folder(folder)
@@ -479,13 +472,13 @@ class Local:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, padding_side="left", local_files_only=True)
             model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype="auto")
         except (OSError, ValueError, LookupError, RuntimeError, TypeError, AttributeError, MemoryError) as error:
-            raise UserError(f"cannot open {writer.model}: {one_line(error)}") from error
+            raise UserError(f"cannot open {options.model}: {one_line(error)}") from error
         self.model = model.to(self.device).eval()
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
-        if writer.ask == "chat" and not self.tokenizer.chat_template:
-            raise UserError(f"{writer.model} has no chat template; give --ask completion or opening")
-        self.template = ChatTemplate(self.tokenizer.get_chat_template()) if writer.ask == "chat" else None
+        if options.ask == "chat" and not self.tokenizer.chat_template:
+            raise UserError(f"{options.model} has no chat template; give --ask completion or opening")
+        self.template = ChatTemplate(self.tokenizer.get_chat_template()) if options.ask == "chat" else None
 
     async def ask(self, request: Request) -> Answer:
         """One answer. The first request of a batch computes those of all; a KeyboardInterrupt meanwhile drops them."""
@@ -500,7 +493,7 @@ class Local:
         return self.answers.pop(request.index)
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no connection to close."""
 
     def generate(self, requests: Sequence[Request]) -> list[Answer]:
         """The answers to several requests, as one batch."""
@@ -511,9 +504,9 @@ class Local:
         rows = self.tokenizer(prompts, return_tensors="pt", padding=True, add_special_tokens=special)
         inputs = {name: rows[name].to(self.device) for name in ("input_ids", "attention_mask")}
         torch.manual_seed(requests[0].seed)
-        how: dict[str, Any] = {"max_new_tokens": self.writer.length, "do_sample": self.writer.temperature > 0}
+        how: dict[str, Any] = {"max_new_tokens": self.options.length, "do_sample": self.options.temperature > 0}
         if how["do_sample"]:
-            how |= {"temperature": self.writer.temperature, "top_p": self.writer.top_p, "top_k": 0}
+            how |= {"temperature": self.options.temperature, "top_p": self.options.top_p, "top_k": 0}
         with torch.inference_mode(), within_memory("give a smaller --concurrency"):
             out = self.model.generate(**inputs, pad_token_id=self.tokenizer.pad_token_id, **how)
         written = out[:, rows["input_ids"].shape[1] :].tolist()

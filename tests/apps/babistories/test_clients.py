@@ -9,14 +9,23 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import aclosing
 from types import SimpleNamespace
 
 import openai
 import pytest
 
-from memory_mosaics.apps.babistories import writers
+from memory_mosaics.apps.babistories import clients
+from memory_mosaics.apps.babistories.clients import (
+    MAX_BACKOFF,
+    ModelOptions,
+    RetriesExhausted,
+    ServerClient,
+    TransientError,
+    _retry_after,
+)
 from memory_mosaics.apps.babistories.collect import read_journal
-from memory_mosaics.apps.babistories.writers import Server, _retry_after
+from memory_mosaics.apps.babistories.prompts import default_lists, story_request
 from memory_mosaics.cli import main
 from waiting import HANG, until
 
@@ -63,7 +72,7 @@ def test_what_does_not_pass_is_one_line_and_the_journal_is_whole(what, server, t
     server.always = what
     with monkeypatch.context() as silent:
         if what == "silence":  # all that is asked is in vain, so that no answer can be too slow
-            silent.setattr(Server, "_models", lambda server: asyncio.sleep(0, ["teller"]))
+            silent.setattr(ServerClient, "_list_models", lambda server: asyncio.sleep(0, ["teller"]))
         waiting = ["--timeout", "0.2"] if what == "silence" else []
         assert main(command(server, tmp_path, "--retries", "2", *waiting)) == 2
     line = capsys.readouterr().err
@@ -127,7 +136,7 @@ def test_no_server_is_one_line(server, tmp_path, capsys):
     server.server_close()
     assert main(command(server, tmp_path)) == 2
     line = capsys.readouterr().err
-    assert "connect error" in line
+    assert "connection failed: All connection attempts failed" in line
     assert "(3 tries)" in line
     assert line.count("\n") == 1
 
@@ -154,8 +163,8 @@ def slept(monkeypatch) -> list[float]:
     async def sleep(server, seconds):
         slept.append(max(0.0, seconds))
 
-    monkeypatch.setattr(Server, "_sleep", sleep)
-    monkeypatch.setattr(writers, "time", SimpleNamespace(monotonic=lambda: sum(slept)))
+    monkeypatch.setattr(ServerClient, "_sleep", sleep)
+    monkeypatch.setattr(clients, "time", SimpleNamespace(monotonic=lambda: sum(slept)))
     return slept
 
 
@@ -173,7 +182,7 @@ def test_a_wait_may_be_a_date(monkeypatch):
     assert _retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
     assert _retry_after("soon") == _retry_after(None) == 0.0
     ahead = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(1_000_000_030))
-    monkeypatch.setattr("memory_mosaics.apps.babistories.writers.time", SimpleNamespace(time=lambda: 1e9))
+    monkeypatch.setattr("memory_mosaics.apps.babistories.clients.time", SimpleNamespace(time=lambda: 1e9))
     assert _retry_after(ahead) == 30
 
 
@@ -336,3 +345,37 @@ def test_killed_it_neither_loses_nor_repeats_an_answer(server, tmp_path):
     again = server.asked - asked_before
     assert sum(again.values()) == count - len(kept), "what is on the disk is not asked again"
     assert sum(server.asked.values()) == count + 2 * concurrency, "only what was under way is asked once more"
+
+
+def test_requests_that_wait_for_a_slot_respect_retry_after(server):
+    """A request that queues while the server asks another one to wait is not sent before that time."""
+    times: list[float] = []
+
+    def refuse_the_first(prompt: str) -> str | None:
+        times.append(time.monotonic())
+        return "429" if len(times) == 1 else None
+
+    async def ask_two() -> None:
+        options = ModelOptions(server=server.address, model="teller", concurrency=2, backoff=0.01)
+        async with aclosing(ServerClient(options, asyncio.Event())) as client:
+            client.concurrency.limit = 1.0
+            requests = (story_request(index, seed=0, lists=default_lists()) for index in range(2))
+            await asyncio.gather(*map(client.ask, requests))
+
+    server.wrong = refuse_the_first
+    asyncio.run(ask_two())
+    assert times[1] - times[0] >= float(server.retry_after)
+
+
+def test_backoff_stays_finite_after_a_thousand_failures(slept):
+    async def fail() -> None:
+        raise TransientError("busy")
+
+    async def retry() -> None:
+        options = ModelOptions(server="http://localhost:1", model="teller")
+        async with aclosing(ServerClient(options, asyncio.Event())) as client:
+            await client.with_retries(fail, 1100)
+
+    with pytest.raises(RetriesExhausted, match=r"busy \(1101 tries\)"):
+        asyncio.run(retry())
+    assert max(slept) <= MAX_BACKOFF
