@@ -2,25 +2,18 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from memory_mosaics import LanguageModel
-from memory_mosaics.apps.explorer.reading import (
-    CHUNK_TOKENS,
-    CachedText,
-    Edit,
-    InstrumentedModel,
-    common_prefix,
-    detail,
-    overview,
-    predictions,
-    retrieved,
-)
+from memory_mosaics.apps.explorer.reading import CHUNK_TOKENS, CachedText, Edit, InstrumentedModel, _common_prefix
+from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.inspection import inspect_position
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.memory import PersistentMemoryConfig
+from memory_mosaics.text.tokenizer import byte_tokenizer
 from mixers_under_contract import MIXERS, WIDTH
 
 LENGTHS = [175, 150, 64, 65, 1, 0, 128, 175]
@@ -42,7 +35,7 @@ def test_a_changing_text_is_read_as_a_whole_one(name):
     model = LanguageModel(
         LanguageModelConfig(vocabulary=50, width=WIDTH, blocks=2, sequence_mixer=MIXERS[name], channel_mixer=persistent)
     ).eval()
-    reading = CachedText(InstrumentedModel(model))
+    reading = CachedText(InstrumentedModel(LoadedModel("model", Path(), model, byte_tokenizer())))
     generator = torch.Generator().manual_seed(3)
     tokens: list[int] = torch.randint(50, (170,), generator=generator).tolist()
     reading.update(tokens)
@@ -58,7 +51,7 @@ def test_a_changing_text_is_read_as_a_whole_one(name):
 
 
 def test_nothing_is_read_twice(mosaic):
-    reading = CachedText(InstrumentedModel(mosaic.model))
+    reading = CachedText(InstrumentedModel(mosaic))
     tokens = list(range(200))
     reading.update(tokens)
     reading.update(tokens)
@@ -71,14 +64,14 @@ def test_nothing_is_read_twice(mosaic):
 def test_it_shows_what_inspect_shows(name, request):
     trained = request.getfixturevalue(name)
     tokens = (torch.arange(90) * 7 % 280).tolist()
-    reading = CachedText(InstrumentedModel(trained.model))
+    reading = CachedText(InstrumentedModel(trained))
     reading.update(tokens)
     for position in (0, 1, 63, 64, 89):
         wanted = inspect_position(trained.model, torch.tensor(tokens), position=position, top=3)
-        (found,) = overview(reading, position, position + 1)
+        (found,) = reading.overview(position, position + 1)
         for layer, each, shown in zip(reading.model.layers, wanted, found, strict=True):
             assert shown["effective"] == pytest.approx(each.effective.tolist(), rel=2e-3, abs=1e-4)
-            pairs = detail(reading, trained.tokenizer, layer, 1, position, position + 1)[0]["pairs"][:3]
+            pairs = reading.detail((*layer, 1), position, position + 1)[0]["pairs"][:3]
             weights = [weight for weight in each.weights[1].tolist() if weight >= 6e-4]
             assert [weight for _, weight in pairs] == pytest.approx(weights[: len(pairs)], abs=1e-4)
             assert len(pairs) >= len(weights)
@@ -90,9 +83,9 @@ def test_contributions_add_up_to_the_logits(mosaic, placement):
     tokens = (torch.arange(80) * 7 % 280).tolist()
     model = LanguageModel(replace(mosaic.model.config, norm_placement=placement)).eval()
     model.load_state_dict(mosaic.model.state_dict())
-    reading = CachedText(InstrumentedModel(model))
+    reading = CachedText(InstrumentedModel(LoadedModel("model", Path(), model, byte_tokenizer())))
     reading.update(tokens)
-    total = sum(retrieved(reading, layer, 64, 80)[1].sum(dim=1) for layer in reading.model.layers)
+    total = sum(reading.retrieved(layer, 64, 80)[1].sum(dim=1) for layer in reading.model.layers)
     x = model.embedding.weight[torch.tensor(tokens[64:])].detach()
     norms = [norm for block in model.blocks for norm in (block.sequence_norm, block.channel_norm)]
     spreads = reading.chunks[1].spreads.unbind(dim=-1)
@@ -103,12 +96,12 @@ def test_contributions_add_up_to_the_logits(mosaic, placement):
 
 def test_losses_and_shares_are_the_models(mosaic):
     tokens = (torch.arange(150) * 7 % 280).tolist()
-    reading = CachedText(InstrumentedModel(mosaic.model))
+    reading = CachedText(InstrumentedModel(mosaic))
     reading.update(tokens)
     with torch.no_grad():
         logs = mosaic.model(torch.tensor([tokens]))[0][0].log_softmax(dim=-1)
     for first, last in ((0, 150), (60, 70), (64, 128), (149, 150)):
-        found = predictions(reading, mosaic.tokenizer, first, last)
+        found = reading.predictions(first, last)
         assert len(found["losses"]) == len(found["best"]) == last - first
         assert (found["losses"][0] is None) == (first == 0)
         for token in range(max(first, 1), last):
@@ -123,11 +116,11 @@ def test_losses_and_shares_are_the_models(mosaic):
 def test_a_removed_pair_is_gone_and_the_rest_shares_its_weight(name, request):
     trained = request.getfixturevalue(name)
     tokens = (torch.arange(90) * 7 % 280).tolist()
-    plain, edited = CachedText(InstrumentedModel(trained.model)), CachedText(InstrumentedModel(trained.model))
+    plain, edited = CachedText(InstrumentedModel(trained)), CachedText(InstrumentedModel(trained))
     plain.update(tokens)
     edited.update(tokens, [Edit(block=0, kind="sequence", head=2, pair=5)], plain)
-    before, _ = retrieved(plain, (0, "sequence"), 64, 90)
-    after, _ = retrieved(edited, (0, "sequence"), 64, 90)
+    before, _ = plain.retrieved((0, "sequence"), 64, 90)
+    after, _ = edited.retrieved((0, "sequence"), 64, 90)
     assert not after[:, 2, 5].any()
     rest = before[:, 2].clone()
     rest[:, 5] = 0
@@ -141,10 +134,10 @@ def test_a_removed_pair_is_gone_and_the_rest_shares_its_weight(name, request):
 def test_a_memory_that_is_off_adds_nothing(mosaic):
     tokens = (torch.arange(90) * 7 % 280).tolist()
     for kind in ("sequence", "channel"):
-        plain, edited = CachedText(InstrumentedModel(mosaic.model)), CachedText(InstrumentedModel(mosaic.model))
+        plain, edited = CachedText(InstrumentedModel(mosaic)), CachedText(InstrumentedModel(mosaic))
         plain.update(tokens)
         edited.update(tokens, [Edit(block=1, kind=kind, head=3)], plain)
-        adds = retrieved(edited, (1, kind), 64, 90)[1]
+        adds = edited.retrieved((1, kind), 64, 90)[1]
         assert not adds[:, 3].any()
         assert adds[:, :3].any()
         assert (features(edited) - features(plain)).abs().max() > 1e-3
@@ -154,37 +147,37 @@ def test_a_memory_that_is_off_adds_nothing(mosaic):
 
 def test_slots_of_a_persistent_memory_can_be_removed(mosaic):
     tokens = list(range(40))
-    plain, edited = CachedText(InstrumentedModel(mosaic.model)), CachedText(InstrumentedModel(mosaic.model))
+    plain, edited = CachedText(InstrumentedModel(mosaic)), CachedText(InstrumentedModel(mosaic))
     plain.update(tokens)
-    slot = int(retrieved(plain, (0, "channel"), 39, 40)[0][0, 1].argmax())
+    slot = int(plain.retrieved((0, "channel"), 39, 40)[0][0, 1].argmax())
     edited.update(tokens, [Edit(block=0, kind="channel", head=1, pair=slot)], plain)
-    assert not retrieved(edited, (0, "channel"), 0, 40)[0][:, 1, slot].any()
-    assert retrieved(edited, (0, "channel"), 0, 40)[0][:, 0, slot].any()
+    assert not edited.retrieved((0, "channel"), 0, 40)[0][:, 1, slot].any()
+    assert edited.retrieved((0, "channel"), 0, 40)[0][:, 0, slot].any()
 
 
 @pytest.mark.parametrize(("name", "peek"), [("mosaic", 1), ("rotary", 0)])
 def test_a_rewritten_pair_is_that_of_another_text(name, peek, request):
     """In the first block, whose inputs do not depend on what else was read: all heads rewritten are the other text."""
     trained = request.getfixturevalue(name)
-    engine = InstrumentedModel(trained.model)
+    engine = InstrumentedModel(trained)
     tokens = (torch.arange(90) * 7 % 280).tolist()
     other = [*tokens[:70], 33, *tokens[71:]]
     plain, edited, another = (CachedText(engine) for _ in range(3))
     plain.update(tokens)
     another.update(other)
     edited.update(tokens, [Edit(block=0, kind="sequence", head=2, pair=70 - peek, token=33)], plain)
-    value = edited.layer_edits[0, "sequence"].rewritten[0][2]
+    value = edited.layer_edits[0, "sequence"][0][1]
     torch.testing.assert_close(value, another.pairs[0, "sequence"].values[0, 70 - peek, 2], atol=1e-5, rtol=1e-4)
     assert (features(edited) - features(plain)).abs().max() > 1e-4
     wanted = plain.pairs[0, "sequence"].values.clone()
     wanted[0, 70 - peek, 2] = value
-    retrieval = edited.retrieval((0, "sequence"), 1, slice(20, 26))
-    torch.testing.assert_close(retrieval.pairs.values[2, :, 0], wanted[0, :, 2])
+    rows = edited.retrieval((0, "sequence"), CHUNK_TOKENS + 20, CHUNK_TOKENS + 26).rows
+    torch.testing.assert_close(rows.pairs.values[2, :, 0], wanted[0, :, 2])
 
 
 def test_edits_are_read_from_where_they_reach(mosaic):
     tokens = list(range(250))
-    plain, edited = CachedText(InstrumentedModel(mosaic.model)), CachedText(InstrumentedModel(mosaic.model))
+    plain, edited = CachedText(InstrumentedModel(mosaic)), CachedText(InstrumentedModel(mosaic))
     plain.update(tokens)
     edited.update(tokens, [Edit(block=0, kind="sequence", head=0, pair=200)], plain)
     edited.update(tokens, [Edit(block=0, kind="sequence", head=0, pair=210)], plain)
@@ -194,5 +187,5 @@ def test_edits_are_read_from_where_they_reach(mosaic):
 
 
 def test_common_beginnings():
-    assert common_prefix([1, 2, 3], [1, 2, 4]) == 2
-    assert common_prefix([], [1]) == 0
+    assert _common_prefix([1, 2, 3], [1, 2, 4]) == 2
+    assert _common_prefix([], [1]) == 0

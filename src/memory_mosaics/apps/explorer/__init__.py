@@ -95,30 +95,28 @@ def show(
     if not 1 <= len(models) <= 2:
         raise UserError(f"one model can be shown, or two side by side, not {len(models)}")
     explorer = Explorer(models)
-    if memory and not any(each.has(memory) for each in explorer.instrumented):
+    if memory and not any(each.has(memory) for each in explorer.models):
         raise UserError(f"there is no memory {memory}: name its block, sequence or channel, and its head")
+    characters = None  # up to the end of the token at `position`, by which the second model finds it
+    if position is not None:
+        position, characters = _find_position(explorer, text, position)
     panes = []
-    for number, instrumented in enumerate(explorer.instrumented):
-        at = None if position is None else _find_position(explorer, number, text, position)
-        look = Look(position=at, memory=memory if memory and instrumented.has(memory) else None)
-        panes.append(explorer.record(PaneRequest(model=number, text=text, page=(at or 0) // PAGE_TOKENS, look=look)))
+    for number, each in enumerate(explorer.models):
+        where = {"position": position} if number == 0 else {"characters": characters}
+        look = Look(**where, memory=memory if memory and each.has(memory) else None)
+        page = {"page": (position or 0) // PAGE_TOKENS, "characters": look.characters}
+        panes.append(explorer.record(PaneRequest(model=number, text=text, look=look, **page)))
     start = {"view": "compare" if len(models) > 1 else "explore"}
     return View(explorer.description | {"record": {"panes": panes, "start": start}})
 
 
-def _find_position(explorer: Explorer, model: int, text: str, position: int) -> int:
-    """Return the position among a model's tokens of the characters at a position among the first model's tokens."""
-    tokens = explorer.models[0].tokenizer.encode(text)
-    if not -len(tokens) <= position < len(tokens):
-        raise UserError(f"position {position} is outside a text of {len(tokens)} tokens")
-    position %= len(tokens)
-    if model == 0:
-        return position
+def _find_position(explorer: Explorer, text: str, position: int) -> tuple[int, int]:
+    """Return a position among the first model's tokens, not negative, and the characters up to the end of its token."""
     explorer.read(ReadRequest(text=text))
-    characters = explorer.sessions["", 0].ends[position]
-    return explorer.read(ReadRequest(model=model, text=text, characters=characters, look=Look(characters=characters)))[
-        "look"
-    ]["position"]
+    ends = explorer.sessions["", 0].ends
+    if not -len(ends) <= position < len(ends):
+        raise UserError(f"position {position} is outside a text of {len(ends)} tokens")
+    return position % len(ends), ends[position]
 
 
 def _load(model: Any, tokenizer: Tokenizer | None) -> LoadedModel:

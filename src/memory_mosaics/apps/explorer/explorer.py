@@ -6,26 +6,24 @@ little has to be computed again; a session that is gone costs time and nothing e
 
 import hashlib
 import json
-import time
 import zlib
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from threading import Lock
 from typing import Any, ClassVar, Literal
 
-from memory_mosaics.apps.explorer import moons, reading
+from memory_mosaics.apps.explorer import moons
 from memory_mosaics.apps.explorer.page import read_asset
 from memory_mosaics.apps.explorer.reading import (
     CHUNK_TOKENS,
     CachedText,
     Edit,
     InstrumentedModel,
-    Layer,
     Memory,
     single_thread,
 )
@@ -89,10 +87,10 @@ class LookRequest(TextRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaneRequest(LookRequest):
+class PaneRequest(ReadRequest):
     """A pane to be saved as it is."""
 
-    page: int = -1
+    look: Look = field(default_factory=Look)
     pinned: bool = False
     measure: Literal["contribution", "effective", "lambda", "beta"] = "contribution"
 
@@ -100,8 +98,8 @@ class PaneRequest(LookRequest):
 class Session:
     """One text in one model, without and with edits."""
 
-    def __init__(self, loaded: LoadedModel, model: InstrumentedModel):
-        self.loaded, self.model = loaded, model
+    def __init__(self, model: InstrumentedModel):
+        self.model, self.tokenizer = model, model.tokenizer
         self.plain, self.edited = CachedText(model), CachedText(model)
         self.texts: list[str] = []  # that each token adds; empty within a character of several tokens
         self.ends: list[int] = []  # the number of characters up to the end of each token
@@ -121,11 +119,11 @@ class Session:
             raise UserError(f"the text has {len(request.text):,} characters; at most {MAX_CHARACTERS:,} are read")
         if len(request.edits) > MAX_EDITS:
             raise UserError(f"{len(request.edits)} edits are too many; at most {MAX_EDITS} can be made")
-        tokenizer = self.loaded.tokenizer
+        tokenizer = self.tokenizer
         tokens = tokenizer.encode(request.text)
-        limit = min(MAX_TOKENS, self.loaded.model.max_positions or MAX_TOKENS)
+        limit = min(MAX_TOKENS, self.model.model.max_positions or MAX_TOKENS)
         if len(tokens) > limit:
-            raise UserError(f"the text has {len(tokens):,} tokens; {self.loaded.name} reads at most {limit:,} here")
+            raise UserError(f"the text has {len(tokens):,} tokens; {self.model.name} reads at most {limit:,} here")
         if tokens != self.plain.tokens:
             decoder = StreamDecoder(tokenizer)
             self.texts = [decoder.add(token) if token < tokenizer.vocabulary else "" for token in tokens]
@@ -139,18 +137,17 @@ class Session:
 
     def _check_edit(self, edit: Edit) -> Edit | None:
         """Return an edit with its token and checksum, or None if its text has changed or no token was typed."""
-        layer, _ = self.memory((edit.block, edit.kind, edit.head))
-        peek, rewrites = self.model.info[layer].lookahead, edit.token is not None or edit.text is not None
-        if rewrites and (edit.pair is None or peek is None):
+        self.check_memory((edit.block, edit.kind, edit.head))
+        info, rewrites = self.model.info[edit.layer], edit.token is not None or edit.text is not None
+        if rewrites and (edit.pair is None or info.lookahead is None):
             raise UserError("only pairs of the text can be rewritten")
-        slots = self.model.info[layer].slots
-        if edit.pair is not None and slots is not None and not 0 <= edit.pair < slots:
-            raise UserError(f"there is no slot {edit.pair} among {slots}")
-        if edit.pair is None or peek is None:
+        if edit.pair is not None and info.slots is not None and not 0 <= edit.pair < info.slots:
+            raise UserError(f"there is no slot {edit.pair} among {info.slots}")
+        if edit.pair is None or info.lookahead is None:
             return replace(edit, checksum=None)
         if edit.checksum is None:
             raise UserError(f"the edit of pair {edit.pair} has no checksum of its text")
-        value = edit.pair + peek
+        value = edit.pair + info.lookahead
         if not 0 <= edit.pair <= value < len(self.checksums) or self.checksums[value] != edit.checksum:
             self.dropped += 1
             return None
@@ -160,22 +157,86 @@ class Session:
         if token is None:
             return None
         self.check_token(token)
-        return replace(edit, token=token, text=self.loaded.tokenizer.display(token))
+        return replace(edit, token=token, text=self.tokenizer.display(token))
 
     def _token(self, text: str, position: int) -> int | None:
         """Return the token of a typed text, with a space before it if the token at `position` has one."""
         if len(text) > MAX_TOKEN_CHARACTERS:
             raise UserError(f"a token of {len(text)} characters is too long; at most {MAX_TOKEN_CHARACTERS} are read")
         text = f" {text}" if self.texts[position].startswith(" ") and not text.startswith(" ") else text
-        tokens = self.loaded.tokenizer.encode(text)
+        tokens = self.tokenizer.encode(text)
         if len(tokens) == 1:
             return tokens[0]
-        parts = ", ".join(f"“{self.loaded.tokenizer.display(token)}”" for token in tokens)
+        parts = ", ".join(f"“{self.tokenizer.display(token)}”" for token in tokens)
         reason = f"not the {len(tokens)} of “{text}”: {parts}" if tokens else "and none was given"
         self.errors.append(f"The pair was not rewritten: it has one token, {reason}.")
         return None
 
-    def describe(self, edit: Edit) -> dict[str, Any]:
+    def page(self, page: int, characters: int | None) -> dict[str, Any]:
+        """Return a page of the text by its number, or the one where the first `characters` end."""
+        tokens, count = self.plain.tokens, len(self.plain.tokens)
+        pages = max(1, -(-count // PAGE_TOKENS))
+        page = page if characters is None else self.token_at(characters) // PAGE_TOKENS
+        page = page if 0 <= page < pages else pages - 1
+        first, last = page * PAGE_TOKENS, min((page + 1) * PAGE_TOKENS, count)
+        found: dict[str, Any] = {"count": count, "page": page, "pages": pages, "first": first, "last": last}
+        found |= {"ids": tokens[first:last], "tokens": self.texts[first:last]}
+        found["names"] = {at - first: self.word(at) for at in range(first, last) if not self.texts[at]}
+        found["after"] = [self.word(last), tokens[last]] if last < count else None
+        found["offset"] = self.ends[first - 1] if first else 0
+        found |= {"edits": [self._describe(edit) for edit in self.edits], "edited": None}
+        found |= {"dropped": self.dropped, "errors": self.errors, "recomputed": self.plain.recomputed}
+        if count:
+            found |= self.plain.predictions(first, last)
+            if self.edits:
+                found["edited"] = self.edited.predictions(first, last)
+        return found
+
+    def look(self, position: int, look: Look) -> dict[str, Any]:
+        """Return all memories at one position, what they add to one token, and one of them in detail."""
+        target = look.target
+        if isinstance(target, str):
+            target = next(iter(self.tokenizer.encode(target)), None)
+        if target is not None:
+            self.check_token(target)
+        with single_thread():
+            if target is None:
+                target = int(self.current.most_probable(position, position + 1))
+            (overview,) = self.current.overview(position, position + 1, target)
+            found: dict[str, Any] = {"position": position, "overview": overview}
+            found["target"] = [self.tokenizer.display(target), target]
+            if look.memory is not None:
+                self.check_memory(look.memory)
+                (found["memory"],) = self._detail(look.memory, position, position + 1)
+                peek = self.model.info[look.memory[:2]].lookahead
+                if peek is not None:
+                    pairs = [pair for pair, _ in found["memory"]["pairs"]]
+                    found["memory"]["checksums"] = {pair: self.checksums[pair + peek] for pair in pairs}
+        return found
+
+    def record(self, first: int, last: int, memory: Memory | None) -> dict[str, Any]:
+        """Return everything that can be shown of a page: of all memories, or if that is too much of one in detail."""
+        memories = [(*layer, head) for layer, info in self.model.info.items() for head in range(info.heads)]
+        if (last - first) * len(memories) > MAX_RECORDED:
+            memories = [memory] if memory else memories[:1]
+        found: dict[str, Any] = {"overview": [], "memories": {".".join(map(str, one)): [] for one in memories}}
+        for start in range(first, last, CHUNK_TOKENS):
+            end = min(start + CHUNK_TOKENS, last)
+            found["overview"] += self.current.overview(start, end)
+            for one, details in zip(memories, found["memories"].values(), strict=True):
+                details += self._detail(one, start, end)
+        return found
+
+    def _detail(self, memory: Memory, first: int, last: int) -> list[dict[str, Any]]:
+        """Return one memory at the times in [first, last), with the words of pairs that are on another page."""
+        details, peek = self.current.detail(memory, first, last), self.model.info[memory[:2]].lookahead
+        for position, detail in enumerate(details if peek is not None else (), first):
+            positions = {at for pair, _ in detail["pairs"] for at in (pair, pair + peek)}
+            words = {at: self.word(at) for at in sorted(positions) if at // PAGE_TOKENS != position // PAGE_TOKENS}
+            detail |= {"distant_words": words} if words else {}
+        return details
+
+    def _describe(self, edit: Edit) -> dict[str, Any]:
         """Return an edit for the page, which sends it back without `words`: the words of its pair."""
         peek, words = self.model.info[edit.layer].lookahead, None
         if edit.pair is not None and peek is not None:
@@ -184,22 +245,21 @@ class Session:
 
     def word(self, position: int) -> str:
         """Return one token of the text as it is displayed by itself."""
-        return self.texts[position] or self.loaded.tokenizer.display(self.plain.tokens[position])
+        return self.texts[position] or self.tokenizer.display(self.plain.tokens[position])
 
     def token_at(self, characters: int) -> int:
         """Return the position of the token that ends the first so many characters."""
         return min(bisect_left(self.ends, characters), max(0, len(self.ends) - 1))
 
-    def memory(self, memory: Memory) -> tuple[Layer, int]:
-        """Return the layer and the head of a memory, or raise an error if there is none."""
-        block, kind, head = memory
-        if self.model.has(memory):
-            return (block, kind), head
-        raise UserError(f"there is no {kind} memory {head} in block {block} of {self.loaded.name}")
+    def check_memory(self, memory: Memory) -> None:
+        """Raise an error if the model has no such memory."""
+        if not self.model.has(memory):
+            block, kind, head = memory
+            raise UserError(f"there is no {kind} memory {head} in block {block} of {self.model.name}")
 
     def check_token(self, token: int) -> None:
         """Raise an error if the model has no such token."""
-        if not 0 <= token < self.loaded.model.config.vocabulary:
+        if not 0 <= token < self.model.model.config.vocabulary:
             raise UserError(f"there is no token {token}")
 
 
@@ -207,8 +267,7 @@ class Explorer:
     """Several models, and the texts that were read with them for several pages."""
 
     def __init__(self, models: Sequence[LoadedModel]):
-        self.models = list(models)
-        self.instrumented = [InstrumentedModel(loaded.model) for loaded in models]
+        self.models = [InstrumentedModel(loaded) for loaded in models]
         self.sessions: OrderedDict[tuple[str, int], Session] = OrderedDict()
         self.lock = Lock()
 
@@ -229,14 +288,14 @@ class Explorer:
     def description(self) -> dict[str, Any]:
         """What the page needs before anything is read. `identity` tells these models from others served later."""
         models = []
-        for loaded, model in zip(self.models, self.instrumented, strict=True):
-            config = loaded.model.config
+        for model in self.models:
+            config = model.model.config
             size = {"width": config.width, "blocks": config.blocks, "context": config.context}
-            models.append({"name": loaded.name, **size, "layers": reading.describe_layers(model)})
+            models.append({"name": model.name, **size, "layers": model.describe_layers()})
         digest = hashlib.sha256(json.dumps(models).encode())
-        for loaded in self.models:
-            digest.update(loaded.tokenizer.fingerprint.encode())
-            for weight in loaded.model.parameters():  # a training step changes all of them
+        for model in self.models:
+            digest.update(model.tokenizer.fingerprint.encode())
+            for weight in model.model.parameters():  # a training step changes all of them
                 digest.update(weight.detach().flatten()[:64].float().cpu().numpy().tobytes())
         limits = {"characters": MAX_CHARACTERS, "tokens": MAX_TOKENS}
         identity = digest.hexdigest()[:16]
@@ -244,18 +303,8 @@ class Explorer:
 
     def read(self, request: ReadRequest) -> dict[str, Any]:
         """Return a page of the text, without and with the edits, and what `look` asks for at a token of that page."""
-        begin = time.perf_counter()
         with self.lock:
-            session = self._session(request)
-            found = self._page(session, request.page, request.characters)
-            look = request.look
-            if found["count"] and look is not None:
-                position = look.position if look.characters is None else session.token_at(look.characters)
-                position = found["last"] - 1 if position is None else position
-                position = min(max(position, found["first"]), found["last"] - 1)
-                found["look"] = self._look(session, position, look)
-            found["recomputed"] = session.plain.recomputed
-        return found | {"milliseconds": round(1000 * (time.perf_counter() - begin), 1)}
+            return self._read(self._session(request), request)
 
     def look(self, request: LookRequest) -> dict[str, Any]:
         """Return all memories at one position, what they add to one token, and one of them in detail."""
@@ -265,28 +314,19 @@ class Explorer:
             position = count - 1 if request.look.position is None else request.look.position
             if not 0 <= position < count:
                 raise UserError(f"position {position} is outside a text of {count} tokens")
-            return self._look(session, position, request.look)
+            return session.look(position, request.look)
 
     def record(self, request: PaneRequest) -> dict[str, Any]:
         """Return a page of a text with everything that can be shown of it, for a file without a server."""
-        text = {"text": request.text, "model": request.model, "session": request.session, "edits": request.edits}
-        read = self.read(ReadRequest(**text, page=request.page, look=request.look))
-        if read["count"] == 0:
-            raise UserError("the text is empty: there is nothing to export")
-        target = None if request.look.target is None else read["look"]["target"][1]
-        pane = {"model": request.model, "text": request.text, "memory": request.look.memory, "target": target}
-        pane |= {"read": read, "pinned": request.pinned, "measure": request.measure, "overview": [], "memories": {}}
         with self.lock:
-            session = self._session(request)
-            memories = self._recorded_memories(session, read["last"] - read["first"], request.look)
-            for start in range(read["first"], read["last"], CHUNK_TOKENS):
-                end = min(start + CHUNK_TOKENS, read["last"])
-                pane["overview"] += reading.overview(session.current, start, end)
-                for layer, head in memories:
-                    details = reading.detail(session.current, session.loaded.tokenizer, layer, head, start, end)
-                    of_memory = pane["memories"].setdefault(f"{layer[0]}.{layer[1]}.{head}", [])
-                    of_memory += [self._with_words(session, layer, at, one) for at, one in enumerate(details, start)]
-        return pane
+            session, look = self._session(request), request.look
+            read = self._read(session, request)
+            if read["count"] == 0:
+                raise UserError("the text is empty: there is nothing to export")
+            target = None if look.target is None else read["look"]["target"][1]
+            pane = {"model": request.model, "text": request.text, "memory": look.memory, "target": target}
+            pane |= {"read": read, "pinned": request.pinned, "measure": request.measure}
+            return pane | session.record(read["first"], read["last"], look.memory)
 
     def moons(self, periods: list[int], seed: int) -> dict[str, Any]:
         """Return three moons and the predictions of both networks."""
@@ -295,16 +335,23 @@ class Explorer:
 
     def halt(self) -> None:
         """Make what is being read fail."""
-        for model in self.instrumented:
+        for model in self.models:
             model.stopped = True
+
+    def _read(self, session: Session, request: ReadRequest) -> dict[str, Any]:
+        found, look = session.page(request.page, request.characters), request.look
+        if found["count"] and look is not None:
+            position = look.position if look.characters is None else session.token_at(look.characters)
+            position = found["last"] - 1 if position is None else position
+            found["look"] = session.look(min(max(position, found["first"]), found["last"] - 1), look)
+        return found
 
     def _session(self, request: TextRequest) -> Session:
         """Return the session of a request, which has read its text."""
-        model = request.model
-        if not 0 <= model < len(self.models):
-            raise UserError(f"there is no model {model}")
-        name = request.session, model
-        session = self.sessions.pop(name, None) or Session(self.models[model], self.instrumented[model])
+        if not 0 <= request.model < len(self.models):
+            raise UserError(f"there is no model {request.model}")
+        name = request.session, request.model
+        session = self.sessions.pop(name, None) or Session(self.models[request.model])
         self.sessions[name] = session
         try:
             session.read(request)
@@ -316,61 +363,3 @@ class Explorer:
         while len(self.sessions) > SESSIONS * len(self.models):
             self.sessions.popitem(last=False)
         return session
-
-    def _page(self, session: Session, page: int, characters: int | None) -> dict[str, Any]:
-        tokens, tokenizer = session.plain.tokens, session.loaded.tokenizer
-        count = len(tokens)
-        pages = max(1, -(-count // PAGE_TOKENS))
-        page = page if characters is None else session.token_at(characters) // PAGE_TOKENS
-        page = page if 0 <= page < pages else pages - 1
-        first, last = page * PAGE_TOKENS, min((page + 1) * PAGE_TOKENS, count)
-        found: dict[str, Any] = {"count": count, "page": page, "pages": pages, "first": first, "last": last}
-        found |= {"ids": tokens[first:last], "tokens": session.texts[first:last]}
-        found["names"] = {at - first: session.word(at) for at in range(first, last) if not session.texts[at]}
-        found["after"] = [session.word(last), tokens[last]] if last < count else None
-        found["offset"] = session.ends[first - 1] if first else 0
-        found |= {"edits": [session.describe(edit) for edit in session.edits]}
-        found |= {"dropped": session.dropped, "errors": session.errors, "edited": None}
-        if count:
-            found |= reading.predictions(session.plain, tokenizer, first, last)
-            if session.edits:
-                found["edited"] = reading.predictions(session.edited, tokenizer, first, last)
-        return found
-
-    def _look(self, session: Session, position: int, look: Look) -> dict[str, Any]:
-        text, tokenizer, target = session.current, session.loaded.tokenizer, look.target
-        if isinstance(target, str):
-            target = next(iter(tokenizer.encode(target)), None)
-        if target is not None:
-            session.check_token(target)
-        with single_thread():
-            (layers,) = reading.overview(text, position, position + 1, target)
-            found: dict[str, Any] = {"position": position, "overview": layers}
-            if target is None:
-                target = int(text.next_tokens([position // CHUNK_TOKENS])[0].tokens[position % CHUNK_TOKENS, 0])
-            found["target"] = [tokenizer.display(target), target]
-            if look.memory is not None:
-                layer, head = session.memory(look.memory)
-                (detail,) = reading.detail(text, tokenizer, layer, head, position, position + 1)
-                found["memory"] = self._with_words(session, layer, position, detail)
-                peek = session.model.info[layer].lookahead
-                if peek is not None:
-                    found["memory"]["checksums"] = {pair: session.checksums[pair + peek] for pair, _ in detail["pairs"]}
-        return found
-
-    def _with_words(self, session: Session, layer: Layer, position: int, detail: dict[str, Any]) -> dict[str, Any]:
-        """Add the words of pairs that are on another page than the position."""
-        peek, page = session.model.info[layer].lookahead, position // PAGE_TOKENS
-        if peek is None:
-            return detail
-        positions = {at for pair, _ in detail["pairs"] for at in (pair, pair + peek)}
-        words = {at: session.word(at) for at in sorted(positions) if at // PAGE_TOKENS != page}
-        return detail | {"distant_words": words} if words else detail
-
-    def _recorded_memories(self, session: Session, count: int, look: Look) -> list[tuple[Layer, int]]:
-        """Return the memories of which a file has everything: all, or if that is too much one."""
-        model = session.model
-        memories = [(layer, head) for layer in model.layers for head in range(model.info[layer].heads)]
-        if count * len(memories) <= MAX_RECORDED:
-            return memories
-        return [session.memory(look.memory)] if look.memory else memories[:1]

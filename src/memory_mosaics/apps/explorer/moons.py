@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from memory_mosaics.apps.explorer.page import read_asset
 from memory_mosaics.config import MAX_SEED
@@ -57,22 +58,17 @@ def watch(periods: list[int], *, seed: int = 0) -> dict[str, Any]:
     check_range(0, MAX_SEED, seed=seed)
     together = math.lcm(*periods)
     sky = TASK.sequences(System(tuple(periods), together), 1, seed=seed)[:, : WATCHED + study.AHEAD]
-    found: dict[str, Any] = {"periods": periods, "together": together, "slowest": max(periods)}
-    found["truth"] = _round_all(sky[0], 3)
-    found["astronomers"] = {}
+    found: dict[str, Any] = {"periods": periods, "together": together, "slowest": max(periods), "astronomers": {}}
+    found["truth"] = _rounded(sky[0], 3)
     for heads, network in astronomers().items():
         errors, expected = study.errors_ahead(network, sky)
-        found["astronomers"][str(heads)] = {
-            "error": _round_all(errors[:, 0].mean(dim=0), 4),
-            "expected": _round_all(expected[-1, 0], 3),
-        }
+        error = _rounded(errors[:, 0].mean(dim=0), 4)
+        found["astronomers"][str(heads)] = {"error": error, "expected": _rounded(expected[-1, 0], 3)}
     return found
 
 
-def _round_all(values: Any, digits: int) -> Any:
-    if isinstance(values, torch.Tensor):
-        values = values.tolist()
-    return [_round_all(each, digits) for each in values] if isinstance(values, list) else round(values, digits)
+def _rounded(values: Tensor, digits: int) -> list[Any]:
+    return values.double().round(decimals=digits).tolist()
 
 
 def train(file: Path) -> None:
@@ -80,10 +76,10 @@ def train(file: Path) -> None:
     kept = {}
     for heads in HEADS:
         with TemporaryDirectory() as folder:
-            trained = study.train(TASK, Path(folder), heads=heads, seeds=1)
+            trained = study.train(TASK, MoonNetworkConfig(moons=TASK.moons, heads=heads), Path(folder))
         if trained is None:
             raise KeyboardInterrupt
-        kept[heads] = {name: _round_all(weight[0], 6) for name, weight in study.weights(trained[0]).items()}
+        kept[heads] = {name: _rounded(weight[0], 6) for name, weight in study.weights(trained[0]).items()}
     file.write_text(json.dumps(kept) + "\n", encoding="utf-8")
 
 

@@ -14,22 +14,22 @@ What the page shows of a CachedText, as plain numbers and strings:
     detail               one memory at some times: the pairs with the largest weights, and the tokens it promotes
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import takewhile
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
+from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError
 from memory_mosaics.inspection import decay_and_sharpness, head_contributions, residual_norms, spread
 from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.ops.recall import Sharpness
 from memory_mosaics.scales import fold_for_inference
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.stores import MemoryInfo, Pairs, Retrieval, RetrievalMixer, map_state
-from memory_mosaics.text.tokenizer import Tokenizer
 
 MAX_PAIRS, MAX_PROMOTED = 24, 6  # shown of one memory
 MIN_WEIGHT = 5e-4  # of a pair that is shown
@@ -37,7 +37,7 @@ CHUNK_TOKENS = 64  # at most so many are read again when a character is typed at
 TOP_TOKENS = 8  # next tokens kept for each position
 
 Kind = Literal["sequence", "channel"]
-Layer = tuple[int, str]  # a block and the kind of its mixer
+Layer = tuple[int, Kind]  # a block and the kind of its mixer
 Memory = tuple[int, Kind, int]  # block, kind, head
 
 
@@ -64,115 +64,51 @@ class Edit:
         return self.block, self.kind
 
 
-@dataclass
-class LayerEdits:
-    """The edits of one layer: heads switched off, and pairs by head and index."""
-
-    off: list[int] = field(default_factory=list)
-    removed: list[tuple[int, int]] = field(default_factory=list)
-    rewritten: list[tuple[int, int, Tensor]] = field(default_factory=list)  # with their values
-
-
-def one_head_per_row(retrieval: Retrieval, edits: LayerEdits | None = None) -> Retrieval:
-    """Return a retrieval with every head of every memory as a row, so that each can have other pairs."""
-    queries, pairs, sharpness, _ = retrieval
-    memories, time, heads, _ = queries.shape
-    keys, values = pairs.per_head(heads)[:2]
-    if edits and edits.rewritten:
-        values = values.clone()
-        for head, pair, value in edits.rewritten:
-            if pair < values.shape[1]:
-                values[0, pair, head] = value.to(values.dtype)
-    mask = None
-    if edits and edits.removed:
-        mask = torch.ones(memories, heads, keys.shape[1], dtype=torch.bool, device=keys.device)
-        for head, pair in edits.removed:
-            if pair < memories * keys.shape[1]:
-                mask[pair // keys.shape[1], head, pair % keys.shape[1]] = False
-        mask = mask.flatten(0, 1)
-    beta = torch.as_tensor(sharpness, device=queries.device).expand(memories, time, heads)
-    rows = [
-        x.transpose(1, 2).flatten(0, 1)[:, :, None] for x in (queries, keys, values)
-    ]  # (memories * H, T or N, 1, D)
-    beta = beta.transpose(1, 2).flatten(0, 1)[:, :, None]
-    return Retrieval(rows[0], Pairs(rows[1], rows[2], pairs.causal_offset, mask, window=pairs.window), beta)
+LayerEdits = list[tuple[Edit, Tensor | None]]  # the edits of one layer, with the value of a pair that is rewritten
 
 
 class EditedRetrieval:
-    """A retrieval with edits, in the place of a Retrieval."""
+    """A retrieval with edits, in the place of a Retrieval.
+
+    In `rows` every head of every memory is a row of its own, so that each can have other pairs.
+    """
 
     def __init__(self, retrieval: Retrieval, edits: LayerEdits):
-        self.retrieval, self.edits = retrieval, edits
+        queries, pairs, sharpness, _ = retrieval
+        self.memories, time, heads, _ = queries.shape
+        self.off = [edit.head for edit, _ in edits if edit.pair is None]
+        keys, values = pairs.per_head(heads)[:2]
+        values, size = values.clone() if edits else values, values.shape[1]
+        mask = torch.ones(self.memories, heads, size, dtype=torch.bool, device=keys.device)
+        for edit, value in edits:
+            if edit.pair is not None and edit.pair < self.memories * size:
+                memory, pair = divmod(edit.pair, size)
+                if value is None:
+                    mask[memory, edit.head, pair] = False
+                else:
+                    values[memory, pair, edit.head] = value.to(values.dtype)
+        beta = torch.as_tensor(sharpness, device=queries.device).expand(self.memories, time, heads)[..., None]
+        queries, keys, values, beta = (
+            x.transpose(1, 2).flatten(0, 1)[:, :, None] for x in (queries, keys, values, beta)
+        )
+        mask = None if mask.all() else mask.flatten(0, 1)
+        self.rows = Retrieval(
+            queries, Pairs(keys, values, pairs.causal_offset, mask, window=pairs.window), beta[..., 0]
+        )
 
     def answer(self, dropout: float = 0.0) -> Float[Tensor, "B T H V"]:
-        answers = one_head_per_row(self.retrieval, self.edits).answer()
-        answers = answers[:, :, 0].unflatten(0, (len(self.retrieval.queries), -1)).transpose(1, 2).contiguous()
-        answers[:, :, self.edits.off] = 0
+        return self._merge_heads(self.rows.answer()[:, :, 0])
+
+    def weights_and_answers(self) -> tuple[Float[Tensor, "B H T N"], Float[Tensor, "B T H V"]]:
+        """Return the weights of the pairs, and the answers, which are zero for a head that is switched off."""
+        weights = self.rows.weights()[:, 0]
+        answers = torch.einsum("rtn,rnv->rtv", weights, self.rows.pairs.values[:, :, 0].to(weights.dtype))
+        return weights.unflatten(0, (self.memories, -1)), self._merge_heads(answers)
+
+    def _merge_heads(self, answers: Tensor) -> Tensor:
+        answers = answers.unflatten(0, (self.memories, -1)).transpose(1, 2).contiguous()
+        answers[:, :, self.off] = 0
         return answers
-
-
-class Capture(NamedTuple):
-    """What was captured while a chunk was read."""
-
-    features: Float[Tensor, "T W"]  # the input of the output matrix
-    spreads: Float[Tensor, "T L"]  # the divisors of the norms on the residual stream
-    retrievals: dict[Layer, Retrieval]
-    parameters: dict[Layer, dict[str, Tensor]]  # lambda and beta: (H), or (T H) where they change from token to token
-
-
-class InstrumentedModel:
-    """A model that captures its retrievals. Not for two threads at once."""
-
-    def __init__(self, model: LanguageModel):
-        self.model: LanguageModel = fold_for_inference(model).eval()
-        self.device = model.embedding.weight.device
-        self.mean_output = self.model.output.detach().float().mean(dim=0)  # the output vector of the average token
-        self.layers: dict[Layer, RetrievalMixer] = {}
-        self.info: dict[Layer, MemoryInfo] = {}
-        self.edits: dict[Layer, LayerEdits] = {}
-        self.stopped = False  # set by another thread
-        self._retrievals: dict[Layer, Retrieval] = {}
-        self._parameters: dict[Layer, dict[str, Tensor]] = {}
-        self._spreads: list[Tensor] = []
-        for number, block in enumerate(self.model.blocks):
-            for kind in ("sequence", "channel"):
-                mixer = getattr(block, f"{kind}_mixer")
-                if isinstance(mixer, RetrievalMixer):
-                    self.layers[number, kind], self.info[number, kind] = mixer, mixer.memory_info()
-                    mixer.prepare_retrieval = self._capture_retrievals((number, kind), mixer, mixer.prepare_retrieval)
-        for norm in residual_norms(self.model):
-            norm.register_forward_pre_hook(lambda norm, x: self._spreads.append(spread(norm, x[0][0])))
-
-    def has(self, memory: tuple[int, str, int]) -> bool:
-        """Return whether the model has this memory."""
-        block, kind, head = memory
-        return (block, kind) in self.layers and 0 <= head < self.info[block, kind].heads
-
-    def check_running(self) -> None:
-        """Raise an error if the explorer has been stopped."""
-        if self.stopped:
-            raise UserError("the explorer has been stopped")
-
-    @torch.no_grad()
-    def read(self, tokens: Sequence[int], state: Any, edits: dict[Layer, LayerEdits]) -> tuple[Capture, Any]:
-        """Read tokens after a state, with edits; return what was captured, and the state after them."""
-        self.check_running()
-        self.edits, self._retrievals, self._parameters, self._spreads = edits, {}, {}, []
-        x = self.model.embedding(torch.tensor([tokens], device=self.device))
-        features, state = self.model.features(x, state)
-        spreads = torch.stack(self._spreads, dim=-1) if self._spreads else x[0, :, :0]  # a model may have no norms
-        return Capture(features[0].float(), spreads, self._retrievals, self._parameters), state
-
-    def _capture_retrievals(self, layer: Layer, mixer: RetrievalMixer, prepare_retrieval: Any) -> Any:
-        def captured(x: Tensor, state: Any = None, mask: Any = None) -> Any:
-            retrieval, state = prepare_retrieval(x, state, mask)
-            self._retrievals[layer] = retrieval
-            decay, beta = decay_and_sharpness(mixer, retrieval, x)
-            self._parameters[layer] = {"beta": beta} | ({} if decay is None else {"lambda": decay})
-            edits = self.edits.get(layer)
-            return (retrieval if edits is None else EditedRetrieval(retrieval, edits)), state
-
-        return captured
 
 
 class NextTokens(NamedTuple):
@@ -185,15 +121,98 @@ class NextTokens(NamedTuple):
 
 @dataclass
 class Chunk:
-    """Some tokens of a text, the state before them without what grows, and what was captured without the pairs."""
+    """Some tokens of a text, and what was captured while they were read. The pairs are kept by the CachedText."""
 
     tokens: Sequence[int]
-    state: Any
-    features: Tensor
-    spreads: Tensor
-    queries: dict[Layer, tuple[Tensor, int | None, Any]]  # with causal offset and sharpness
-    parameters: dict[Layer, dict[str, Tensor]]
+    features: Tensor = field(init=False)  # (T W), the input of the output matrix
+    spreads: Tensor = field(init=False)  # (T L), the divisors of the norms on the residual stream
+    queries: dict[Layer, tuple[Tensor, int | None, Sharpness]] = field(default_factory=dict)  # and offset, sharpness
+    parameters: dict[Layer, dict[str, Tensor]] = field(
+        default_factory=dict
+    )  # lambda and beta: (H) or, per token, (T H)
+    state: Any = None  # before the chunk, without what grows
     next_tokens: NextTokens | None = None  # computed on request
+
+    def per_token(self, layer: Layer) -> dict[str, Tensor]:
+        """Return lambda and beta of a layer where they change from token to token."""
+        return {name: values for name, values in self.parameters[layer].items() if values.ndim == 2}
+
+
+class InstrumentedModel:
+    """A model with its tokenizer that captures its retrievals. Not for two threads at once."""
+
+    def __init__(self, loaded: LoadedModel):
+        self.name, self.tokenizer = loaded.name, loaded.tokenizer
+        self.model: LanguageModel = fold_for_inference(loaded.model).eval()
+        self.device = loaded.model.embedding.weight.device
+        self.mean_output = self.model.output.detach().float().mean(dim=0)  # the output vector of the average token
+        self.layers: dict[Layer, RetrievalMixer] = {}
+        self.info: dict[Layer, MemoryInfo] = {}
+        self.stopped = False  # set by another thread
+        self._edits: dict[Layer, LayerEdits] = {}
+        self._chunk = Chunk([])  # that is being read
+        self._pairs: dict[Layer, Pairs] = {}
+        self._spreads: list[Tensor] = []
+        for number, block in enumerate(self.model.blocks):
+            for kind in get_args(Kind):
+                mixer = getattr(block, f"{kind}_mixer")
+                if isinstance(mixer, RetrievalMixer):
+                    self.layers[number, kind], self.info[number, kind] = mixer, mixer.memory_info()
+                    mixer.prepare_retrieval = self._capture_retrievals((number, kind), mixer, mixer.prepare_retrieval)
+        for norm in residual_norms(self.model):
+            norm.register_forward_pre_hook(lambda norm, x: self._spreads.append(spread(norm, x[0][0])))
+
+    def has(self, memory: Memory) -> bool:
+        """Return whether the model has this memory."""
+        block, kind, head = memory
+        return (block, kind) in self.layers and 0 <= head < self.info[block, kind].heads
+
+    def check_running(self) -> None:
+        """Raise an error if the explorer has been stopped."""
+        if self.stopped:
+            raise UserError("the explorer has been stopped")
+
+    @torch.no_grad()
+    def read(
+        self, tokens: Sequence[int], state: Any, edits: dict[Layer, LayerEdits]
+    ) -> tuple[Chunk, dict[Layer, Pairs], Any]:
+        """Read tokens after a state, with edits; return what was captured, all pairs, and the state after them."""
+        self.check_running()
+        self._edits, self._chunk, self._pairs, self._spreads = edits, Chunk(tokens), {}, []
+        x = self.model.embedding(torch.tensor([tokens], device=self.device))
+        features, state = self.model.features(x, state)
+        self._chunk.features = features[0].float()
+        self._chunk.spreads = (
+            torch.stack(self._spreads, dim=-1) if self._spreads else x[0, :, :0]
+        )  # there may be no norms
+        return self._chunk, self._pairs, state
+
+    def _capture_retrievals(self, layer: Layer, mixer: RetrievalMixer, prepare_retrieval: Callable[..., Any]) -> Any:
+        def captured(x: Tensor, state: Any = None, mask: Any = None) -> Any:
+            retrieval, state = prepare_retrieval(x, state, mask)
+            self._chunk.queries[layer] = retrieval.queries, retrieval.pairs.causal_offset, retrieval.sharpness
+            self._pairs[layer] = retrieval.pairs
+            decay, beta = decay_and_sharpness(mixer, retrieval, x)
+            self._chunk.parameters[layer] = {"beta": beta} | ({} if decay is None else {"lambda": decay})
+            edits = self._edits.get(layer)
+            return (retrieval if edits is None else EditedRetrieval(retrieval, edits)), state
+
+        return captured
+
+    def describe_layers(self) -> list[dict[str, Any]]:
+        """Return the layers: their position, name, and what is constant of their memories.
+
+        `per_token` are the measures that change from token to token, of which an overview has the values.
+        """
+        chunk, _, _ = self.read([0], None, {})
+        described = []
+        for (block, kind), info in self.info.items():
+            layer = {"block": block, "kind": kind, "name": info.name, "heads": info.heads}
+            layer |= {"peek": info.lookahead, "slots": info.slots}
+            parameters, per_token = chunk.parameters[block, kind], chunk.per_token((block, kind))
+            layer |= {name: _numbers(values) for name, values in parameters.items() if name not in per_token}
+            described.append(layer | {"per_token": ["contribution", "effective", *per_token]})
+        return described
 
 
 class CachedText:
@@ -215,10 +234,13 @@ class CachedText:
         if (tokens, edits) == (self.tokens, self.edits):
             self.recomputed = 0
             return
-        same = common_prefix(self.tokens, tokens)
+        same = _common_prefix(self.tokens, tokens)
         for edit in set(edits) ^ set(self.edits):
             same = 0 if edit.pair is None or self.model.info[edit.layer].lookahead is None else min(same, edit.pair)
-        self.layer_edits = self._group_edits(edits, plain)
+        self.layer_edits = {}
+        for edit in edits:
+            value = None if edit.token is None or plain is None else plain.rewritten_value(edit)
+            self.layer_edits.setdefault(edit.layer, []).append((edit, value))
         self.tokens, self.edits = tokens, edits
         first = min(same // CHUNK_TOKENS, len(self.chunks))
         if first < len(self.chunks):
@@ -227,31 +249,39 @@ class CachedText:
         self.recomputed = len(tokens) - first * CHUNK_TOKENS
         with single_thread():
             for start in range(first * CHUNK_TOKENS, len(tokens), CHUNK_TOKENS):
-                self._read_chunk(tokens[start : start + CHUNK_TOKENS])
+                before = self._state
+                chunk, self.pairs, self._state = self.model.read(
+                    tokens[start : start + CHUNK_TOKENS], before, self.layer_edits
+                )
+                chunk.state = before and _without_growth(before, self._state)
+                self.chunks.append(chunk)
 
-    def _read_chunk(self, tokens: Sequence[int]) -> None:
-        before = self._state
-        (features, spreads, retrievals, parameters), self._state = self.model.read(tokens, before, self.layer_edits)
-        queries = {layer: (r.queries, r.pairs.causal_offset, r.sharpness) for layer, r in retrievals.items()}
-        before = before and _without_growth(before, self._state)
-        self.chunks.append(Chunk(tokens, before, features, spreads, queries, parameters))
-        self.pairs = {layer: retrieval.pairs for layer, retrieval in retrievals.items()}
+    def rewritten_value(self, edit: Edit) -> Float[Tensor, " V"]:
+        """Return the value that the pair of an edit would have if the text had continued with its token."""
+        assert edit.pair is not None
+        assert edit.token is not None
+        info = self.model.info[edit.layer]
+        at = edit.pair + (info.lookahead or 0)
+        first = at // CHUNK_TOKENS
+        state = _restore(self.chunks[first].state, self._state)
+        _, pairs, _ = self.model.read([*self.tokens[first * CHUNK_TOKENS : at], edit.token], state, {})
+        return pairs[edit.layer].per_head(info.heads).values[0, edit.pair, edit.head]
 
-    def retrieval(self, layer: Layer, chunk: int, times: slice) -> Retrieval:
-        """Return the retrieval of a layer at some times of a chunk, one head per row, with the edits."""
+    def retrieval(self, layer: Layer, first: int, last: int) -> EditedRetrieval:
+        """Return what a layer retrieves at the times in [first, last), which are within one chunk, with the edits."""
         self.model.check_running()
-        queries, offset, sharpness = self.chunks[chunk].queries[layer]
-        offset = None if offset is None else offset + (times.start or 0)
+        chunk, times = self._within_chunk(first, last)
+        queries, offset, sharpness = chunk.queries[layer]
+        offset = None if offset is None else offset + times.start
         if isinstance(sharpness, Tensor) and sharpness.ndim > 1:
             sharpness = sharpness[..., times, :]
         retrieval = Retrieval(queries[:, times], self.pairs[layer]._replace(causal_offset=offset), sharpness)
-        return one_head_per_row(retrieval, self.layer_edits.get(layer))
+        return EditedRetrieval(retrieval, self.layer_edits.get(layer, []))
 
     @torch.no_grad()
-    def next_tokens(self, chunks: Sequence[int]) -> list[NextTokens]:
+    def next_tokens(self, chunks: Sequence[Chunk]) -> list[NextTokens]:
         """Return the most probable tokens after every time of some chunks, computed in one product where missing."""
-        chosen = [self.chunks[number] for number in chunks]
-        missing = [chunk for chunk in chosen if chunk.next_tokens is None]
+        missing = [chunk for chunk in chunks if chunk.next_tokens is None]
         if missing:
             features = torch.cat([chunk.features for chunk in missing])
             logits = self.model.model.logits(features.to(self.model.model.output.dtype)).float()
@@ -261,28 +291,84 @@ class CachedText:
             sizes = [len(chunk.tokens) for chunk in missing]
             for chunk, part in zip(missing, zip(*(part.split(sizes) for part in parts), strict=True), strict=True):
                 chunk.next_tokens = NextTokens(*part)
-        return [chunk.next_tokens for chunk in chosen if chunk.next_tokens is not None]
+        return [chunk.next_tokens for chunk in chunks if chunk.next_tokens is not None]
 
-    def value_with_token(self, layer: Layer, pair: int, token: int) -> Float[Tensor, "H V"]:
-        """Return the values that a pair would have if the text had continued with `token`."""
-        at = pair + (self.model.info[layer].lookahead or 0)
-        first = at // CHUNK_TOKENS
-        state = _restore(self.chunks[first].state, self._state)
-        capture, _ = self.model.read([*self.tokens[first * CHUNK_TOKENS : at], token], state, {})
-        return capture.retrievals[layer].pairs.per_head(self.model.layers[layer].memory_info().heads).values[0, pair]
+    def most_probable(self, first: int, last: int) -> Int[Tensor, " T"]:
+        """Return the most probable token after each time in [first, last), which are within one chunk."""
+        chunk, times = self._within_chunk(first, last)
+        return self.next_tokens([chunk])[0].tokens[times, 0]
 
-    def _group_edits(self, edits: Sequence[Edit], plain: "CachedText | None") -> dict[Layer, LayerEdits]:
-        layers: dict[Layer, LayerEdits] = {}
-        for edit in edits:
-            of_layer = layers.setdefault(edit.layer, LayerEdits())
-            if edit.pair is None:
-                of_layer.off.append(edit.head)
-            elif edit.token is None:
-                of_layer.removed.append((edit.head, edit.pair))
-            elif plain is not None:
-                value = plain.value_with_token(edit.layer, edit.pair, edit.token)[edit.head]
-                of_layer.rewritten.append((edit.head, edit.pair, value))
-        return layers
+    @torch.no_grad()
+    def predictions(self, first: int, last: int) -> dict[str, Any]:
+        """Return the losses of the tokens in [first, last), and the next tokens after each: text, probability, id."""
+        start = max(first - 1, 0) // CHUNK_TOKENS
+        chunks, start = self.chunks[start : -(-last // CHUNK_TOKENS)], start * CHUNK_TOKENS
+        ids, probabilities, logsumexp = (torch.cat(parts) for parts in zip(*self.next_tokens(chunks), strict=True))
+        times = torch.arange(max(first, 1), last) - 1 - start  # nothing predicts the first token
+        features = torch.cat([chunk.features for chunk in chunks])[times]
+        tokens = torch.tensor(self.tokens[max(first, 1) : last], dtype=torch.long, device=features.device)
+        logits = (features * self.model.model.output[tokens].float()).sum(dim=-1)
+        losses = [round(loss, 4) for loss in (logsumexp[times] - logits).clamp(min=0).tolist()]
+        after, display = slice(first - start, last - start), self.model.tokenizer.display
+        best = [
+            [[display(index), round(probability, 4), index] for index, probability in zip(*row, strict=True)]
+            for row in zip(ids[after].tolist(), probabilities[after].tolist(), strict=True)
+        ]
+        return {"losses": [None] * (last - first - len(losses)) + losses, "best": best}
+
+    @torch.no_grad()
+    def retrieved(self, layer: Layer, first: int, last: int) -> tuple[Float[Tensor, "T H N"], Float[Tensor, "T H W"]]:
+        """Return the weights of a layer at the times in [first, last), and what each memory adds to the features.
+
+        The times are within one chunk. The slots of several persistent memories of a layer follow each other.
+        """
+        chunk, times = self._within_chunk(first, last)
+        weights, answers = self.retrieval(layer, first, last).weights_and_answers()
+        flat = weights.permute(2, 1, 0, 3).flatten(2) / len(weights)
+        mixer, spreads = self.model.layers[layer], chunk.spreads[times]
+        return flat, head_contributions(self.model.model, mixer, answers.mean(dim=0), spreads)
+
+    def overview(self, first: int, last: int, target: int | None = None) -> list[list[dict[str, Any]]]:
+        """Return for every time and layer how many pairs count, the logit added to a token above the average token, and
+        lambda and beta where they change from token to token.
+
+        The times are within one chunk. The token is `target`, or the most probable one at that time.
+        """
+        chunk, times = self._within_chunk(first, last)
+        best = self.most_probable(first, last)
+        targets = best if target is None else torch.full_like(best, target)
+        direction = self.model.model.output[targets].float() - self.model.mean_output  # (T, W)
+        layers = []
+        for layer in self.model.layers:
+            weights, adds = self.retrieved(layer, first, last)
+            squares = weights.square().sum(dim=-1)
+            found = {"effective": torch.where(squares > 0, 1 / squares, 0.0)}
+            found["contribution"] = torch.einsum("thw,tw->th", adds, direction.to(adds.dtype))
+            layers.append(found | {name: values[times] for name, values in chunk.per_token(layer).items()})
+        return [
+            [{name: _numbers(values[time]) for name, values in layer.items()} for layer in layers]
+            for time in range(last - first)
+        ]
+
+    def detail(self, memory: Memory, first: int, last: int) -> list[dict[str, Any]]:
+        """Return for each time the pairs of one memory with their weights, and the tokens that its answer promotes."""
+        block, kind, head = memory
+        weights, adds = (x[:, head] for x in self.retrieved((block, kind), first, last))
+        logits = adds @ self.model.model.output.float().T - (adds @ self.model.mean_output)[:, None]
+        promoted = _top(logits, MAX_PROMOTED)
+        display = self.model.tokenizer.display
+        return [
+            {
+                "pairs": [[pair, round(weight, 4)] for pair, weight in pairs if weight >= MIN_WEIGHT],
+                "promoted": [[display(token), round(logit, 3)] for token, logit in tokens],
+            }
+            for pairs, tokens in zip(_top(weights, MAX_PAIRS), promoted, strict=True)
+        ]
+
+    def _within_chunk(self, first: int, last: int) -> tuple[Chunk, slice]:
+        """Return the chunk that has the times in [first, last), and where they are in it."""
+        start = first // CHUNK_TOKENS * CHUNK_TOKENS
+        return self.chunks[first // CHUNK_TOKENS], slice(first - start, last - start)
 
 
 @contextmanager
@@ -298,9 +384,10 @@ def single_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+def _common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
     """Return the number of tokens that two texts have in common at their beginning."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    differing = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differing, min(len(one), len(other)))
 
 
 def _without_growth(old: Any, new: Any) -> Any:
@@ -315,115 +402,10 @@ def _restore(state: Any, newest: Any) -> Any:
     return map_state(lambda old, new: new[:, :old] if isinstance(old, int) else old, state, newest)
 
 
-def describe_layers(model: InstrumentedModel) -> list[dict[str, Any]]:
-    """Return the layers of a model: their position, name, and what is constant of their memories.
-
-    `per_token` are the measures that change from token to token, of which an overview has the values.
-    """
-    parameters = model.read([0], None, {})[0].parameters
-    return [
-        {
-            "block": layer[0],
-            "kind": layer[1],
-            "name": info.name,
-            "heads": info.heads,
-            "peek": info.lookahead,
-            "slots": info.slots,
-            "per_token": ["contribution", "effective", *_per_token(parameters[layer])],
-        }
-        | {name: _numbers(values) for name, values in parameters[layer].items() if values.ndim == 1}
-        for layer, info in model.info.items()
-    ]
-
-
-def _per_token(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: values for name, values in parameters.items() if values.ndim == 2}
-
-
-@torch.no_grad()
-def predictions(text: CachedText, tokenizer: Tokenizer, first: int, last: int) -> dict[str, Any]:
-    """Return the losses of the tokens in [first, last), and the best next tokens after each: text, probability, id."""
-    chunks = range(max(first - 1, 0) // CHUNK_TOKENS, -(-last // CHUNK_TOKENS))
-    ids, probabilities, logsumexp = (torch.cat(parts) for parts in zip(*text.next_tokens(chunks), strict=True))
-    start = chunks.start * CHUNK_TOKENS
-    times = torch.arange(max(first, 1), last) - 1 - start  # nothing predicts the first token
-    features = torch.cat([text.chunks[number].features for number in chunks])[times]
-    tokens = torch.tensor(text.tokens[max(first, 1) : last], dtype=torch.long, device=features.device)
-    logits = (features * text.model.model.output[tokens].float()).sum(dim=-1)
-    losses = [round(loss, 4) for loss in (logsumexp[times] - logits).clamp(min=0).tolist()]
-    after = slice(first - start, last - start)
-    best = [
-        [[tokenizer.display(index), round(probability, 4), index] for index, probability in zip(*row, strict=True)]
-        for row in zip(ids[after].tolist(), probabilities[after].tolist(), strict=True)
-    ]
-    return {"losses": [None] * (last - first - len(losses)) + losses, "best": best}
-
-
-@torch.no_grad()
-def retrieved(
-    text: CachedText, layer: Layer, first: int, last: int
-) -> tuple[Float[Tensor, "T H N"], Float[Tensor, "T H W"]]:
-    """Return the weights of a layer at the times in [first, last), and what each memory adds to the features.
-
-    The times are within one chunk. The slots of several persistent memories of a layer follow each other.
-    """
-    chunk, heads = first // CHUNK_TOKENS, text.model.info[layer].heads
-    times = slice(first % CHUNK_TOKENS, (last - 1) % CHUNK_TOKENS + 1)
-    retrieval = text.retrieval(layer, chunk, times)
-    weights = retrieval.weights()[:, 0]  # (memories * H, T, N)
-    answers = torch.einsum("rtn,rnv->rtv", weights, retrieval.pairs.values[:, :, 0].to(weights.dtype))
-    weights = weights.unflatten(0, (-1, heads))
-    answers = answers.unflatten(0, (-1, heads)).mean(dim=0).transpose(0, 1)  # (T, H, V)
-    if layer in text.layer_edits:
-        answers = answers.contiguous()
-        answers[:, text.layer_edits[layer].off] = 0
-    flat = weights.permute(2, 1, 0, 3).flatten(2) / len(weights)
-    return flat, head_contributions(
-        text.model.model, text.model.layers[layer], answers, text.chunks[chunk].spreads[times]
-    )
-
-
-def overview(text: CachedText, first: int, last: int, target: int | None = None) -> list[list[dict[str, Any]]]:
-    """Return for every time and layer how many pairs count, the logit added to a token above the average token, and
-    lambda and beta where they change from token to token.
-
-    The token is `target`, or the most probable one at that time.
-    """
-    times = slice(first % CHUNK_TOKENS, (last - 1) % CHUNK_TOKENS + 1)
-    best = text.next_tokens([first // CHUNK_TOKENS])[0].tokens[times, 0]
-    targets = best if target is None else torch.full_like(best, target)
-    direction = text.model.model.output[targets].float() - text.model.mean_output  # (T, W)
-    layers = []
-    for layer in text.model.layers:
-        weights, adds = retrieved(text, layer, first, last)
-        squares = weights.square().sum(dim=-1)
-        found = {"effective": torch.where(squares > 0, 1 / squares, 0.0)}
-        found["contribution"] = torch.einsum("thw,tw->th", adds, direction.to(adds.dtype))
-        parameters = _per_token(text.chunks[first // CHUNK_TOKENS].parameters[layer])
-        layers.append(found | {name: values[times] for name, values in parameters.items()})
-    return [
-        [{name: _numbers(values[time]) for name, values in layer.items()} for layer in layers]
-        for time in range(last - first)
-    ]
-
-
-def detail(
-    text: CachedText, tokenizer: Tokenizer, layer: Layer, head: int, first: int, last: int
-) -> list[dict[str, Any]]:
-    """Return for each time the pairs of one memory with their weights, and the tokens that its answer promotes."""
-    weights, adds = (x[:, head] for x in retrieved(text, layer, first, last))
-    logits = adds @ text.model.model.output.float().T - (adds @ text.model.mean_output)[:, None]
-    promoted = logits.topk(min(MAX_PROMOTED, logits.shape[-1]), dim=-1)
-    best = weights.topk(min(MAX_PAIRS, weights.shape[-1]), dim=-1)
-    times = []
-    for row in range(last - first):
-        pairs = zip(best.indices[row].tolist(), best.values[row].tolist(), strict=True)
-        tokens = zip(promoted.indices[row].tolist(), promoted.values[row].tolist(), strict=True)
-        times.append({
-            "pairs": [[pair, round(weight, 4)] for pair, weight in pairs if weight >= MIN_WEIGHT],
-            "promoted": [[tokenizer.display(index), round(logit, 3)] for index, logit in tokens],
-        })  # fmt: skip
-    return times
+def _top(values: Float[Tensor, "T N"], count: int) -> list[list[tuple[int, float]]]:
+    """Return the indices and values of the largest numbers of each row."""
+    top = values.topk(min(count, values.shape[-1]), dim=-1)
+    return [list(zip(*row, strict=True)) for row in zip(top.indices.tolist(), top.values.tolist(), strict=True)]
 
 
 def _numbers(values: Tensor) -> list[float]:
