@@ -100,7 +100,7 @@ def test_a_checkpoint_is_compared_with_its_weights_before_building(tmp_path, cha
     plain = json.loads((folder / "config.json").read_text())
     plain["language_model"] |= changes
     (folder / "config.json").write_text(json.dumps(plain))
-    monkeypatch.setattr(checkpoint, "_read_weights", lambda *_: pytest.fail("read although it cannot fit"))
+    monkeypatch.setattr("safetensors.torch.load_file", lambda *_, **__: pytest.fail("read although it cannot fit"))
     monkeypatch.setattr(checkpoint, "LanguageModel", lambda *_: pytest.fail("built although it cannot fit"))
     with pytest.raises(checkpoint.CheckpointError, match=message):
         checkpoint.load(folder)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from memory_mosaics.config import PARTS, from_plain, to_plain
+from memory_mosaics.config import PARTS, from_plain, part_name, to_plain
 from memory_mosaics.errors import CheckpointError, UserError, one_line, within_memory
 from memory_mosaics.files import (
     atomic_folder,
@@ -35,18 +35,18 @@ from memory_mosaics.text.tokenizer import Tokenizer
 
 MODEL_TYPE = "memory_mosaic"
 ARCHITECTURE = "MosaicForCausalLM"
-PREFIX = "language_model."  # of the weights, and the name of our part of config.json
-WRAPPERS = r"(^|\.)(?:_orig_mod\.|module\.)+"  # put into names by torch.compile and DDP
+LANGUAGE_MODEL = "language_model"  # the key of its configuration in config.json
+PREFIX = f"{LANGUAGE_MODEL}."  # of its weights
+WRAPPERS = r"(^|\.)(?:_orig_mod\.|module\.)+"  # added to names by torch.compile and DDP
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-STEP = re.compile(r"step-\d{8}")  # a checkpoint of a training run
+SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+STEP = re.compile(r"step-\d{8}")  # the name of a checkpoint of a training run
 
 
 def save(model: nn.Module, folder: str | os.PathLike[str], *, tokenizer: Tokenizer | None = None) -> Path:
     """Write a checkpoint folder atomically. A folder that is not empty is refused.
 
-    The model may be compiled, as a whole or in parts. A `tokenizer` is saved too, and generation ends with its end of
-    text.
+    The model may be compiled, as a whole or in parts. With a `tokenizer`, generation stops at its end-of-text token.
     """
     from safetensors import SafetensorError
 
@@ -62,48 +62,32 @@ def save(model: nn.Module, folder: str | os.PathLike[str], *, tokenizer: Tokeniz
 
 
 def write_files(
-    model: nn.Module,
-    folder: Path,
-    *,
-    weights: dict[str, Tensor] | None = None,
-    tokenizer: Tokenizer | None = None,
+    model: nn.Module, folder: Path, *, weights: dict[str, Tensor] | None = None, tokenizer: Tokenizer | None = None
 ) -> None:
     """Write the files of a checkpoint into a folder, unless they could not be read back.
 
-    `weights` replace those of a model whose own are sharded.
+    `weights` replace those of a sharded model.
     """
     from safetensors.torch import save_file
 
     weights = model.state_dict() if weights is None else weights
     weights = {re.sub(WRAPPERS, r"\1", name): tensor.detach() for name, tensor in weights.items()}
-    plain, key = json.loads(json.dumps(to_plain(model.config))), key_of(model)
-    check_weights(weights, _shapes(from_plain(type(model.config), plain)), "the model to save")
+    kind: Any = type(model.config)
+    plain, key = json.loads(json.dumps(to_plain(model.config))), part_name(kind)
+    with torch.device("meta"):
+        readable = from_plain(kind, plain).build().state_dict()
+    check_weights(weights, {name: tuple(weight.shape) for name, weight in readable.items()}, "the model to save")
     file = folder / "model.safetensors"
     save_file({f"{key}.{name}": tensor.contiguous() for name, tensor in weights.items()}, file, {"format": "pt"})
     dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
-    architecture = ARCHITECTURE if isinstance(model.config, LanguageModelConfig) else type(model).__name__
+    architecture = ARCHITECTURE if key == LANGUAGE_MODEL else type(model).__name__
     config = {"model_type": MODEL_TYPE, "architectures": [architecture], "dtype": dtype, key: plain}
-    ends = {} if tokenizer is None else dict.fromkeys(ENDS, tokenizer.end_of_text)
-    others = {"config.json": config, "generation_config.json": {"use_cache": True} | ends}
-    for name, content in others.items():
+    generation = {"use_cache": True} | (dict.fromkeys(SPECIAL_TOKENS, tokenizer.end_of_text) if tokenizer else {})
+    for name, content in (("config.json", config), ("generation_config.json", generation)):
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     if tokenizer is not None:
         tokenizer.save(folder)
     shutil.copymode(folder / "config.json", file)  # safetensors lets only the owner read
-
-
-def key_of(model: nn.Module) -> str:
-    """Return the key of a model's configuration and weights in its files: language_model, or its registered part."""
-    if isinstance(model.config, LanguageModelConfig):
-        return PREFIX[:-1]
-    return next(name for name, kind in PARTS.items() if kind is type(model.config))
-
-
-def _shapes(config: Any) -> dict[str, tuple[int, ...]]:
-    if isinstance(config, LanguageModelConfig):
-        return weight_shapes(config)
-    with torch.device("meta"):
-        return {name: tuple(weight.shape) for name, weight in config.build().state_dict().items()}
 
 
 def load(
@@ -113,12 +97,18 @@ def load(
 
     With `dtype` the matrices are converted; scales and decays stay at least in float32.
     """
+    from safetensors.torch import load_file
+
     folder = newest(Path(folder))
     config = read_config(folder)
     shapes = weight_shapes(config)
     files, size = check_weight_files(folder, shapes)  # before anything is built or read
     check_memory(str(folder), size, device, "choose another device")
-    weights = {name.removeprefix(PREFIX): tensor for name, tensor in _read_weights(files, str(device)).items()}
+    weights: dict[str, Tensor] = {}
+    for file in files:
+        with _safetensors_errors(file), within_memory(f"{file} does not fit; choose another device"):
+            found = load_file(file, device=str(device))
+        weights |= {name.removeprefix(PREFIX): tensor for name, tensor in found.items()}
     check_weights(weights, shapes, folder)
     with torch.device("meta"):
         model = LanguageModel(config)
@@ -161,10 +151,10 @@ def read_config(folder: Path) -> LanguageModelConfig:
     if kind != MODEL_TYPE:
         raise CheckpointError(f"{file} describes a {kind or 'nameless'} model, not a {MODEL_TYPE}")
     try:
-        if PREFIX[:-1] not in plain and (others := PARTS.keys() & plain.keys()):
+        if LANGUAGE_MODEL not in plain and (others := PARTS.keys() & plain.keys()):
             raise ValueError(f"it is a {min(others)} network, not a language model")
-        config = from_plain(LanguageModelConfig, plain.get(PREFIX[:-1], {}))
-        weight_shapes(config)  # parts that do not fit together are found here
+        config = from_plain(LanguageModelConfig, plain.get(LANGUAGE_MODEL, {}))
+        weight_shapes(config)  # raises an error if the parts do not fit together
         return config
     except (ValueError, RuntimeError) as error:  # torch raises the latter for a model too large for any machine
         raise CheckpointError(f"{file}: {one_line(error)}") from error
@@ -212,16 +202,6 @@ def check_weight_files(folder: Path, shapes: dict[str, tuple[int, ...]]) -> tupl
             found[name.removeprefix(PREFIX)] = torch.empty(shape, device="meta")
     check_weights(found, shapes, folder)
     return files, size
-
-
-def _read_weights(files: list[Path], device: str) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
-    weights: dict[str, Tensor] = {}
-    for file in files:
-        with _safetensors_errors(file), within_memory(f"{file} does not fit; choose another device"):
-            weights |= load_file(file, device=device)
-    return weights
 
 
 @contextmanager

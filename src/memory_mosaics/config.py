@@ -93,9 +93,12 @@ def part(name: str) -> Callable[[type[T]], type[T]]:
     return register
 
 
-def part_name(cls: type) -> str | None:
-    """Return the name under which a configuration is registered, if it is."""
-    return next((name for name, known in PARTS.items() if known is cls), None)
+def part_name(cls: type) -> str:
+    """Return the name under which a configuration dataclass is registered."""
+    for name, known in PARTS.items():
+        if known is cls:
+            return name
+    raise ValueError(f"{cls.__name__} has no name to be saved under; register it with @part")
 
 
 def at_least(config: Any, **smallest: int) -> None:
@@ -145,11 +148,7 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
-    if not is_dataclass(value):
-        return value
-    if (name := part_name(type(value))) is None:
-        raise ValueError(f"{type(value).__name__} has no name to be saved under; register it with @part")
-    return {"part": name} | to_plain(value)
+    return {"part": part_name(type(value))} | to_plain(value) if is_dataclass(value) else value
 
 
 def from_plain(cls: type[T], plain: Any) -> T:
@@ -195,8 +194,8 @@ def _part(where: str, plain: Mapping[str, Any]) -> Any:
 
 def _name(kind: Any, value: Any = None) -> str:
     """The name of a type, or of a value of it, in messages."""
-    if is_dataclass(kind):
-        return f"the part {part_name(kind) or kind!r}"
+    if kind in PARTS.values():
+        return f"the part {part_name(kind)!r}"
     if kind in KINDS:
         return KINDS[kind]
     if value is not None:

@@ -1,4 +1,4 @@
-"""Atomic writes of files and folders, bounded reads of untrusted files, checksums, and comparison of settings."""
+"""Atomic writes of files and folders, bounded reads of untrusted files, checksums, comparison of configurations."""
 
 import json
 import os
@@ -140,15 +140,6 @@ def first_difference(theirs: Any, mine: Any, name: str = "") -> tuple[str, Any, 
     return None if theirs == mine else (name, theirs, mine)
 
 
-def check_same_run(out: Path, theirs: Any, mine: Any, name: str = "") -> None:
-    """Refuse to resume the run recorded in `out` with other settings, naming the first that differs."""
-    if difference := first_difference(theirs, mine, name):
-        setting, before, now = difference
-        raise UserError(
-            f"{out} holds a run with {setting} {before}, not {now}; name another folder, or remove that one"
-        )
-
-
 MAX_JSON_BYTES = 64 << 20  # the largest configuration, tokenizer or manifest that is read
 
 
@@ -232,6 +223,17 @@ def check_yaml(text: str, limit: int = MAX_JSON_BYTES) -> str:
     return text
 
 
+def read_yaml(file: Path, limit: int = MAX_JSON_BYTES) -> Any:
+    """Return the YAML value of a file. A missing file raises FileNotFoundError, a damaged one UserError."""
+    import yaml
+
+    text = read_text(file, limit)
+    try:
+        return yaml.safe_load(check_yaml(text, limit))
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UserError(f"{file} is damaged or not YAML: {one_line(error)}") from error
+
+
 MANIFEST = "manifest.json"  # of a training checkpoint: its files with their sizes and checksums
 
 
@@ -277,17 +279,13 @@ def read_manifest(folder: Path) -> dict[str, dict[str, Any]] | None:
     return found["files"]
 
 
-def check_manifest(folder: Path, names: Iterable[str] | None = None, *, share: slice = slice(None)) -> None:
-    """Refuse files that do not match the manifest, naming the first. A folder without a manifest passes.
+def check_manifest(folder: Path, names: Iterable[str]) -> None:
+    """Refuse files about to be read that do not match the manifest, naming the first.
 
-    `names` are the files about to be read; None stands for all in the manifest and all safetensors files of the folder,
-    of which this process checks its `share`.
+    A folder without a manifest passes.
     """
     if (manifest := read_manifest(folder)) is None:
         return
-    if names is None:
-        names = sorted({*manifest, *(path.relative_to(folder).as_posix() for path in folder.rglob("*.safetensors"))})
-        names = names[share]
     for name in names:
         if name in manifest:
             check_size(folder, manifest, name)

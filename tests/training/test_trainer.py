@@ -15,7 +15,7 @@ from memory_mosaics import checkpoint
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
-from memory_mosaics.runtime import RuntimeConfig
+from memory_mosaics.runtime import Runtime, RuntimeConfig
 from memory_mosaics.tasks import language_modeling
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.tokenizer import Tokenizer
@@ -157,6 +157,16 @@ def test_old_checkpoints_go_and_the_best_stays(run, monkeypatch):
     results = train(plan)
     assert [path.name for path in checkpoint.steps(plan.out)] == ["step-00000006", "step-00000009", "step-00000012"]
     assert (results["kept_step"], results["kept"], results["valid_loss"]) == (6, 1.0, 2.0)
+
+
+def test_all_processes_save_when_the_clock_of_rank_0_says_so(run, monkeypatch):
+    """Clocks of processes differ, and one that saves alone waits for the others forever."""
+    broadcast = Runtime.broadcast
+    not_yet = lambda self, value: False if value is True else broadcast(self, value)  # noqa: E731 - of rank 0
+    monkeypatch.setattr(Runtime, "broadcast", not_yet)
+    plan = run(runtime={"save_every": 3, "save_seconds": 0.0, "keep": 9})
+    train(plan)
+    assert [path.name for path in checkpoint.steps(plan.out)] == ["step-00000012"]
 
 
 @pytest.mark.parametrize("kind", ["transformer-tiny", "memory-mosaic-tiny"])

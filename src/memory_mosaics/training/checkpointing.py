@@ -1,4 +1,4 @@
-"""The folder of a run: its lock, the record of what run it is, and its checkpoints.
+"""The folder of a run: its lock, the record of which run it is, and its checkpoints.
 
     RUN/run.yaml, RUN/corpus.json      the configuration of the run, and a fingerprint of its data and initial weights
     RUN/step-00000800/                 config.json, model.safetensors, tokenizer.json, ...: a Hugging Face folder
@@ -16,36 +16,20 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 import yaml
 from filelock import FileLock, Timeout  # a dependency of torch
 from torch import Tensor, nn
 
-from memory_mosaics import checkpoint
+from memory_mosaics import checkpoint, files
+from memory_mosaics.config import part_name
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import (
-    MANIFEST,
-    RESTORE,
-    ManifestError,
-    check_manifest,
-    check_same_run,
-    check_size,
-    check_yaml,
-    describe_files,
-    parse_json,
-    publish_folder,
-    read_json,
-    read_manifest,
-    read_text,
-    remove_temporary,
-    temporary_path,
-    write_text,
-)
+from memory_mosaics.files import MANIFEST, ManifestError, first_difference, read_json, remove_temporary, write_text
 from memory_mosaics.runtime import Runtime
 from memory_mosaics.text.tokenizer import Tokenizer
 from memory_mosaics.training.config import AnyRun
@@ -53,56 +37,150 @@ from memory_mosaics.training.config import AnyRun
 TEMPORARY = re.compile(r"\.(step-\d+|run\.yaml|corpus\.json|samples\.md|log\.jsonl|results\.json)\.")
 
 
-@contextmanager
-def locked_run_dir(
-    run: AnyRun, fingerprint: dict[str, Any], runtime: Runtime, *, lengthen: bool = False
-) -> Iterator[Callable[[], None]]:
-    """Lock the folder of a run and record which run it is. Yields a check that the folder still exists.
+class RunFolder:
+    """The folder of a run, as all of its processes use it."""
 
-    A run that is in the folder already must be the same one; only its `RuntimeConfig` may differ, and its steps if it
-    is to be `lengthen`ed.
-    """
-    lock = FileLock(run.out / ".lock", timeout=0)
-    try:
-        runtime.run_on_rank0(lambda: _lock(run, fingerprint, lock, lengthen=lengthen))
-        (seen,) = runtime.sum(float((run.out / "run.yaml").exists()))
-        if seen < runtime.size:
-            raise UserError(f"{run.out} must be one folder that all processes see; {seen:.0f} of {runtime.size} do")
-        with (run.out / ".lock").open("rb") as held:
-            yield lambda: runtime.run_on_rank0(lambda: _check_exists(run.out, held.fileno()))
-    finally:
-        lock.release()
+    def __init__(self, run: AnyRun, runtime: Runtime):
+        self.run, self.path, self.runtime = run, run.out, runtime
+        self._lock_file: BinaryIO | None = None
+
+    @contextmanager
+    def locked(self, fingerprint: dict[str, Any], *, lengthen: bool = False) -> Iterator[None]:
+        """Lock the folder and record which run it is of.
+
+        A run that is in the folder already must be the same one; only its `RuntimeConfig` may differ, and its steps if
+        it is to be `lengthen`ed.
+        """
+        lock = FileLock(self.path / ".lock", timeout=0)
+        try:
+            self.runtime.run_on_rank0(lambda: self._lock(lock, fingerprint, lengthen=lengthen))
+            (seen,) = self.runtime.sum(float((self.path / "run.yaml").exists()))
+            if seen < self.runtime.size:
+                processes = f"{seen:.0f} of {self.runtime.size} do"
+                raise UserError(f"{self.path} must be one folder that all processes see; {processes}")
+            with (self.path / ".lock").open("rb") as self._lock_file:
+                yield
+        finally:
+            lock.release()
+
+    def _lock(self, lock: FileLock, fingerprint: dict[str, Any], *, lengthen: bool) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+            for path in self.path.glob(".*.part"):  # while this process has the lock, nobody writes them
+                if TEMPORARY.match(path.name):
+                    remove_temporary(path)
+            _record_run(self.run, fingerprint, lengthen=lengthen)
+        except Timeout:
+            message = f"{self.path} is being trained in by another process; wait for it, or name another folder"
+            raise UserError(message) from None
+        except (OSError, AttributeError, TypeError, yaml.YAMLError) as error:
+            raise UserError(f"cannot use {self.path}: {one_line(error)}") from error
+
+    def check_exists(self) -> None:
+        """Refuse to write to a folder that was removed or renamed since it was locked."""
+        self.runtime.run_on_rank0(self._check_lock_file)
+
+    def _check_lock_file(self) -> None:
+        assert self._lock_file is not None
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(self._lock_file.fileno()), (self.path / ".lock").stat()):
+                return
+        raise UserError(f"{self.path} was removed or renamed while it was trained in; the same command starts again")
+
+    def newest_checkpoint(self) -> Path | None:
+        """Return the newest checkpoint of the run, the same one on every process."""
+        paths = self.runtime.broadcast([str(path) for path in checkpoint.steps(self.path)])
+        return Path(paths[-1]) if paths else None
+
+    def save(
+        self, model: nn.Module, tensors: dict[str, Tensor], progress: dict[str, Any], tokenizer: Tokenizer | None
+    ) -> None:
+        """Write a checkpoint: the model, other `tensors` to resume from, and the progress. Every process takes part."""
+        import torch.distributed.checkpoint as dcp  # takes seconds
+
+        runtime, folder = self.runtime, self.path / f"step-{progress['step']:08}"
+        tmp = Path(runtime.broadcast(str(files.temporary_path(folder)) if runtime.is_rank0 else None))
+        weights = full_weights(model, keep=runtime.is_rank0)
+
+        def write_model() -> None:
+            (tmp / "training").mkdir(parents=True)
+            checkpoint.write_files(model, tmp, weights=weights, tokenizer=tokenizer)
+            (tmp / "progress.json").write_text(json.dumps(progress), encoding="utf-8")
+
+        def publish() -> None:
+            listed = {name: about for part in described for name, about in part.items()}
+            manifest = json.dumps({"format": 1, "files": dict(sorted(listed.items()))}, indent=2)
+            (tmp / MANIFEST).write_text(manifest + "\n", encoding="utf-8")
+            files.publish_folder(tmp, folder)
+
+        try:
+            with _one_line(f"cannot save {folder}"):
+                runtime.run_on_rank0(write_model)
+                writer = dcp.HuggingFaceStorageWriter(str(tmp / "training"), save_distributed=True)
+                dcp.save(tensors, storage_writer=writer)
+                names = sorted(path.relative_to(tmp).as_posix() for path in tmp.rglob("*") if path.is_file())
+                share = runtime.broadcast(names)[runtime.rank :: runtime.size]
+                described = runtime.gather(lambda: files.describe_files(tmp, share))
+                runtime.run_on_rank0(publish)
+        finally:
+            if runtime.is_rank0:
+                remove_temporary(tmp)  # free a full disk
+
+    def restore(self, folder: Path, model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Any]:
+        """Load the model and the other `tensors` from a checkpoint in place; return its progress."""
+        import torch.distributed.checkpoint as dcp
+
+        with resuming(folder):
+            self._check_files(folder)
+            progress = read_json(folder / "progress.json")
+            if not isinstance(progress, dict) or f"step-{progress.get('step'):08}" != folder.name:
+                raise ValueError("progress.json is damaged: it is not of that step")
+            key = part_name(type(model.config))
+            weights = {f"{key}.{name}": weight for name, weight in model.state_dict().items()}
+            for path, wanted in ((folder, weights), (folder / "training", tensors)):
+                reader = dcp.HuggingFaceStorageReader(str(path))
+                _check_covered(reader.read_metadata().state_dict_metadata, wanted)
+                dcp.load(wanted, storage_reader=reader)
+            if name := self.find_not_finite(model, tensors):
+                raise ValueError(f"{name} contains NaN or Inf")
+            if self.runtime.is_rank0 and not (folder / MANIFEST).exists():
+                print(f"{folder} has no {MANIFEST}: its files were not checked against checksums", file=sys.stderr)
+        return progress
+
+    def _check_files(self, folder: Path) -> None:
+        """Refuse a checkpoint with a file missing, changed or added: every safetensors file in it would be read."""
+        manifest = files.read_manifest(folder)
+        present = {path.relative_to(folder).as_posix() for path in folder.rglob("*.safetensors")}
+        if manifest is None:
+            for name in sorted(present - {"model.safetensors"}):
+                if not name.startswith("training/"):
+                    raise ManifestError(folder, f"{name} is not of this checkpoint", "remove that file")
+        share = sorted(present.union(manifest or ()))[self.runtime.rank :: self.runtime.size]
+        self.runtime.gather(lambda: files.check_manifest(folder, share))
+
+    def find_not_finite(self, model: nn.Module, tensors: dict[str, Tensor]) -> str | None:
+        """Return the name of the first weight or other tensor that contains NaN or Inf on any process."""
+        tensors = model.state_dict() | tensors
+        pieces = (getattr(tensor, "to_local", lambda: tensor)() for tensor in tensors.values())  # noqa: B023
+        bad = torch.stack([~piece.isfinite().all() for piece in pieces]).double().cpu()
+        return next((name for name, count in zip(tensors, self.runtime.sum(*bad), strict=True) if count), None)
+
+    def prune(self, *, best: int) -> None:
+        """Once the newest checkpoint is complete, remove all but the newest ones and that of the `best` step."""
+        *_, newest = folders = checkpoint.steps(self.path)
+        manifest = files.read_manifest(newest) or {}
+        for name in manifest:
+            files.check_size(newest, manifest, name)
+        for folder in folders[: -self.run.runtime.keep]:
+            if folder.name != f"step-{best:08}":
+                checkpoint.remove(folder)
 
 
-def _check_exists(out: Path, descriptor: int) -> None:
-    try:
-        same = os.path.samestat(os.fstat(descriptor), (out / ".lock").stat())
-    except OSError:
-        same = False
-    if not same:
-        raise UserError(f"{out} was removed or renamed while it was trained in; the same command starts again")
-
-
-def _lock(run: AnyRun, fingerprint: dict[str, Any], lock: FileLock, *, lengthen: bool) -> None:
-    try:
-        run.out.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-        for path in run.out.glob(".*.part"):  # with the lock, its writer is gone, on any machine
-            if TEMPORARY.match(path.name):
-                remove_temporary(path)
-        check_same(run, fingerprint, lengthen=lengthen)
-    except Timeout:
-        raise UserError(
-            f"{run.out} is being trained in by another process; wait for it, or name another folder"
-        ) from None
-    except (OSError, AttributeError, TypeError, yaml.YAMLError) as error:
-        raise UserError(f"cannot use {run.out}: {one_line(error)}") from error
-
-
-def check_same(run: AnyRun, fingerprint: dict[str, Any], *, lengthen: bool = False) -> None:
+def _record_run(run: AnyRun, fingerprint: dict[str, Any], *, lengthen: bool) -> None:
     """Refuse a folder that holds another run, then record this one. A run to `lengthen` may have more steps."""
     mine, record = run.plain(), dict(fingerprint)
-    theirs, known = read_run(run.out), _read_record(run.out / "corpus.json", parse_json)
+    theirs, known = read_run(run.out), _read_record(run.out / "corpus.json")
     for name, found in (("run.yaml", theirs), ("corpus.json", known)):
         if found is None and (saved := checkpoint.steps(run.out)):
             raise UserError(
@@ -113,31 +191,32 @@ def check_same(run: AnyRun, fingerprint: dict[str, Any], *, lengthen: bool = Fal
         theirs = _lengthened(run, theirs)
     if source := _initial_weights(run, theirs, known):
         record["from"] = source
-    for part in ("task", "model", "training"):
-        if theirs is not None and part in mine:
-            check_same_run(run.out, theirs.get(part), mine[part], part)
-    for part in fingerprint:
-        if known is not None:
-            check_same_run(run.out, known.get(part), record[part], part)
+    parts = [(part, theirs, mine) for part in ("task", "model", "training") if part in mine]
+    for part, before, now in (*parts, *((part, known, record) for part in fingerprint)):
+        if before is not None and (difference := first_difference(before.get(part), now[part], part)):
+            setting, old, new = difference
+            raise UserError(
+                f"{run.out} holds a run with {setting} {old}, not {new}; name another folder, or remove that one"
+            )
     write_text(run.out / "run.yaml", yaml.safe_dump(mine, sort_keys=False))
     write_text(run.out / "corpus.json", json.dumps(record))
 
 
 def read_run(out: Path) -> dict[str, Any] | None:
     """Return the configuration in run.yaml; None without the file."""
-    return _read_record(out / "run.yaml", lambda text: yaml.safe_load(check_yaml(text)))
+    return _read_record(out / "run.yaml")
 
 
-def _read_record(file: Path, parse: Callable[[str], Any]) -> dict[str, Any] | None:
+def _read_record(file: Path) -> dict[str, Any] | None:
     try:
-        found = parse(read_text(file))
+        found = files.read_yaml(file) if file.suffix == ".yaml" else read_json(file)
         if not isinstance(found, dict):
-            raise ValueError(f"it holds {type(found).__name__}, not names and values")
+            raise UserError(f"{file} is damaged: it holds {type(found).__name__}, not names and values")
         return found
     except FileNotFoundError:
         return None
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise UserError(f"{file} is damaged: {one_line(error)}; name another folder, or remove that one") from error
+    except UserError as error:
+        raise UserError(f"{error}; name another folder, or remove that one") from error
 
 
 def _lengthened(run: AnyRun, theirs: dict[str, Any]) -> dict[str, Any]:
@@ -171,93 +250,13 @@ def _initial_weights(run: AnyRun, theirs: dict[str, Any] | None, known: dict[str
     if given is not None:
         folder = checkpoint.newest(given)
         names = sorted(file.name for file in folder.glob("*.safetensors"))
-        mine = {"checkpoint": str(folder), "weights": describe_files(folder, names)}
+        mine = {"checkpoint": str(folder), "weights": files.describe_files(folder, names)}
     if known is None:
         return mine
     if (recorded or {}).get("weights") != (mine or {}).get("weights"):
         names = [f"with the weights of {one.get('checkpoint')}" if one else "from scratch" for one in (recorded, mine)]
         raise UserError(f"{run.out} holds a run that started {names[0]}, not {names[1]}; name another folder")
     return recorded
-
-
-def save(
-    run: Path,
-    model: nn.Module,
-    tensors: dict[str, Tensor],
-    progress: dict[str, Any],
-    *,
-    runtime: Runtime,
-    tokenizer: Tokenizer | None,
-) -> None:
-    """Write a checkpoint: the model, other `tensors` to resume from, and the progress. Every process takes part."""
-    import torch.distributed.checkpoint as dcp
-
-    folder = run / f"step-{progress['step']:08}"
-    tmp = Path(runtime.broadcast(str(temporary_path(folder)) if runtime.is_rank0 else None))
-    weights = full_weights(model, keep=runtime.is_rank0)
-
-    def write_model() -> None:
-        (tmp / "training").mkdir(parents=True)
-        checkpoint.write_files(model, tmp, weights=weights, tokenizer=tokenizer)
-        (tmp / "progress.json").write_text(json.dumps(progress), encoding="utf-8")
-
-    def publish() -> None:
-        files = {name: about for part in described for name, about in part.items()}
-        manifest = json.dumps({"format": 1, "files": dict(sorted(files.items()))}, indent=2)
-        (tmp / MANIFEST).write_text(manifest + "\n", encoding="utf-8")
-        publish_folder(tmp, folder)
-
-    try:
-        with _one_line(f"cannot save {folder}"):
-            runtime.run_on_rank0(write_model)
-            writer = dcp.HuggingFaceStorageWriter(str(tmp / "training"), save_distributed=True)
-            dcp.save(tensors, storage_writer=writer)
-            names = sorted(path.relative_to(tmp).as_posix() for path in tmp.rglob("*") if path.is_file())
-            share = runtime.broadcast(names)[runtime.rank :: runtime.size]
-            described = runtime.gather(lambda: describe_files(tmp, share))
-            runtime.run_on_rank0(publish)
-    finally:
-        if runtime.is_rank0:
-            remove_temporary(tmp)  # free a full disk
-
-
-def find_not_finite(model: nn.Module, tensors: dict[str, Tensor], runtime: Runtime) -> str | None:
-    """Return the name of the first weight or other tensor that contains NaN or Inf on any process."""
-    tensors = model.state_dict() | tensors
-    pieces = (getattr(tensor, "to_local", lambda: tensor)() for tensor in tensors.values())  # noqa: B023
-    bad = torch.stack([~piece.isfinite().all() for piece in pieces]).double().cpu()
-    return next((name for name, count in zip(tensors, runtime.sum(*bad), strict=True) if count), None)
-
-
-def restore(folder: Path, model: nn.Module, tensors: dict[str, Tensor], runtime: Runtime) -> dict[str, Any]:
-    """Load the model and the other `tensors` from a checkpoint in place; return its progress."""
-    import torch.distributed.checkpoint as dcp
-
-    with resuming(folder):
-        _check_complete(folder, runtime)
-        progress = read_json(folder / "progress.json")
-        if not isinstance(progress, dict) or f"step-{progress.get('step'):08}" != folder.name:
-            raise ValueError("progress.json is damaged: it is not of that step")
-        key = checkpoint.key_of(model)
-        weights = {f"{key}.{name}": weight for name, weight in model.state_dict().items()}
-        for path, wanted in ((folder, weights), (folder / "training", tensors)):
-            reader = dcp.HuggingFaceStorageReader(str(path))
-            _check_covered(reader.read_metadata().state_dict_metadata, wanted)
-            dcp.load(wanted, storage_reader=reader)
-        if name := find_not_finite(model, tensors, runtime):
-            raise ValueError(f"{name} contains NaN or Inf")
-        if runtime.is_rank0 and read_manifest(folder) is None:
-            print(f"{folder} has no {MANIFEST}: its files were not checked against checksums", file=sys.stderr)
-    return progress
-
-
-def _check_complete(folder: Path, runtime: Runtime) -> None:
-    """Refuse a checkpoint with a file missing, changed or added: every safetensors file in it would be read."""
-    if read_manifest(folder) is None:
-        for name in sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.safetensors")):
-            if name != "model.safetensors" and not name.startswith("training/"):
-                raise ManifestError(folder, f"{name} is not of this checkpoint", "remove that file")
-    runtime.gather(lambda: check_manifest(folder, share=slice(runtime.rank, None, runtime.size)))
 
 
 def _check_covered(stored: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -273,17 +272,6 @@ def _check_covered(stored: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         raise UserError(f"it holds {extra[0]}, which the model does not have")
 
 
-def prune(run: Path, *, keep: int, best: int) -> None:
-    """Remove all checkpoints but the newest `keep` and that of the `best` step, once the newest is complete."""
-    *_, newest = folders = checkpoint.steps(run)
-    manifest = read_manifest(newest) or {}
-    for name in manifest:
-        check_size(newest, manifest, name)
-    for folder in folders[:-keep]:
-        if folder.name != f"step-{best:08}":
-            checkpoint.remove(folder)
-
-
 def full_weights(model: nn.Module, *, keep: bool) -> dict[str, Tensor]:
     """Gather all weights of a possibly sharded model on the CPU of the processes that `keep` them."""
     full = {}
@@ -295,7 +283,7 @@ def full_weights(model: nn.Module, *, keep: bool) -> dict[str, Tensor]:
 
 
 def resuming(folder: Path) -> AbstractContextManager[None]:
-    """Turn whatever is wrong with a checkpoint of the run into one line with the way to resume."""
+    """Turn any error about a checkpoint of the run into one line that says how to resume."""
     before = [path for path in checkpoint.steps(folder.parent) if path.name < folder.name]
     remedy = f"to resume from the one before, {before[-1].name}" if before else "to start again"
     return _one_line(f"cannot resume from {folder}", f"remove that folder {remedy}")
@@ -303,7 +291,7 @@ def resuming(folder: Path) -> AbstractContextManager[None]:
 
 @contextmanager
 def _one_line(what: str, remedy: str = "") -> Iterator[None]:
-    """Turn whatever goes wrong with files into one line; torch would log tracebacks and warn about one process."""
+    """Turn any error about files into one line. torch would log tracebacks and warn about one process."""
     from safetensors import SafetensorError
     from torch.distributed.checkpoint import CheckpointException
 
@@ -320,7 +308,7 @@ def _one_line(what: str, remedy: str = "") -> Iterator[None]:
             raise failure from error
         raise UserError(f"{what}: {one_line(failure)}{ending}") from error
     except ManifestError as error:
-        other = f"restore it, or {remedy}" if error.remedy == RESTORE and remedy else error.remedy
+        other = f"restore it, or {remedy}" if error.remedy == files.RESTORE and remedy else error.remedy
         raise UserError(f"{what}: {one_line(ValueError(error.what))}; {other}") from error
     except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise UserError(f"{what}: {one_line(error)}{ending}") from error

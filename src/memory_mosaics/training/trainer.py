@@ -29,7 +29,7 @@ from memory_mosaics.runtime import CapturedFunction, Runtime, check_memory, no_g
 from memory_mosaics.tasks.language_modeling import LanguageModeling
 from memory_mosaics.tasks.task import Batch, Task
 from memory_mosaics.text.corpus import Corpus
-from memory_mosaics.training import checkpointing
+from memory_mosaics.training.checkpointing import RunFolder, full_weights, resuming
 from memory_mosaics.training.config import AnyRun, Run, Training
 from memory_mosaics.training.loggers import Log, read_log, write_samples
 
@@ -57,18 +57,12 @@ def initial_model(run: Run, corpus: Corpus, runtime: Runtime) -> tuple[LanguageM
     """Return the configuration of a run, and the weights of `run.init_from` unless the run has checkpoints already."""
     if run.init_from is None:
         return run.model.build(corpus.vocabulary), None
-    if newest := newest_checkpoint(run, runtime):
-        with checkpointing.resuming(newest):
+    if newest := RunFolder(run, runtime).newest_checkpoint():
+        with resuming(newest):
             return checkpoint.read_config(newest), None
     source = LoadedModel.open(run.init_from)
     source.check_reads(corpus)
     return run.model.apply_to(source.model.config, run.init_from), source.model.state_dict()
-
-
-def newest_checkpoint(run: AnyRun, runtime: Runtime) -> Path | None:
-    """Return the newest checkpoint of a run, the same one on every process."""
-    paths = runtime.broadcast([str(path) for path in checkpoint.steps(run.out)])
-    return Path(paths[-1]) if paths else None
 
 
 class Trainer:
@@ -91,27 +85,23 @@ class Trainer:
         self.spec, self.training, self.runtime_config, self.task = run, run.training, run.runtime, task
         self.rows = runtime.local_rows(task.batch_size)
         share = self.rows.stop - self.rows.start
-        micro = min(self.runtime_config.micro_batch or share, share)
+        micro = min(run.runtime.micro_batch or share, share)
         if share % micro:
             raise UserError(f"micro_batch {micro} does not divide the {share} sequences of a process")
-        self.sharded = runtime.distributed and self.runtime_config.sharding == "fsdp"
+        self.sharded = runtime.distributed and run.runtime.sharding == "fsdp"
         torch.manual_seed(self.training.seed)
         self.model: Any = self._build(config, weights, runtime, share=share, micro=micro)
+        cuda = runtime.device.type == "cuda"
         if compiled is None:
-            compiled = (
-                runtime.device.type == "cuda" if self.runtime_config.compile is None else self.runtime_config.compile
-            )
+            compiled = cuda if run.runtime.compile is None else run.runtime.compile
         block_fn = torch.compile(without_state, dynamic=False) if compiled and not self.sharded else None
         self.runtime = replace(runtime, micro_batch=micro, block_fn=block_fn)
+        self.folder = RunFolder(run, self.runtime)
         objective = Objective(self.model, task, self.runtime)
         self.objective = parallelize(objective, self.runtime, sharded=self.sharded, compiled=compiled)
         self.optimizer = adamw(self.model, self.training)
-        captured = (
-            runtime.device.type == "cuda" and not runtime.distributed and self.runtime_config.compile is not False
-        )
-        self.train_step = TrainStep(
-            self.objective, self.optimizer, self.training, self.runtime, captured=captured and share == micro
-        )
+        captured = cuda and not runtime.distributed and run.runtime.compile is not False and share == micro
+        self.train_step = TrainStep(self.objective, self.optimizer, self.training, self.runtime, captured=captured)
         self.best_weights = {name: [each.detach().clone() for each in self.model.parameters()] for name in task.selects}
         self.progress: dict[str, Any] = {"step": 0, "measured_step": 0, "seconds": 0.0, "worse": 0}
         # The lowest validation loss of all evaluations, and of all checkpoints.
@@ -119,7 +109,6 @@ class Trainer:
         # All evaluations, the best by the metrics of the task, and the sums since the last line of the log.
         self.progress |= {"curve": [], "selected": {}, "since": None}
         self.stopping = False
-        self.check_folder: Callable[[], None] = lambda: None
 
     def _build(
         self, config: Any, weights: dict[str, Tensor] | None, runtime: Runtime, *, share: int, micro: int
@@ -144,24 +133,23 @@ class Trainer:
 
     def run(self, *, lengthen: bool = False) -> dict[str, Any]:
         """Train until done or told to stop; return the results."""
-        out, locked = self.spec.out, checkpointing.locked_run_dir
-        with locked(self.spec, self.task.fingerprint, self.runtime, lengthen=lengthen) as self.check_folder:
-            if newest := newest_checkpoint(self.spec, self.runtime):
-                self.progress |= checkpointing.restore(newest, self.model, self.tensors(), self.runtime)
+        with self.folder.locked(self.task.fingerprint, lengthen=lengthen):
+            if newest := self.folder.newest_checkpoint():
+                self.progress |= self.folder.restore(newest, self.model, self.tensors())
                 for state in self.optimizer.state.values():
                     state["step"].fill_(self.progress["step"])
-                self._note_length()
-            if self.done and (results := _read_results(out / "results.json", self.progress["step"])):
+                self._record_length()
+            if self.done and (results := _read_results(self.spec.out / "results.json", self.progress["step"])):
                 return self._report(results)
             step, silent = self.progress["step"], not self.runtime.is_rank0
             with Log(self.spec, step=step, silent=silent) as log, graceful_shutdown(self):
                 size = self.runtime.micro_batch
                 with within_memory(f"{size} sequences at once are too many; give a smaller --runtime.micro_batch"):
                     self._train(log)
-            self.check_folder()
+            self.folder.check_exists()
             return self._report(self.results())
 
-    def _note_length(self) -> None:
+    def _record_length(self) -> None:
         """Record where a run was lengthened: it differs from a run that had that length from the start."""
         step, before, steps = self.progress["step"], self.progress["steps"], self.training.steps
         if before != steps:
@@ -181,7 +169,7 @@ class Trainer:
                 if self._due(self._next_evaluation):
                     self._evaluate(log, numbers)
             wait = self.runtime_config.save_seconds or 0.0
-            if self._due(self._next_save) and (self.done or time.monotonic() - at >= wait):
+            if self._due(self._next_save) and (self.done or self.runtime.broadcast(time.monotonic() - at >= wait)):
                 self.save()
                 saved, at = self.progress["step"], time.monotonic()
         if saved != self.progress["step"]:  # stopped by a signal or by patience
@@ -269,7 +257,7 @@ class Trainer:
 
     def _evaluate(self, log: Log, numbers: dict[str, Any]) -> None:
         """Log the metrics of the task, remember the best, and write samples."""
-        self.check_folder()
+        self.folder.check_exists()
         progress = self.progress
         self.objective.eval()
         found = self.task.evaluate(self.model, self.runtime)
@@ -296,7 +284,7 @@ class Trainer:
             write_samples(self.spec.out / "samples.md", progress["step"], self._samples())
 
     def _samples(self) -> list[tuple[str, str]]:
-        weights = checkpointing.full_weights(self.model, keep=self.runtime.is_rank0) if self.sharded else None
+        weights = full_weights(self.model, keep=self.runtime.is_rank0) if self.sharded else None
         if not self.runtime.is_rank0:
             return []
         model, here = self.model, self.runtime
@@ -316,17 +304,16 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint, unless it would contain NaN or Inf, and remove old ones."""
-        self.check_folder()
-        progress = self.progress
-        if name := checkpointing.find_not_finite(self.model, self.tensors(), self.runtime):
+        self.folder.check_exists()
+        progress, tensors = self.progress, self.tensors()
+        if name := self.folder.find_not_finite(self.model, tensors):
             raise self._diverged(f"{name} contains NaN or Inf")
         measured = progress["valid_loss"] if progress["measured_step"] == progress["step"] else inf
         if measured < (inf if progress["kept"] is None else progress["kept"]):
             progress.update(kept=measured, kept_step=progress["step"])
-        options = {"runtime": self.runtime, "tokenizer": self.task.tokenizer}
-        checkpointing.save(self.spec.out, self.model, self.tensors(), progress, **options)
+        self.folder.save(self.model, tensors, progress, self.task.tokenizer)
         if self.runtime.is_rank0:
-            checkpointing.prune(self.spec.out, keep=self.runtime_config.keep, best=progress["kept_step"])
+            self.folder.prune(best=progress["kept_step"])
 
 
 class Objective(nn.Module):
