@@ -17,8 +17,8 @@ from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary, finalize
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.config import MAX_SIZE
@@ -80,15 +80,15 @@ class Decoder:
         self.num_tokens += 1
         return self.logits
 
-    def limit(self, length: int) -> int:
-        """Return `length`, or fewer where learned positions end: the token after the last position is predicted."""
-        return (
-            length if self.model.max_positions is None else min(length, self.model.max_positions - self.num_tokens + 1)
-        )
+    def reserve(self, tokens: int) -> int:
+        """Reserve capacity for so many more tokens, at most INITIAL_CAPACITY at once.
 
-    def reserve(self, tokens: int) -> None:
-        """Reserve capacity for so many more tokens, at most INITIAL_CAPACITY at once."""
+        Return how many can follow: fewer where learned positions end. The token after the last position is predicted.
+        """
+        if self.model.max_positions is not None:
+            tokens = min(tokens, self.model.max_positions - self.num_tokens + 1)
         self._grow(min(self.num_tokens + tokens, max(self.num_tokens + 1, INITIAL_CAPACITY)))
+        return tokens
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
         """Let row b continue row rows[b]: in place while the number of rows stays the same."""
@@ -188,12 +188,9 @@ def _fingerprint(model: LanguageModel) -> tuple:
 
 def _left_pad(prompts: Sequence[Int[Tensor, " _"]]) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"] | None]:
     """Return the prompts as one left-padded batch and the mask of real tokens, None if no prompt is padded."""
-    longest = max(map(len, prompts))
-    if all(len(prompt) == longest for prompt in prompts):
-        return torch.stack(list(prompts)), None
-    tokens = torch.stack([F.pad(prompt, (longest - len(prompt), 0)) for prompt in prompts])
-    lengths = torch.tensor([len(prompt) for prompt in prompts], device=tokens.device)
-    return tokens, torch.arange(longest, device=tokens.device) >= longest - lengths[:, None]
+    real = [torch.ones_like(prompt, dtype=torch.bool) for prompt in prompts]
+    tokens, mask = (pad_sequence(rows, batch_first=True, padding_side="left") for rows in (list(prompts), real))
+    return tokens, None if len({len(prompt) for prompt in prompts}) == 1 else mask
 
 
 def _overwrite(old: Any, new: Any) -> None:
@@ -293,8 +290,7 @@ def stream(
     A model with learned positions stops where its longest prompt reaches the last position.
     """
     decoder = Decoder(model, prompts, compiled=compiled)
-    length = decoder.limit(length)
-    decoder.reserve(length)
+    length = decoder.reserve(length)
     ended = torch.zeros(len(prompts), dtype=torch.bool, device=decoder.device)
     for step in range(1, length + 1):
         tokens = sampler(decoder.logits, generator)
@@ -309,17 +305,13 @@ def stream(
 
 
 def generate(
-    model: LanguageModel,
-    prompts: Sequence[Int[Tensor, " _"]],
-    length: int,
-    *,
-    sampler: Sampler = RANDOM,
-    eos: int | None = None,
-    generator: torch.Generator | Sequence[torch.Generator] | None = None,
-    compiled: bool = False,
+    model: LanguageModel, prompts: Sequence[Int[Tensor, " _"]], length: int, *, eos: int | None = None, **options: Any
 ) -> list[Int[Tensor, " _"]]:
-    """Return at most `length` tokens that continue each prompt, without `eos` and what follows it."""
-    steps = list(stream(model, prompts, length, sampler=sampler, eos=eos, generator=generator, compiled=compiled))
+    """Return at most `length` tokens that continue each prompt, without `eos` and what follows it.
+
+    The options are those of `stream`.
+    """
+    steps = list(stream(model, prompts, length, eos=eos, **options))
     rows = torch.stack(steps, dim=1).cpu() if steps else torch.zeros(len(prompts), 0, dtype=torch.long)
     ends = [(row == eos).nonzero() if eos is not None else row[:0] for row in rows]
     return [row[: int(end[0])] if len(end) else row for row, end in zip(rows, ends, strict=True)]
@@ -343,64 +335,58 @@ def beam_search(
         raise ValueError(f"beams must be at least 1, not {beams}")
     decoder = Decoder(model, prompts, compiled=compiled)
     decoder.select(torch.arange(len(prompts), device=decoder.device).repeat_interleave(beams))
-    length = decoder.limit(length)
-    decoder.reserve(length)
+    length = decoder.reserve(length)
     searches = [_BeamSearch(beams, eos, length_penalty) for _ in prompts]
     scores = torch.full((len(prompts), beams), -torch.inf, device=decoder.device)
     scores[:, 0] = 0.0  # the beams of a prompt are equal at first: only one may produce candidates
     for step in range(1, length + 1):
         logs = at_least_fp32(decoder.logits).log_softmax(dim=-1).unflatten(0, scores.shape) + scores[..., None]
         best = logs.flatten(1).topk(min(2 * beams, logs[0].numel()), dim=-1)
-        found = zip(searches, best.values.tolist(), best.indices.tolist(), strict=True)
-        kept = [search.update(*candidates, vocabulary=logs.shape[-1]) for search, *candidates in found]
+        for search, *candidates in zip(searches, best.values.tolist(), best.indices.tolist(), strict=True):
+            search.update(*candidates, vocabulary=logs.shape[-1])
         if step == length or all(search.done for search in searches):
             break
-        rows = torch.tensor([row * beams + beam for row, active in enumerate(kept) for _, beam, _ in active])
-        tokens = torch.tensor([token for active in kept for _, _, token in active])
-        scores = torch.tensor([[score for score, _, _ in active] for active in kept], device=decoder.device)
+        rows = torch.tensor([row * beams + beam for row, one in enumerate(searches) for _, beam, _ in one.active])
+        tokens = torch.tensor([tokens[-1] for search in searches for _, _, tokens in search.active])
+        scores = torch.tensor([[score for score, _, _ in search.active] for search in searches], device=decoder.device)
         decoder.select(rows.to(decoder.device))
         decoder.step(tokens.to(decoder.device))
     return [search.best() for search in searches]
 
 
 class _BeamSearch:
-    """The beams of one prompt: active ones and finished ones, each a score and its tokens."""
+    """The beams of one prompt: active ones (score, the beam continued, tokens) and finished ones (score, tokens)."""
 
     def __init__(self, beams: int, eos: int | None, length_penalty: float):
         self.beams, self.eos, self.length_penalty = beams, eos, length_penalty
-        self.active: list[tuple[float, list[int]]] = [(0.0, [])] * beams
+        self.active: list[tuple[float, int, list[int]]] = [(0.0, 0, [])] * beams
         self.finished: list[tuple[float, list[int]]] = []
-        self.kept: list[tuple[float, int, int]] = []
 
-    def update(self, scores: list[float], indices: list[int], *, vocabulary: int) -> list[tuple[float, int, int]]:
-        """Return of the candidates, best first, those that stay active: score, the beam they continue, token."""
+    def update(self, scores: list[float], indices: list[int], *, vocabulary: int) -> None:
+        """Continue with the best of the candidates, which are given best first."""
         if self.done:  # still decoded beside the other prompts, without effect
-            return self.kept
-        active, kept = [], []
+            return
+        active = []
         for rank, (score, index) in enumerate(zip(scores, indices, strict=True)):
             beam, token = divmod(index, vocabulary)
-            tokens = self.active[beam][1]
+            tokens = self.active[beam][2]
             if token == self.eos:
                 if rank < self.beams:  # an end counts when it is among the best
                     self.finished.append((self._normalize(score, len(tokens) + 1), tokens))
-            elif len(kept) < self.beams:
-                active.append((score, [*tokens, token]))
-                kept.append((score, beam, token))
-        while len(kept) < self.beams:  # a vocabulary smaller than the number of beams
-            active.append((-torch.inf, self.active[0][1]))
-            kept.append((-torch.inf, 0, 0))
-        self.active, self.kept = active, kept
+            elif len(active) < self.beams:
+                active.append((score, beam, [*tokens, token]))
+        missing = self.beams - len(active)  # where the vocabulary is smaller than the number of beams
+        self.active = active + [(-torch.inf, 0, [*self.active[0][2], 0])] * missing
         self.finished = sorted(self.finished, key=lambda hypothesis: -hypothesis[0])[: self.beams]
-        return kept
 
     @property
     def done(self) -> bool:
         """Whether no active beam can still, at its present length, be better than the finished ones."""
-        score, tokens = self.active[0]
+        score, _, tokens = self.active[0]
         return len(self.finished) == self.beams and self._normalize(score, len(tokens)) <= self.finished[-1][0]
 
     def best(self) -> Int[Tensor, " N"]:
-        active = [(self._normalize(score, len(tokens)), tokens) for score, tokens in self.active]
+        active = [(self._normalize(score, len(tokens)), tokens) for score, _, tokens in self.active]
         return torch.tensor(max(self.finished + active, key=lambda hypothesis: hypothesis[0])[1], dtype=torch.long)
 
     def _normalize(self, score: float, length: int) -> float:
@@ -435,12 +421,9 @@ class TextGenerator:
         self.trained, self.params = trained, params
         self.num_texts = 0  # generated so far
         self._num_truncated = 0  # texts that ended with the model's positions
-        # What `stream`, `generate` and `beam_search` have in common.
-        self._options: Any = {
-            "length": params.length,
-            "eos": trained.tokenizer.end_of_text,
-            "compiled": params.compiled,
-        }
+        # The arguments that `stream`, `generate` and `beam_search` have in common.
+        end = trained.tokenizer.end_of_text
+        self._options: Any = {"length": params.length, "eos": end, "compiled": params.compiled}
 
     def encode(self, prompt: str) -> Int[Tensor, " T"]:
         """Return the prompt's tokens; an empty one is the end-of-text token."""
@@ -508,11 +491,8 @@ class TextGenerator:
 
     def _batches(self, rows: list[tuple[str, Tensor]]) -> Iterator[list[tuple[str, Tensor]]]:
         """Split into batches, of one row where padding a short prompt would cost it some of the learned positions."""
-        max_positions, length = self.trained.model.max_positions, self.params.length
-        full = (
-            max_positions is not None and max((len(tokens) for _, tokens in rows), default=0) + length > max_positions
-        )
-        size = 1 if full else max(1, MAX_BATCH // (self.params.beams or 1))
+        most = max((len(tokens) for _, tokens in rows), default=0) + self.params.length
+        size = 1 if most > (self.trained.model.max_positions or inf) else max(1, MAX_BATCH // (self.params.beams or 1))
         return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
