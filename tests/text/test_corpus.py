@@ -246,6 +246,17 @@ def test_a_document_that_has_to_be_read_whole_is_limited(tmp_path, monkeypatch, 
     assert left_in(tmp_path) == ["a.jsonl", "a.txt"]
 
 
+@pytest.mark.parametrize("end", ["\n", "\n\n", " \n", "\r\n", "\r\n\r\n"])
+def test_whole_documents_are_read_one_after_the_other_whatever_ends_them(end, tmp_path, monkeypatch):
+    """Blank lines before a separator do not make one long document of a file."""
+    monkeypatch.setattr("memory_mosaics.text.sources.MAX_DOCUMENT_BYTES", 500)
+    (tmp_path / "many.txt").write_text(f"A story.{end}<|endoftext|>\n" * 100, newline="")
+    pieces = list(
+        read_documents(Source("", "text", str(tmp_path / "many.txt")), text_field="", whole=True, block_bytes=90)
+    )
+    assert [piece for piece in pieces if piece.text] == [Piece("A story." + end.rstrip("\r\n"))] * 100
+
+
 def test_errors_in_later_blocks_name_the_right_line(tmp_path):
     lines = [f"line {number}" for number in range(1, 500)]
     data = "\n".join(lines).encode()

@@ -6,7 +6,7 @@ It comes with the model, so it runs in a process of its own (isolation.py), in J
 from collections.abc import Mapping, Sequence
 
 from memory_mosaics.errors import UserError
-from memory_mosaics.isolation import Isolated
+from memory_mosaics.isolation import IsolatedFunction
 
 MAX_TEMPLATE_BYTES = 1 << 20
 
@@ -21,8 +21,8 @@ environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True
 environment.globals["raise_exception"] = refuse
 environment.globals["strftime_now"] = lambda layout: datetime.datetime.now().strftime(layout)
 known = {}
-def answer(question):
-    source, values = question
+def function(argument):
+    source, values = argument
     if source not in known:
         known.clear()
         known[source] = environment.from_string(source)
@@ -36,10 +36,10 @@ class ChatTemplate:
     def __init__(self, source: str):
         if len(source) > MAX_TEMPLATE_BYTES:
             raise UserError(f"it has {len(source):,} characters, and may have {MAX_TEMPLATE_BYTES:,}")
-        self.source, self.process = source, Isolated(RENDER, seconds=2)
-        self.process.ask([source, None])
+        self.source, self.function = source, IsolatedFunction(RENDER, seconds=2)
+        self.function([source, None])
 
     def render(self, messages: Sequence[Mapping[str, str]], **tokens: str) -> str:
         """Return the text for the model to continue; `tokens` are special ones, such as bos_token."""
         values = {"messages": list(messages), "bos_token": "", "eos_token": "", **tokens}
-        return self.process.ask([self.source, values])
+        return self.function([self.source, values])

@@ -4,6 +4,7 @@ A source is read as a stream, so that a corpus of any size takes little memory. 
 and, for bytes that are not UTF-8, the byte.
 """
 
+import codecs
 import gzip
 import hashlib
 import io
@@ -24,9 +25,12 @@ SUFFIXES |= {".parquet": "parquet"}
 BLOCK_BYTES = 1 << 20
 MAX_RUN_BYTES = 1 << 20  # of text without whitespace to split at; a longer run is split between two characters
 MAX_DOCUMENT_BYTES = 32 << 20  # of a document that cannot be split
-MARGIN = len(END_OF_TEXT) + 4  # bytes around a split between characters that contain no part of a separator
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+MARGIN = len(END_OF_TEXT) + 4  # characters around a split in such a run that contain no part of a separator
+BYTE_ORDER_MARK = "\ufeff"
 SEPARATOR = re.compile(rf"^{re.escape(END_OF_TEXT)}\r?$", re.MULTILINE)
+COMPLETE_DOCUMENTS = re.compile(rf".*^{re.escape(END_OF_TEXT)}\r?\n", re.MULTILINE | re.DOTALL)
+# Ends before whitespace that follows a letter, so that no run of whitespace is split, and not after a separator.
+COMPLETE_WORDS = re.compile(rf".*(?=[ \n])(?<=\S)(?<!{re.escape(END_OF_TEXT)})", re.DOTALL)
 EACH_LINE = "each line should be a JSON string or object"
 
 # Filled by apps: `SCHEME:...` is a source whose name the function checks, and whose documents it generates.
@@ -154,10 +158,13 @@ def _open(source: Source) -> Iterator[Any]:
         yield gzip.GzipFile(fileobj=file) if source.where.lower().endswith(".gz") else file
 
 
-def _decode(data: bytes | bytearray, source: Source, line: int, offset: int) -> str:
-    """Decode the bytes of a file that start at a line and an offset."""
+def _decode(data: bytes, source: Source, line: int, offset: int, *, final: bool = True) -> tuple[str, int]:
+    """Decode the bytes of a file that start at a line and an offset; returns also how many bytes the text takes.
+
+    Unless the data is `final`, an incomplete character at its end is left out.
+    """
     try:
-        return data.decode()
+        return codecs.utf_8_decode(data, "strict", final)
     except UnicodeDecodeError as error:
         line += data.count(b"\n", 0, error.start)
         byte = f"byte {offset + error.start} is {data[error.start]:#04x}"
@@ -183,9 +190,8 @@ def _read_json_lines(source: Source, text_field: str) -> Iterator[Piece]:
             number += 1
             where = f"source {source.where}, line {number}"
             _check_length(len(line), where, "line")
-            if number == 1 and line.startswith(BYTE_ORDER_MARK):
-                line, offset = line.removeprefix(BYTE_ORDER_MARK), len(BYTE_ORDER_MARK)
-            text = _decode(line, source, number, offset)
+            text, _ = _decode(line, source, number, offset)
+            text = text.removeprefix(BYTE_ORDER_MARK) if offset == 0 else text
             offset += len(line)
             if not text.strip():
                 continue
@@ -222,25 +228,28 @@ def _json_type(value: Any) -> str:
 
 def _read_text(source: Source, whole: bool, block_bytes: int) -> Iterator[Piece]:
     """Read documents between lines `<|endoftext|>`, block by block."""
-    find_split = _document_end if whole else _whitespace
-    buffer, line, offset, is_first = bytearray(), 1, 0, True
+    complete = COMPLETE_DOCUMENTS if whole else COMPLETE_WORDS
+    text, undecoded, line, offset, is_first = "", b"", 1, 0, True
     with _open(source) as file:
         while data := file.read(block_bytes):
-            searched = len(buffer)
-            buffer += data
-            if is_first and not searched and buffer.startswith(BYTE_ORDER_MARK):
-                offset = len(BYTE_ORDER_MARK)
-                del buffer[:offset]
-            end = find_split(buffer, max(1, searched - MARGIN)) if len(buffer) >= block_bytes else 0
-            if not end and not whole and len(buffer) >= MAX_RUN_BYTES:
-                end = _between_characters(buffer)
+            data, searched = undecoded + data, len(text)
+            more, used = _decode(data, source, line, offset, final=False)
+            text += more.removeprefix(BYTE_ORDER_MARK) if offset == 0 else more
+            undecoded, line, offset = data[used:], line + data.count(b"\n", 0, used), offset + used
+            size = len(text.encode())
+            if size < block_bytes:
+                continue
+            found = complete.match(text, max(1, searched - MARGIN))
+            end = found.end() if found else 0
+            if not end and not whole and size >= MAX_RUN_BYTES:
+                end = _split_run(text)
             if end:
-                yield from _split_documents(_decode(buffer[:end], source, line, offset), is_first, is_last=False)
-                line, offset, is_first = line + buffer.count(b"\n", 0, end), offset + end, False
-                del buffer[:end]
+                yield from _split_documents(text[:end], is_first, is_last=whole)
+                text, is_first = text[end:], whole
             else:
-                _check_length(len(buffer), f"source {source.where}, line {line}", "text")
-    yield from _split_documents(_decode(buffer, source, line, offset), is_first, is_last=True)
+                _check_length(size, f"source {source.where}, line {line - text.count(chr(10))}", "text")
+    _decode(undecoded, source, line, offset)
+    yield from _split_documents(text, is_first, is_last=True)
 
 
 def _split_documents(text: str, is_first: bool, is_last: bool) -> Iterator[Piece]:
@@ -254,34 +263,10 @@ def _split_documents(text: str, is_first: bool, is_last: bool) -> Iterator[Piece
             yield Piece(part, is_start, is_end)
 
 
-def _document_end(buffer: bytearray, start: int) -> int:
-    return _find_last(buffer, f"\n{END_OF_TEXT}\n".encode(), start)
-
-
-def _whitespace(buffer: bytearray, start: int) -> int:
-    return _find_last(buffer, b"\n", start) or _find_last(buffer, b" ", start)
-
-
-def _find_last(buffer: bytearray, mark: bytes, start: int) -> int:
-    """Return the index of the last `mark` that follows a letter, so that no run of whitespace is split; or 0."""
-    end = len(buffer)
-    for _ in range(1000):
-        end = buffer.rfind(mark, start, end)
-        if end < 0:
-            return 0
-        letter = buffer[max(0, end - 4) : end].decode(errors="ignore")[-1:]
-        if letter and not letter.isspace() and not buffer.endswith(END_OF_TEXT.encode(), 0, end):
-            return end
-    return 0
-
-
-def _between_characters(buffer: bytearray) -> int:
-    """Return an index near the end that splits no character and is not near a separator; or 0."""
-    for near in range(len(buffer) - MARGIN, max(2 * MARGIN, len(buffer) - 1000 * MARGIN), -MARGIN):
-        end = next((end for end in range(near, near - 4, -1) if buffer[end] & 0xC0 != 0x80), near)  # or it is not UTF-8
-        if END_OF_TEXT.encode() not in buffer[end - MARGIN : end + MARGIN]:
-            return end
-    return 0
+def _split_run(text: str) -> int:
+    """Return an index near the end that is not near a separator; or 0."""
+    indices = range(len(text) - MARGIN, MARGIN, -MARGIN)
+    return next((end for end in indices if END_OF_TEXT not in text[end - MARGIN : end + MARGIN]), 0)
 
 
 def _read_rows(source: Source, text_field: str) -> Iterator[Piece]:

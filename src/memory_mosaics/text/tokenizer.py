@@ -24,7 +24,7 @@ import numpy as np
 
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import check_manifest, read_json, read_text, write_text
-from memory_mosaics.isolation import Isolated
+from memory_mosaics.isolation import IsolatedFunction
 
 END_OF_TEXT = "<|endoftext|>"
 BYTE_LEVEL_BPE = files("memory_mosaics.text").joinpath("byte_level_bpe.json").read_text("utf-8")
@@ -44,7 +44,7 @@ MAX_EXPANSION = 1 << 16  # how many times as long a normalizer or decoder may ma
 # Builds a tokenizer in another process and runs it on texts that expose slow regular expressions.
 PROBE = r"""
 import tokenizers
-def answer(layout):
+def function(layout):
     built = tokenizers.Tokenizer.from_str(layout)
     built.no_truncation()
     built.no_padding()
@@ -434,11 +434,11 @@ def check_tokenizer(layout: Mapping[str, Any], text: str) -> None:
     for part in ("normalizer", "pre_tokenizer", "decoder"):
         if _max_expansion(layout.get(part)) > MAX_EXPANSION:
             raise UserError(f"its {part} could make a text {MAX_EXPANSION:,} times as long")
-    process = Isolated(PROBE, seconds=30, memory=8 << 30)
+    function = IsolatedFunction(PROBE, seconds=30, memory=8 << 30)
     try:
-        process.ask(text)
+        function(text)
     finally:
-        process.close()
+        function.close()
 
 
 def _max_expansion(step: Any) -> int:
