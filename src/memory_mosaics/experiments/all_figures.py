@@ -62,7 +62,6 @@ def run(
     if len({corpus.folder.name for corpus in corpora}) < len(corpora):  # they are names of parts
         raise UserError("two of the texts have folders of the same name; rename one")
     models, curves = [], []
-    parts: list[dict[str, Any]] = []  # of the page: results and their folder, or a note
     for trained in iter_models(unique_names(runs)):
         for corpus in corpora:
             trained.check_reads(corpus)
@@ -70,12 +69,17 @@ def run(
         models.append([trained.name, str(trained.folder), written])  # trained again, it is another model
         curves += _training_curve(trained)
     create_output_folder(out)
+    parts: list[dict[str, Any]] = []  # of the page: results and their folder, or a note
     if curves:
         results = {"study": "runs", "runs": curves}
         create_output_folder(out / "training")
         write_results(out / "training" / "results.json", results)
         figures.draw(results, out / "training")
         parts.append({"results": results, "folder": out / "training"})
+
+    def note(text: str) -> None:
+        print(text)
+        parts.append({"note": text})
 
     def add(name: str, command: Any, options: dict[str, Any], corpus: Corpus | None = None, **resources: Any) -> None:
         """Add a part. One that these models cannot give is named on the page, and the others follow."""
@@ -87,14 +91,16 @@ def run(
             results = _run_once(command, runs, request, out / name, **options, **resources)
             parts.append({"results": results, "folder": out / name})
         except UserError as error:
-            print(f"left out: {error}")
-            parts.append({"note": f"Left out: {error}"})
+            note(f"Left out: {error}")
 
     for corpus in corpora:
-        for size, part in _choose_splits(parts, corpus, lengths, split, at_documents=at_documents).items():
-            options = {"split": part, "length": size, "windows": windows, "at_documents": at_documents}
-            resources: dict[str, Any] = {"by_position": True, "batch": batch, "device": device}
-            add(f"{corpus.folder.name}-{size}", evaluate, options, corpus, **resources)
+        name = corpus.folder.name
+        splits = {size: split or _choose_split(corpus, size, at_documents=at_documents) for size in lengths}
+        if split is None and (trains := " or ".join(str(size) for size in lengths if splits[size] == "train")):
+            note(f"{name}: its valid split has no window of {trains} tokens, so its train split is read there.")
+        for size in lengths:
+            options = {"split": splits[size], "length": size, "windows": windows, "at_documents": at_documents}
+            add(f"{name}-{size}", evaluate, options, corpus, by_position=True, batch=batch, device=device)
     options = {"split": split or _choose_split(corpora[0], lengths[-1]), "length": lengths, "sequences": sequences}
     add("attention", attention, options, corpora[0], batch=batch, device=device)
     add("prompts", prompts, {}, device=device)
@@ -116,20 +122,6 @@ def _run_once(command: Any, runs: list[str], request: dict[str, Any], folder: Pa
         raise KeyboardInterrupt
     write_results(file, request)
     return found
-
-
-def _choose_splits(
-    parts: list[dict[str, Any]], corpus: Corpus, lengths: list[int], split: str | None, *, at_documents: bool
-) -> dict[int, str]:
-    """Return the split to read at each length, and note on the page where that is train."""
-    if split is not None:
-        return dict.fromkeys(lengths, split)
-    splits = {length: _choose_split(corpus, length, at_documents=at_documents) for length in lengths}
-    if trains := " or ".join(str(length) for length, split in splits.items() if split == "train"):
-        note = f"its valid split has no window of {trains} tokens, so its train split is read there"
-        print(f"{corpus.folder.name}: {note}")
-        parts.append({"note": f"{corpus.folder.name}: {note}."})
-    return splits
 
 
 def _choose_split(corpus: Corpus, length: int, *, at_documents: bool = False) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from memory_mosaics import checkpoint
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.experiments.report import check_output_file, text_table
@@ -54,13 +53,12 @@ def run(
     if include_path is not None and not include_path.is_dir():
         raise UserError(f"include_path {include_path} is not a folder")
     check_output_file(out)
-    if not run.exists():
-        raise UserError(f"there is no run {run}; mosaics train makes one")
-    checkpoint.read_config(checkpoint.newest(run))
+    trained = LoadedModel.open(run)  # its errors are clearer than those of the libraries
     if find_spec("lm_eval") is None:
         raise UserError("this needs lm-evaluation-harness: pip install 'memory-mosaics[lm-eval]'")
     with _offline():
-        found = _evaluate(run, tasks, include_path, find_device(device), batch_size, limit=limit, num_fewshot=shots)
+        manager = _task_manager(tasks, include_path)
+        found = _evaluate(trained, find_device(device), batch_size, tasks, manager, limit=limit, num_fewshot=shots)
     print(table(found))
     if out is not None:
         write_results(out, found)
@@ -68,7 +66,7 @@ def run(
 
 
 def _evaluate(
-    run: Path, tasks: list[str], include_path: Path | None, device: str, batch: int, **options: Any
+    trained: LoadedModel, device: str, batch: int, tasks: list[str], manager: Any, **options: Any
 ) -> dict[str, Any]:
     """Return the metrics of each task, with their standard errors."""
     from lm_eval import simple_evaluate  # type: ignore[import-not-found]
@@ -77,13 +75,11 @@ def _evaluate(
 
     import memory_mosaics.huggingface  # noqa: F401 - registers our models with the Auto classes
 
-    manager = _task_manager(tasks, include_path)
-    trained = LoadedModel.open(run)  # its errors are clearer than those of the libraries
-    trained.tokenizer.encode("a")
+    trained.tokenizer.encode("a")  # a damaged tokenizer.json is an error here
     model = AutoModelForCausalLM.from_pretrained(trained.folder).to(device).eval()  # type: ignore[arg-type]
     model = HFLM(pretrained=model, tokenizer=AutoTokenizer.from_pretrained(trained.folder), batch_size=batch)
     try:
-        found = simple_evaluate(model, tasks=list(tasks), task_manager=manager, log_samples=False, **options)
+        found = simple_evaluate(model, tasks=tasks, task_manager=manager, log_samples=False, **options)
     except (OSError, ValueError, ConnectionError) as error:
         raise UserError(f"a task cannot be run: {one_line(error)}") from error
     assert found is not None
@@ -137,12 +133,13 @@ def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
 @contextmanager
 def _offline() -> Iterator[None]:
     """Keep libraries from using the network and from logging anything but errors."""
-    before = {name: os.environ.get(name) for name in OFFLINE}
+    before = {name: os.environ[name] for name in OFFLINE if name in os.environ}
     os.environ.update(dict.fromkeys(OFFLINE, "1"))
     logging.disable(logging.WARNING)
     try:
         yield
     finally:
         logging.disable(logging.NOTSET)
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        for name in OFFLINE:
+            del os.environ[name]
+        os.environ.update(before)

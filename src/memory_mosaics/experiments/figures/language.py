@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from itertools import cycle, pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments.figures import (
     BLUE,
@@ -168,31 +170,29 @@ def _sweep_table(results: dict[str, Any]) -> "Figure":
 
 def loss_by_position(results: dict[str, Any]) -> "Figure":
     """One line per model, smoothed for the eye, with the 95 % confidence band of that line."""
-    models = [model for model in results["models"] if "by_position" in model]
+    models, length = [model for model in results["models"] if "by_position" in model], results["length"]
     if not models:
         raise UserError("there is nothing to draw: no loss by position was kept; measure with --by-position")
     title = f"Loss by position: {results['corpus']}, {results['windows']:,} windows"
+    figure, [[axes]] = canvas(1, 1, 8.4, 4.8, title)
+    bounds: list[float] = []
+    for model, (colour, dash) in zip(models, _styles(models), strict=True):
+        read = len(model["smoothed"])
+        mean = np.array(model["smoothed"])[: read - length // 100]  # the last are smoothed over fewer positions
+        within = np.array(model["smoothed_within"] or [0.0] * read)[: len(mean)]
+        label = f"{_label(model)}: {model['loss']:.3f}" + (f" up to {read}" if read < length else "")
+        axes.plot(mean, dash, color=colour, linewidth=1.6, label=label)
+        axes.fill_between(range(len(mean)), mean - within, mean + within, color=colour, alpha=0.18, linewidth=0)
+        smoothed = slice(UNSMOOTHED if len(mean) > UNSMOOTHED else 0, None)
+        bounds += [(mean - within)[smoothed].min(), (mean + within)[smoothed].max()]
+    bottom, top = _plot_anchors(axes, results.get("anchors", ()), min(bounds), max(bounds))
+    margin = 0.04 * (top - bottom) or 0.1
     bands = (
         "mean and 95 % interval over seeds" if "seeds" in models[0] else "one training each, 95 % bands over windows"
     )
-    figure, [[axes]] = canvas(1, 1, 8.4, 4.8, title)
-    lows, highs = [], []
-    for model, (colour, dash) in zip(models, _styles(models), strict=True):
-        read = len(model["smoothed"])
-        mean = model["smoothed"][: read - results["length"] // 100]  # the last are smoothed over fewer positions
-        within = (model["smoothed_within"] or [0.0] * read)[: len(mean)]
-        low, high = ([m + sign * w for m, w in zip(mean, within, strict=True)] for sign in (-1, 1))
-        short = f" up to {read}" if read < results["length"] else ""
-        label = f"{_label(model)}: {model['loss']:.3f}{short}"
-        axes.plot(range(len(mean)), mean, dash, color=colour, linewidth=1.6, label=label)
-        axes.fill_between(range(len(mean)), low, high, color=colour, alpha=0.18, linewidth=0)
-        lows += low[UNSMOOTHED:] or low
-        highs += high[UNSMOOTHED:] or high
-    bottom, top = _plot_anchors(axes, results.get("anchors", ()), min(lows), max(highs))
-    axes.set(xlabel=f"position in the window ({bands})", ylabel="nats per token", xlim=(0, results["length"]))
-    margin = 0.04 * (top - bottom) or 0.1
-    axes.set_ylim(bottom - margin, top + margin)
-    for context in {model["context"] for model in models if model["context"] < results["length"]}:
+    axes.set(xlabel=f"position in the window ({bands})", ylabel="nats per token")
+    axes.set(xlim=(0, length), ylim=(bottom - margin, top + margin))
+    for context in {model["context"] for model in models if model["context"] < length}:
         axes.axvline(context, color=GREY, linewidth=0.9, linestyle=DASHED, zorder=0)
         where: Any = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points"}
         axes.annotate("trained up to here", (context, 0.02), (4, 0), color=GREY, fontsize=9, **where)
@@ -252,14 +252,12 @@ def _by_distance(model: dict[str, Any]) -> tuple[list[float], list[float]]:
 
     A value that includes the next token is stored one step later: the first distance is that of the last pair.
     """
-    bins: dict[int, list[tuple[int, float]]] = {}
-    first = model["length"] - len(model["weights"])
-    for distance, weight in enumerate(reversed(model["weights"]), first):
-        if distance > 0:
-            bins.setdefault(round(40 * math.log10(distance)), []).append((distance, weight))
-    means = (tuple(sum(column) / len(part) for column in zip(*part, strict=True)) for part in bins.values())
-    distances, weights = zip(*(mean for mean in means if mean[1] > 0), strict=True)
-    return list(distances), list(weights)
+    weights = np.array(model["weights"])[::-1]
+    distances = np.arange(model["length"] - len(weights), model["length"])
+    weights, distances = weights[distances > 0], distances[distances > 0]
+    _, bins, counts = np.unique(np.rint(40 * np.log10(distances)), return_inverse=True, return_counts=True)
+    distances, weights = (np.bincount(bins, values) / counts for values in (distances, weights))
+    return distances[weights > 0].tolist(), weights[weights > 0].tolist()
 
 
 def heads(results: dict[str, Any]) -> "Figure":
@@ -269,17 +267,15 @@ def heads(results: dict[str, Any]) -> "Figure":
     title = "What the last position attends to, head by head"
     figure, rows = canvas(len(models), columns, max(6.5, 2.3 * columns + 0.8), 1.9 * len(models) + 0.8, title)
     for row, model, (colour, _) in zip(rows, models, _styles(models), strict=True):
-        weights = [weight for block in model["blocks"] for head in block["heads"] for weight in head["weights"]]
-        floor = max(min(weight for weight in weights if weight > 0), 1e-3 / model["length"])
-        top = math.ceil(math.log10(max(weights)))
+        blocks = [np.array([head["weights"] for head in block["heads"]]) for block in model["blocks"]]  # (H, bins)
+        weights = np.concatenate([every.ravel() for every in blocks])
+        floor = max(weights[weights > 0].min(), 1e-3 / model["length"])
+        top = math.ceil(math.log10(weights.max()))
         decades = 10 ** min(math.floor(math.log10(floor)), top - 1), 10**top
         centres = [(start + end - 1) / 2 for start, end in pairwise([*model["bin_starts"], len(model["weights"])])]
-        for axes, block in zip(row, model["blocks"], strict=False):
-            every = [head["weights"] for head in block["heads"]]
-            for values in every:
-                axes.plot(centres, values, color=colour, linewidth=0.5, alpha=0.6)
-            mean = [sum(column) / len(every) for column in zip(*every, strict=True)]
-            axes.plot(centres, mean, ":", color=INK, linewidth=0.8)
+        for axes, block, every in zip(row, model["blocks"], blocks, strict=False):
+            axes.plot(centres, every.T, color=colour, linewidth=0.5, alpha=0.6)
+            axes.plot(centres, every.mean(axis=0), ":", color=INK, linewidth=0.8)
             axes.set(yscale="log", ylim=decades, xlim=(0, model["length"]))
             axes.tick_params(labelsize=8)
             axes.set_title(f"block {block['block']}", loc="left", fontsize=8.5)
@@ -287,7 +283,7 @@ def heads(results: dict[str, Any]) -> "Figure":
         for axes in row:
             axes.tick_params(which="minor", labelleft=False)
             axes.tick_params(labelleft=axes is row[0])
-        for axes in row[len(model["blocks"]) :]:
+        for axes in row[len(blocks) :]:
             axes.set_visible(False)
     for axes in rows[-1]:
         axes.set_xlabel("position", fontsize=9)

@@ -1,6 +1,7 @@
 """Figures of the benchmarks: speed, time and memory against the length of sequences, and the profile of a step."""
 
 import math
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from memory_mosaics.experiments.figures import COLOURS, GREY, INK, LABELS, STYLE, canvas, legend_below, set_panel_title
@@ -30,27 +31,19 @@ def speed(results: dict[str, Any]) -> "Figure | None":
 
 
 def _plot_speeds(axes: "Axes", rows: list[dict[str, Any]]) -> None:
-    """Plot bars. Speeds differ by orders of magnitude between sizes, so that the bars of each size have a scale."""
+    """Plot bars. Speeds differ by orders of magnitude between sizes, so each size has a scale of its own."""
     sizes = [(row.get("size"), row["batch"], row.get("time")) for row in rows]
     fastest: dict[Any, float] = {}
     for size, row in zip(sizes, rows, strict=True):
         fastest[size] = max(fastest.get(size, 0), row["tokens_per_second"])
     heights = [number + 0.5 * list(fastest).index(size) for number, size in enumerate(sizes)]
-    labels = []
-    for height, size, row in zip(heights, sizes, rows, strict=True):
-        length = row["tokens_per_second"] / fastest[size]
-        axes.barh(height, length, color=COLOURS.get(row["model"], GREY), height=0.7)
-        _annotate(axes, f"{row['tokens_per_second']:,.0f}", (length, height), 4, fontsize=9)
-        shape = f"{row['size']}, {row['batch']} x {row['time']}" if "size" in row else f"batch {row['batch']}"
-        labels.append(f"{_label(row)}, {shape}")
-    axes.set_yticks(heights, labels=labels)
+    lengths = [row["tokens_per_second"] / fastest[size] for size, row in zip(sizes, rows, strict=True)]
+    bars = axes.barh(heights, lengths, color=[COLOURS.get(row["model"], GREY) for row in rows], height=0.7)
+    axes.bar_label(bars, [f"{row['tokens_per_second']:,.0f}" for row in rows], padding=4, fontsize=9)
+    shapes = [f"{size}, {batch} x {time}" if size else f"batch {batch}" for size, batch, time in sizes]
+    axes.set_yticks(heights, labels=[f"{_label(row)}, {shape}" for row, shape in zip(rows, shapes, strict=True)])
     axes.set(ylim=(heights[-1] + 0.6, -0.6), xlim=(0, 1.25), xticks=[])
     axes.spines[["bottom"]].set_visible(False)
-
-
-def _annotate(axes: "Axes", text: str, end: tuple[float, float], offset: int, **style: Any) -> None:
-    """Write the value of a bar at its end."""
-    axes.annotate(text, end, (offset, 0), textcoords="offset points", va="center", **style)
 
 
 def _label(row: dict[str, Any]) -> str:
@@ -110,22 +103,19 @@ def profile(results: dict[str, Any]) -> "Figure | None":
 def _plot_profile(axes: "Axes", rows: list[dict[str, Any]]) -> None:
     """Plot stacked bars, with a number in each segment that is wide enough for it, and the sum at the end."""
     labels = {row["model"]: _label(row) for row in rows}
-    totals = {name: sum(row["ms"] for row in rows if row["model"] == name) for name in labels}
-    limit = 1.12 * max(totals.values())
-    digits = max(0, 2 - math.floor(math.log10(max(totals.values()))))
+    totals = [sum(row["ms"] for row in rows if row["model"] == name) for name in labels]
+    limit = 1.12 * max(totals)
+    digits = max(0, 2 - math.floor(math.log10(max(totals))))
     for height, name in enumerate(labels):
-        left = 0.0
         times = {row["kind"]: row["ms"] for row in rows if row["model"] == name}
-        for kind, colour in KINDS.items():
-            if not times.get(kind):
-                continue
-            axes.barh(height, times[kind], left=left, color=colour, edgecolor="white", linewidth=0.6, height=0.66)
-            text = f"{times[kind]:.{digits}f}"
-            if times[kind] / limit > 0.009 * len(text) + 0.006:
+        shown = {kind: times[kind] for kind in KINDS if times.get(kind)}
+        for left, (kind, time) in zip(accumulate(shown.values(), initial=0.0), shown.items(), strict=False):
+            bar = axes.barh(height, time, left=left, color=KINDS[kind], edgecolor="white", linewidth=0.6, height=0.66)
+            if time / limit > 0.009 * len(text := f"{time:.{digits}f}") + 0.006:
                 ink = INK if kind in STYLE["pale"] else "white"
-                axes.text(left + times[kind] / 2, height, text, ha="center", va="center", color=ink, fontsize=8.5)
-            left += times[kind]
-        _annotate(axes, f"{left:.{digits}f}", (left, height), 5, fontweight="bold")
+                axes.bar_label(bar, [text], label_type="center", color=ink, fontsize=8.5)
+        where: Any = {"textcoords": "offset points", "va": "center", "fontweight": "bold"}
+        axes.annotate(f"{totals[height]:.{digits}f}", (totals[height], height), (5, 0), **where)
     first = rows[0]
     shape = f"{first['batch']} x {first['time']} tokens"
     if first["step"] == "decoding":
