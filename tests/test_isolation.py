@@ -10,7 +10,7 @@ import pytest
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError, one_line, printable
 from memory_mosaics.files import check_yaml
-from memory_mosaics.isolation import Isolated, delayed_interrupts
+from memory_mosaics.isolation import IsolatedFunction, delayed_interrupts
 from memory_mosaics.text.chat import ChatTemplate
 from memory_mosaics.text.tokenizer import Tokenizer, byte_tokenizer, is_builtin, train_bpe
 
@@ -31,19 +31,19 @@ def load(folder, **changes) -> Tokenizer:
     return Tokenizer.load(folder)
 
 
-def test_a_process_answers_again_and_again_and_after_it_was_killed():
-    process = Isolated(
-        "import os\ndef answer(x):\n    if x == 'die': os._exit(3)\n    if x == 'spin':\n        while True: pass\n"
+def test_a_function_is_called_again_and_again_and_after_its_process_was_killed():
+    function = IsolatedFunction(
+        "import os\ndef function(x):\n    if x == 'die': os._exit(3)\n    if x == 'spin':\n        while True: pass\n"
         "    if x == 'much': return 'a' * 17 * 2**20\n    return [x, os.getpid()]\n",
         seconds=1,
     )
-    (first, one), (second, two) = process.ask("a"), process.ask("\n\u2028")
+    (first, one), (second, two) = function("a"), function("\n\u2028")
     assert (first, second, one) == ("a", "\n\u2028", two)
-    for question, why in {"die": "exit code 3", "spin": "more than 1 seconds", "much": "result is too long"}.items():
+    for argument, why in {"die": "exit code 3", "spin": "more than 1 seconds", "much": "result is too long"}.items():
         with pytest.raises(UserError, match=why):
-            process.ask(question)
-    assert process.ask("b")[0] == "b"
-    process.close()
+            function(argument)
+    assert function("b")[0] == "b"
+    function.close()
 
 
 @pytest.mark.parametrize(

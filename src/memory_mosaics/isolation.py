@@ -1,6 +1,6 @@
-"""Work on untrusted files in a process of its own, bounded in time, memory and output.
+"""Functions of untrusted input in a process of their own, bounded in time, memory and output.
 
-A tokenizer that crashes its library or a template that never ends costs that process, and one line.
+A tokenizer that crashes its library, or a template that never ends, ends that process and is one line of error.
 """
 
 import json
@@ -14,15 +14,15 @@ from typing import Any
 
 from memory_mosaics.errors import UserError
 
-MAX_ANSWER = 16 << 20  # bytes
+MAX_RESULT = 16 << 20  # bytes
 MAX_WAIT = 120  # seconds of wall time beyond the limit of CPU time, which does not depend on other processes
 
-TOO_LONG = -getattr(signal, "SIGXCPU", 24)  # the exit code after too much CPU time
+CPU_LIMIT_EXCEEDED = -getattr(signal, "SIGXCPU", 24)  # an exit code
 
-# Reads a JSON value per line and answers with [value, null] or [null, why not]; sys.argv has the limits.
+# Reads a JSON value per line and prints [result, null] or [null, error]; sys.argv has the limits.
 LOOP = """
 import json, sys, time
-seconds, memory, most = map(int, sys.argv[1:])
+seconds, memory, max_result = map(int, sys.argv[1:])
 try:
     import resource
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
@@ -34,12 +34,12 @@ for line in sys.stdin:
     except (NameError, OSError, ValueError):
         pass
     try:
-        result = json.dumps([answer(json.loads(line)), None])
+        result = json.dumps([function(json.loads(line)), None])
     except MemoryError:
         result = json.dumps([None, f"it takes more than {memory >> 20} MB of memory"])
     except BaseException as error:
         result = json.dumps([None, (str(error) or type(error).__name__)[:500]])
-    print(result if len(result) < most else json.dumps([None, "its result is too long"]), flush=True)
+    print(result if len(result) < max_result else json.dumps([None, "its result is too long"]), flush=True)
 """
 
 
@@ -59,11 +59,11 @@ def delayed_interrupts() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-class Isolated:
-    """A Python process whose `code` defines a function `answer`, called with each value that is given to `ask`.
+class IsolatedFunction:
+    """Calls the `function` that `code` defines in another Python process. Arguments and results are JSON values.
 
-    The process starts with the first question; it is killed, and started again for the next one, when a question takes
-    more than `seconds` of CPU time or `memory` bytes. Questions of several threads wait for each other.
+    The process starts with the first call; it is killed, and started again for the next one, when a call takes more
+    than `seconds` of CPU time or `memory` bytes. Calls of several threads wait for each other.
     """
 
     def __init__(self, code: str, *, seconds: int = 10, memory: int = 1 << 30):
@@ -71,13 +71,13 @@ class Isolated:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
-    def ask(self, question: Any) -> Any:
-        """Return what `answer` returns; UserError where it raises or is stopped."""
+    def __call__(self, argument: Any) -> Any:
+        """Return what the function returns; UserError where it raises or is stopped."""
         with self._lock:
-            value, why = self._exchange(json.dumps(question).encode() + b"\n")
-        if why is not None:
-            raise UserError(why)
-        return value
+            result, error = self._exchange(json.dumps(argument).encode() + b"\n")
+        if error is not None:
+            raise UserError(error)
+        return result
 
     def close(self) -> None:
         """End the process, if there is one."""
@@ -91,7 +91,7 @@ class Isolated:
 
     def _exchange(self, line: bytes) -> tuple[Any, str | None]:
         if self._process is None:
-            limits = [str(number) for number in (self.seconds, self.memory, MAX_ANSWER)]
+            limits = [str(number) for number in (self.seconds, self.memory, MAX_RESULT)]
             command = [sys.executable, "-P", "-c", self.code + LOOP, *limits]
             pipe = subprocess.PIPE
             self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
@@ -107,10 +107,10 @@ class Isolated:
             found = process.stdout.readline()
             too_long = not timer.is_alive()
             if found.endswith(b"\n"):
-                value, why = json.loads(found)
-                return value, why
-            too_long = process.wait() == TOO_LONG or too_long
-        except BaseException:  # Ctrl-C: half an answer must not be taken for the next one
+                result, error = json.loads(found)
+                return result, error
+            too_long = process.wait() == CPU_LIMIT_EXCEEDED or too_long
+        except BaseException:  # Ctrl-C: half a result must not be taken for the next one
             self.close()
             raise
         finally:

@@ -67,14 +67,6 @@ def _byte_characters() -> list[str]:
 BYTES = _byte_characters()
 
 
-def _bytes_in_brackets(error: UnicodeError) -> tuple[str, int]:
-    assert isinstance(error, UnicodeDecodeError)
-    return "".join(f"<{byte:02X}>" for byte in error.object[error.start : error.end]), error.end
-
-
-codecs.register_error("bytes in brackets", _bytes_in_brackets)
-
-
 def check_unicode(text: str, where: str) -> None:
     """Refuse a lone surrogate, which JSON can express and UTF-8 cannot."""
     try:
@@ -160,7 +152,10 @@ class Tokenizer:
         """Return the text of one token for people: bytes of a partial character as <D7>, an unknown id as <50300>."""
         if not 0 <= index < self.vocabulary:
             return f"<{index}>"
-        return self._bytes[index].decode(errors="bytes in brackets") if self._is_byte_level else self.decode([index])
+        if not self._is_byte_level:
+            return self.decode([index])
+        text = self._bytes[index].decode(errors="surrogateescape")  # the byte 0xD7 as the character U+DCD7
+        return re.sub("[\udc80-\udcff]", lambda byte: f"<{ord(byte[0]) - 0xDC00:02X}>", text)
 
     def count_bytes(self, ids: np.ndarray) -> int:
         """Return how many bytes of text ids stand for, also for parts of characters; an end of text has none."""
