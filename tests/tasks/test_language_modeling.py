@@ -33,20 +33,20 @@ def test_an_epoch_trains_on_each_token_once_and_epochs_differ():
     windows = Windows(TOKENS, 10)
     epochs = [
         torch.cat(
-            [windows.batch(number, 1).inputs for number in range(e * windows.in_epoch, (e + 1) * windows.in_epoch)]
+            [windows.batch(number, 1).inputs for number in range(e * windows.per_epoch, (e + 1) * windows.per_epoch)]
         )
         for e in range(3)
     ]
     for epoch in epochs:
-        assert len(epoch.unique()) == epoch.numel() == windows.in_epoch * 10
-        assert windows.in_epoch * 10 > len(TOKENS) - 20
+        assert len(epoch.unique()) == epoch.numel() == windows.per_epoch * 10
+        assert windows.per_epoch * 10 > len(TOKENS) - 20
     offsets = {int(epoch.min()) for epoch in epochs}
     assert len(offsets) > 1
 
 
-def test_in_order_predicts_every_token_but_the_first_once():
+def test_adjacent_windows_predict_every_token_but_the_first_once():
     windows = Windows(TOKENS[:41], 10)
-    batch = windows.in_order(range(windows.in_file))
+    batch = windows.evenly_spaced(range(windows.adjacent), windows.adjacent)
     assert batch.targets.flatten().tolist() == list(range(1, 41))
 
 

@@ -30,7 +30,7 @@ class Tokens(Protocol):
 
 
 class Windows:
-    """`length` tokens and what follows each of them, out of a long row of tokens. T is that length."""
+    """Windows of `length` tokens of a corpus, and the token that follows each of them. T is that length."""
 
     def __init__(self, tokens: Tokens, length: int, *, seed: int = 0, name: str = "the corpus"):
         self.tokens, self.length, self.seed = tokens, length, seed
@@ -39,7 +39,8 @@ class Windows:
                 f"{name} has {len(tokens):,} tokens, and a window of {length} wants at least {length + 1:,}; "
                 f"take more text or a shorter context"
             )
-        self.in_epoch = max(1, (len(tokens) - length) // length)  # at any offset
+        self.adjacent = (len(tokens) - 1) // length  # windows from the first token on
+        self.per_epoch = max(1, (len(tokens) - length) // length)  # windows from any offset on
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
 
     def batch(self, step: int, size: int, rows: slice = slice(None)) -> Batch:
@@ -47,23 +48,19 @@ class Windows:
         numbers = range(step * size, (step + 1) * size)[rows]
         return self._at([self._start(number) for number in numbers])
 
-    def in_order(self, numbers: Iterable[int]) -> Batch:
-        """Windows by number, one after the other from the beginning: `in_file` of them predict every token once."""
-        return self._at([number * self.length for number in numbers])
-
-    @property
-    def in_file(self) -> int:
-        return (len(self.tokens) - 1) // self.length
+    def evenly_spaced(self, indices: Iterable[int], count: int) -> Batch:
+        """Return windows by their index among `count` that are evenly spaced; all `adjacent` ones cover every token."""
+        return self._at([index * self.adjacent // count * self.length for index in indices])
 
     def _start(self, number: int) -> int:
-        epoch, place = divmod(number, self.in_epoch)
+        epoch, index = divmod(number, self.per_epoch)
         offset, order = self._epoch(epoch)
-        return offset + int(order[place]) * self.length
+        return offset + int(order[index]) * self.length
 
     def _draw_epoch(self, epoch: int) -> tuple[int, np.ndarray]:
         random = np.random.default_rng([self.seed, epoch])
-        offsets = min(self.length, len(self.tokens) - self.in_epoch * self.length)
-        return int(random.integers(offsets)), random.permutation(self.in_epoch)
+        offsets = min(self.length, len(self.tokens) - self.per_epoch * self.length)
+        return int(random.integers(offsets)), random.permutation(self.per_epoch)
 
     def _at(self, starts: list[int]) -> Batch:
         rows = np.stack([self.tokens[start : start + self.length + 1] for start in starts])
@@ -109,16 +106,15 @@ class LanguageModeling(TokenTask):
     def evaluate_split(self, model: LanguageModel, split: str, runtime: Runtime = EAGER) -> float:
         """Return the mean loss over windows from all of a split, divided among the processes.
 
-        Every process computes the same number of batches of one size, as compiled and sharded models want it; rows
-        beyond the last window are filled up and do not count.
+        Every process computes the same number of batches of one size, as compiled and sharded models require. Rows
+        beyond the last window repeat it and do not count.
         """
         windows, size = self.windows[split], runtime.micro_batch or self.batch_size
-        count = min(windows.in_file, self.evaluate_windows or self.windows["valid"].in_file)
+        count = min(windows.adjacent, self.evaluate_windows or self.windows["valid"].adjacent)
         together, total = size * runtime.size, 0.0
         for first in range(runtime.rank * size, -(-count // together) * together, together):
             real = max(0, min(size, count - first))
-            numbers = (min(number, count - 1) for number in range(first, first + size))
-            batch = windows.in_order([number * windows.in_file // count for number in numbers])
+            batch = windows.evenly_spaced((min(index, count - 1) for index in range(first, first + size)), count)
             targets = batch.targets.clone()
             targets[real:] = -100
             with runtime.autocast():
@@ -131,9 +127,9 @@ class LanguageModeling(TokenTask):
         """Continue the openings of the first validation documents."""
         end, decode = self.corpus.end_of_text, self.corpus.tokenizer().decode
         generator = torch.Generator().manual_seed(seed)
-        begun = openings(self.windows["valid"].tokens, end, count=count)
-        texts = generate(model, begun, 200, sampler=Sampler(temperature=0.8), eos=end, generator=generator)
-        return [(decode(opening.tolist()), decode(text.tolist())) for opening, text in zip(begun, texts, strict=True)]
+        prompts = openings(self.windows["valid"].tokens, end, count=count)
+        texts = generate(model, prompts, 200, sampler=Sampler(temperature=0.8), eos=end, generator=generator)
+        return [(decode(prompt.tolist()), decode(text.tolist())) for prompt, text in zip(prompts, texts, strict=True)]
 
     @property
     def fingerprint(self) -> dict[str, Any]:

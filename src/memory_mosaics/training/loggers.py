@@ -20,7 +20,7 @@ MAX_LOG_BYTES = 1 << 30
 
 
 class Log:
-    """RUN/log.jsonl and the progress bar. A run that resumes at `step` drops the lines written after it."""
+    """RUN/log.jsonl and the progress bar. For a run that resumes at `step`, later lines are removed."""
 
     def __init__(self, run: AnyRun, *, step: int = 0, silent: bool = False):
         self._silent = silent
@@ -59,16 +59,16 @@ class Log:
 
 
 def read_log(file: Path, *names: str) -> list[dict[str, Any]]:
-    """Return the lines of a log that have all of these `names`.
+    """Return the lines of a log that have all of these `names`, without damaged lines."""
+    return [line for line in _parse_log(file) if line and all(name in line for name in names)]
 
-    Damaged lines are skipped, and so is an incomplete last line that a killed run left.
-    """
+
+def _parse_log(file: Path) -> list[dict[str, Any] | None]:
+    """Return all lines, None for damaged ones; an incomplete last line, which a killed run left, is left out."""
     try:
-        content = read_bytes(file, MAX_LOG_BYTES)
+        return [_parse_line(text) for text in read_bytes(file, MAX_LOG_BYTES).split(b"\n")[:-1]]
     except FileNotFoundError:
         return []
-    lines = (_parse_line(text) for text in content.rpartition(b"\n")[0].split(b"\n"))
-    return [line for line in lines if line and all(name in line for name in names)]
 
 
 def _parse_line(text: bytes) -> dict[str, Any] | None:
@@ -87,21 +87,20 @@ def _parse_line(text: bytes) -> dict[str, Any] | None:
 
 def _trim_log(file: Path, step: int) -> None:
     """Drop the lines after a step, which the resumed run writes again, and damaged lines."""
-    lines = read_log(file)
-    if file.exists() and (damaged := read_bytes(file, MAX_LOG_BYTES).count(b"\n") - len(lines)):
+    lines = _parse_log(file)
+    if damaged := lines.count(None):
         print(f"{file}: {damaged} damaged lines are left out", file=sys.stderr)
-    write_text(file, "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= step))
+    write_text(file, "".join(json.dumps(line) + "\n" for line in lines if line and line["step"] <= step))
 
 
 def _trim_samples(file: Path, step: int) -> None:
     """Drop the samples after a step; anything else in the file stays."""
     if file.exists():
-        parts = re.split(rb"^(?=## step \d{1,18}$)", read_bytes(file), flags=re.M)
-        heads = [re.match(rb"## step (\d{1,18})$", part, re.M) for part in parts]
+        before, *others = re.split(rb"^## step (\d{1,18})$", read_bytes(file), flags=re.M)
+        sections = zip(others[::2], others[1::2], strict=True)
+        kept = [b"## step " + number + text for number, text in sections if int(number) <= step]
         with atomic_write(file) as tmp:
-            tmp.write_bytes(
-                b"".join(part for part, head in zip(parts, heads, strict=True) if not head or int(head[1]) <= step)
-            )
+            tmp.write_bytes(before + b"".join(kept))
 
 
 def write_samples(file: Path, step: int, samples: list[tuple[str, str]]) -> None:
