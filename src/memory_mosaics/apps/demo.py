@@ -5,7 +5,6 @@ trained on the same batches; what both have learned, in numbers and in stories; 
 """
 
 import math
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +15,8 @@ import torch
 from memory_mosaics import checkpoint
 from memory_mosaics.apps.story_world import stories
 from memory_mosaics.decoding import Sampler, generate
-from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.experiments import curves, figures, moons
 from memory_mosaics.experiments.report import write_page
-from memory_mosaics.files import read_json
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.results import create_output_folder, write_results
 from memory_mosaics.runtime import RuntimeConfig
@@ -63,7 +60,7 @@ def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_cou
     create_output_folder(out)
     start = time.perf_counter()
     print("1. Three moons: one memory of everything against one memory per moon")
-    moons_results = _load_finished(out / "moons") or moons.run(out / "moons")
+    moons_results = moons.run(out / "moons")
     if moons_results["interrupted"]:
         return {"interrupted": True}
     print(f"\n2. A corpus: {story_count:,} stories of the embedded world")
@@ -85,7 +82,7 @@ def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_cou
     results["stories"] = continue_stories(models, tokenizer)
     results["language"], results["corpus"] = trained, corpus.manifest
     results["seconds"] = round(time.perf_counter() - start, 1)
-    print(memory_table(results), "", stories_text(results), sep="\n")
+    print(summary(results))
     shown = {"results": results, "out": out, "labels": curves.LABELS, "blocks": BLOCKS, "opening": OPENING}
     page = write_page(out / "report.html", Path(__file__).with_name("demo.html"), exp=math.exp, **shown)
     write_results(out / "results.json", {key: results[key] for key in ("study", "seconds", "memory", "stories")})
@@ -94,19 +91,6 @@ def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_cou
     print(f"The models, for any command that takes one: {', '.join(folders)}")
     print(f"To look inside, type and see every memory work: mosaics explore {' '.join(folders)}")
     return results
-
-
-def _load_finished(folder: Path) -> dict[str, Any] | None:
-    """The results of an experiment that is complete, if there are any."""
-    file = folder / "results.json"
-    try:
-        results = read_json(file)
-        return None if results["interrupted"] else results
-    except FileNotFoundError:
-        return None
-    except (UserError, LookupError, TypeError) as error:
-        print(f"{file} is damaged: {one_line(error)}; it runs again", file=sys.stderr)
-        return None
 
 
 @torch.no_grad()
@@ -138,18 +122,12 @@ def continue_stories(models: dict[str, LanguageModel], tokenizer: Tokenizer) -> 
     return continued
 
 
-def memory_table(results: dict[str, Any]) -> str:
-    """The recall accuracies, for the terminal."""
+def summary(results: dict[str, Any]) -> str:
+    """The recall accuracies and the continuations, for the terminal."""
     lines = ["words determined by an earlier sentence, predicted correctly:"]
     for name, found in results["memory"].items():
         lines.append(f"  {curves.LABELS[name]:18} {found['right']:4} of {found['asked']} ({found['share']:.0%})")
-    return "\n".join(lines)
-
-
-def stories_text(results: dict[str, Any]) -> str:
-    """The continuations, for the terminal."""
-    lines = []
     for texts in results["stories"]:
-        lines.append(f"> {texts['opening']} ...")
+        lines += ["", f"> {texts['opening']} ..."]
         lines += [f"  {curves.LABELS[name]}: ... {texts[name]}" for name in results["memory"]]
     return "\n".join(lines)
