@@ -91,8 +91,7 @@ class _Reference:
             if not isinstance(contents, dict) or not isinstance(contents.get(entry), dict):
                 raise ValueError(f"it has no dictionary {entry!r}, as checkpoints of the authors' code have")
         self.args: dict[Any, Any] = contents["model_args"]
-        ignored = " ".join(REFERENCE["ignored_args"].values()).split()
-        self.unused_args = {name: value for name, value in self.args.items() if name not in ignored}
+        self.unused_args = set(self.args).difference(" ".join(REFERENCE["ignored_args"].values()).split())
         self.weights = _strip_prefixes(contents["model"])
         layout = _find_layout(self.weights)
         self.nano, self.fast = layout == "nano", layout == "fast"
@@ -132,9 +131,9 @@ class _Reference:
         )
         if not self.nano:
             self._option("v_leaky", False, (False,))  # leaky values: written by early trainers, in no model
-        for name, value in self.unused_args.items():
-            name = name if isinstance(name, str) and name.isidentifier() else repr(name)
-            raise ValueError(f"model_args say {name}={value!r}, an option whose meaning is not known here")
+        for name in filter(self.unused_args.__contains__, self.args):
+            shown = name if isinstance(name, str) and name.isidentifier() else repr(name)
+            raise ValueError(f"model_args say {shown}={self.args[name]!r}, an option whose meaning is not known here")
         return config
 
     def _values(self) -> ExtractorConfig:
@@ -156,7 +155,7 @@ class _Reference:
     def _keys(self) -> None:
         """Check that the Library's options of keys agree with the weights; its fast form ignores them."""
         if self.fast:
-            self._ignore("k_fe_type", "k_kernel_size")
+            self.unused_args -= {"k_fe_type", "k_kernel_size"}
         elif self.mixed_keys:
             self._check_arg("k_fe_type", "lowrlinearconv")
             self._check_arg("k_kernel_size", 2)
@@ -169,7 +168,7 @@ class _Reference:
     def _persistent(self, heads: int) -> PersistentMemoryConfig | None:
         keys = self.their_name("blocks.0.channel_mixer.keys")
         if not self.nano and self._check_arg("attn_only", not any(".pmem." in name for name in self.weights)):
-            self._ignore("pmem_size", "pmem_count")
+            self.unused_args -= {"pmem_size", "pmem_count"}
             return None
         if self.nano:
             memories, _, _, slots, _ = self._shape(keys, 5)
@@ -250,27 +249,22 @@ class _Reference:
             return (True,)
         return (True, False) if torch.equal(head, self.weights[self.their_name("embedding.weight")]) else (False,)
 
-    def _ignore(self, *names: str) -> None:
-        """Accept options that their code does not use in such a model."""
-        for name in names:
-            self.unused_args.pop(name, None)
-
-    def _use_arg(self, name: str) -> Any:
-        self.unused_args.pop(name, None)
-        return self.args.get(name)
+    def _arg(self, name: str, default: Any = None) -> Any:
+        """Return an option of model_args, which counts as used, or the default if it is not there or None."""
+        self.unused_args.discard(name)
+        value = self.args.get(name)
+        return default if value is None else value
 
     def _check_arg(self, name: str, *possible: Any) -> Any:
         """Return the value found in the weights, which model_args may not contradict; of several, model_args decide."""
-        value = self._use_arg(name)
-        if value is None:
-            return possible[0]
+        value = self._arg(name, possible[0])
         if not isinstance(value, int | float | str) or value not in possible:
             raise ValueError(f"model_args say {name}={value!r}, the weights {' or '.join(map(repr, possible))}")
         return possible[possible.index(value)]
 
     def _option(self, name: str, default: Any, possible: Sequence[Any]) -> Any:
         """Return an option that the weights do not show, by default that of their code."""
-        value = self._use_arg(name) if name in self.args else default
+        value = self._arg(name) if name in self.args else default
         if isinstance(value, int | float | str) and value in possible:
             return possible[possible.index(value)]
         between = " to " if isinstance(possible, range) else " or "
@@ -278,9 +272,7 @@ class _Reference:
         raise ValueError(f"model_args say {name}={value!r}; convertible {values}")
 
     def _number(self, name: str, default: float | None = None) -> int | float:
-        value = self._use_arg(name)
-        if value is None and default is not None:
-            return default
+        value = self._arg(name, default)
         if isinstance(value, int | float):
             return value
         raise ValueError(f"model_args must hold a number as {name}, not {value!r}")

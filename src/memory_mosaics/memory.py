@@ -191,11 +191,8 @@ class GatedAverage(Extractor):
 
     def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
         raw, log_gate, rate = self._split(self.map(x))
-        raw, log_gate, log_decay = (
-            split_heads(raw, self.heads, mask),
-            at_least_fp32(log_gate),
-            -at_least_fp32(rate).abs(),
-        )
+        raw = split_heads(raw, self.heads, mask)
+        log_gate, log_decay = at_least_fp32(log_gate), -at_least_fp32(rate).abs()
         if mask is not None:  # padding adds nothing and lets nothing decay
             log_gate = log_gate.masked_fill(~mask[..., None], NO_PEAK)
             log_decay = log_decay.masked_fill(~mask[..., None], 0.0)
@@ -276,9 +273,8 @@ class Convolution(Extractor):
 
     def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
         taps = self.back + 1 + self.peek
-        window, state = extend_window(
-            state, split_heads(self.map(x), taps * self.heads, mask), taps - 1, back=self.back
-        )
+        raw = split_heads(self.map(x), taps * self.heads, mask)
+        window, state = extend_window(state, raw, taps - 1, back=self.back)
         complete = max(window.shape[1] - taps + 1, 0)
         terms = [part[:, j : j + complete] for j, part in enumerate(window.chunk(taps, dim=2))]
         return scale_features(self.norm(torch.stack(terms).sum(dim=0)), scale), state
@@ -355,9 +351,8 @@ class Combine(nn.Module):
         scale, width = self.scale(), self.map.out_features
         if answers.shape[:2].numel() <= width:
             return self.map((answers * scale[:, None].to(answers.dtype)).flatten(2))
-        return F.linear(
-            answers.flatten(2), self._scale_weight(scale), self.map.bias
-        )  # the matrix is the smaller to scale
+        weight = self._scale_weight(scale)  # the matrix is smaller than the answers
+        return F.linear(answers.flatten(2), weight, self.map.bias)
 
     def fold_for_inference(self) -> nn.Module:
         scaled = copy(self.map)

@@ -1,13 +1,11 @@
 """RegBench on a CUDA device: captured steps learn what eager ones learn, for every architecture. `make test-gpu`."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch.testing import assert_close
 
-from experiments.conftest import JOB as SMALL
-from experiments.conftest import train_regbench
+from experiments.conftest import SETTINGS, train_regbench
+from memory_mosaics.experiments.regbench import make_task
 from memory_mosaics.experiments.regbench_models import ARCHITECTURES
 from memory_mosaics.mixers import linear_attention as linear
 from memory_mosaics.runtime import Runtime
@@ -15,12 +13,12 @@ from memory_mosaics.tasks.regbench import RegBench, metrics
 from on_cuda import ON_CUDA
 
 pytestmark = ON_CUDA
-JOB = replace(SMALL, environments=70, blocks=2, width=64, learning_rate=1e-3, epochs=4, held_out=20)
+SIZES = {"environments": 70, "blocks": 2, "width": 64, "learning_rate": 1e-3, "epochs": 4, "held_out": 20}
 
 
 def losses(name, folder, **runtime):
-    job = replace(JOB, architecture=name, heads=2 if ARCHITECTURES[name].heads else None)
-    outcome = train_regbench(job, folder, precision="float32", **runtime)
+    settings = SETTINGS | SIZES | {"architecture": name, "heads": 2 if ARCHITECTURES[name].heads else None}
+    outcome = train_regbench(settings, folder, precision="float32", **runtime)
     assert outcome is not None
     return outcome["curve"]["train_loss"], outcome["curve"]["valid_loss"]
 
@@ -36,9 +34,9 @@ def test_captured_steps_learn_what_the_cpu_learns(name, compiled, tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_captured_validation_uses_the_current_weights(precision, tmp_path):
+def test_a_captured_validation_uses_the_current_weights(precision):
     here = Runtime(torch.device("cuda"), precision=precision)
-    task = RegBench(JOB.task, device=here.device, folder=tmp_path)
+    task = RegBench(make_task(SETTINGS | SIZES), device=here.device)
     model = ARCHITECTURES["memory-mosaic"].config(blocks=2, heads=2, width=64).build().cuda().eval()
     for _ in range(4):
         found, expected = task.evaluate(model, here), metrics(task.sums(model, "validation", here))
@@ -49,7 +47,7 @@ def test_a_captured_validation_uses_the_current_weights(precision, tmp_path):
                 weight += 0.1 * torch.randn_like(weight)
 
 
-@pytest.mark.skipif(linear._flash_kernel() is None, reason="flash-linear-attention is not installed")
+@pytest.mark.skipif(linear.flash_kernel("gla", "chunk_gla") is None, reason="flash-linear-attention is not installed")
 @pytest.mark.parametrize(("decay", "width"), [((1, 300, 2, 1), 32), ((3, 300, 2, 16), 33)], ids=["retnet", "gla"])
 def test_flash_linear_attention_gives_the_same(decay, width, monkeypatch):
     inputs = [torch.randn(3, 300, 2, size, device="cuda", requires_grad=True) for size in (16, 16, width)]
@@ -60,5 +58,5 @@ def test_flash_linear_attention_gives_the_same(decay, width, monkeypatch):
         return [*found, *torch.autograd.grad(found[0].square().sum(), inputs)]
 
     flash = answers()
-    monkeypatch.setattr(linear, "_flash_kernel", lambda: None)
+    monkeypatch.setattr(linear, "flash_kernel", lambda *_: None)
     assert_close(flash, answers(), rtol=2e-2, atol=2e-2)

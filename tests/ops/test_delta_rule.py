@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from memory_mosaics.ops.delta_rule import _flash_kernels, delta_rule, reference
+from memory_mosaics.ops.common import flash_kernel
+from memory_mosaics.ops.delta_rule import FLASH_KERNELS, delta_rule, reference
 from on_cuda import ON_CUDA
 
 TIMES = [1, 2, 63, 130, 1000]
@@ -103,7 +104,7 @@ class TestOnCuda:
         graph.replay()
         assert_close(found, wanted)
 
-    @pytest.mark.skipif(_flash_kernels() is None, reason="flash-linear-attention is not installed")
+    @pytest.mark.skipif(flash_kernel(*FLASH_KERNELS[0]) is None, reason="flash-linear-attention is not installed")
     @pytest.mark.parametrize("decays", [True, False], ids=["decays", "no decay"])
     @pytest.mark.parametrize("time", [2, 63, 130, 1000])
     def test_flash_linear_attention_gives_the_same(self, time, decays):

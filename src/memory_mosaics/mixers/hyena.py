@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from memory_mosaics.config import MixerConfig, PositiveInt, part
 from memory_mosaics.mixers.state_space import ShortConvolution, apply_mask
 from memory_mosaics.ops.common import at_least_fp32_dtype, full_precision
-from memory_mosaics.ops.convolution import causal_convolution
+from memory_mosaics.ops.convolution import last_steps
+from memory_mosaics.ops.taps import extend_window
 from memory_mosaics.parameters import NO_DECAY
 from memory_mosaics.shapes import Float
 from memory_mosaics.stores import Inputs, Mask, Outputs, State
@@ -102,14 +103,10 @@ class Hyena(nn.Module):
 
     def _append(self, u: Float[Tensor, "B T W"], past: Float[Tensor, "B N W"] | None = None) -> tuple[Tensor, State]:
         """K * u for any number of new steps."""
-        time, longest = u.shape[1], self.filter.length
-        u = u if past is None else torch.cat([past.to(u.dtype), u], dim=1)
-        K = self.filter(min(u.shape[1], longest), at_least_fp32_dtype(u))
-        if time == 1:
-            y = (u[:, -longest:] * K.flip(1).mT).sum(1, keepdim=True)
-        else:
-            y = causal_convolution(u.to(K.dtype), K)[:, u.shape[1] - time :]
-        return y, (u[:, max(u.shape[1] - longest + 1, 0) :].clone(),)
+        longest = self.filter.length
+        window, past = extend_window(past, u, longest - 1, back=0)
+        K = self.filter(min(window.shape[1], longest), at_least_fp32_dtype(u))
+        return last_steps(window, K, u.shape[1]), (past,)
 
     def _fill(
         self, u: Float[Tensor, "B T W"], inputs: Float[Tensor, "B C W"], count: Tensor

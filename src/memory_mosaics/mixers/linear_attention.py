@@ -13,10 +13,7 @@ computes the same on CUDA, except under torch.compile.
 Letters in shapes: B batch, T time, H heads, D key width, V value width, W model width; N chunks of C steps.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.util import find_spec
 from typing import ClassVar
 
 import torch
@@ -26,8 +23,8 @@ from torch.utils.checkpoint import checkpoint
 
 from memory_mosaics.config import MixerConfig, PositiveInt, part
 from memory_mosaics.memory import head_width, split_heads
-from memory_mosaics.ops.common import at_least_fp32_dtype, full_precision
-from memory_mosaics.ops.scan import Elements, bucket_length, scan
+from memory_mosaics.ops.common import at_least_fp32_dtype, flash_kernel, full_precision
+from memory_mosaics.ops.scan import Elements, scan, split_chunks
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.stores import Inputs, Mask, Outputs, State
 
@@ -56,13 +53,10 @@ def linear_attention(
     if T == 0:
         return values, memory
     fused = queries.is_cuda and T > 1 and queries.dtype == torch.float32 and not torch.compiler.is_compiling()
-    if fused and (kernel := _flash_kernel()) is not None:
+    if fused and (kernel := flash_kernel("gla", "chunk_gla")) is not None:
         decay = log_decay.expand(B, T, H, D)
         return kernel(queries, keys, values, decay, scale=1.0, initial_state=memory, output_final_state=True)
-    size = min(chunk, T)
-    missing = bucket_length(-(-T // size)) * size - T
-    inputs = (F.pad(x, (0, 0, 0, 0, 0, missing)) for x in (queries, keys, values, log_decay))
-    q, k, v, g = (x.unflatten(1, (-1, size)) for x in inputs)  # (B, N, C, H, _)
+    q, k, v, g = split_chunks(min(chunk, T), queries, keys, values, log_decay)  # (B, N, C, H, _)
     with full_precision(queries.device):
         g = g.cumsum(dim=2)
         q, past, last = q * g.exp(), k * (-g).exp(), g[:, :, -1:]
@@ -75,16 +69,6 @@ def linear_attention(
         found = torch.einsum("bnhts,bnshv->bnthv", scores, v)
         found = found + torch.einsum("bnthd,bnhdv->bnthv", q, entering)
     return found.flatten(1, 2)[:, :T], leaving[:, -1].clone()  # not a view, which would keep all of them alive
-
-
-@lru_cache
-def _flash_kernel() -> Callable[..., tuple[Tensor, Tensor]] | None:
-    """The kernel of flash-linear-attention, if installed."""
-    if find_spec("fla") is None or find_spec("triton") is None:
-        return None
-    from fla.ops.gla import chunk_gla  # type: ignore[import-not-found]
-
-    return chunk_gla
 
 
 def _decay_and_add(earlier: Elements, later: Elements) -> Elements:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from memory_mosaics.config import MixerConfig, PositiveInt, part
 from memory_mosaics.errors import UserError
 from memory_mosaics.ops.common import at_least_fp32_dtype, full_precision
-from memory_mosaics.ops.convolution import causal_convolution
+from memory_mosaics.ops.convolution import causal_convolution, last_steps
 from memory_mosaics.ops.selective_scan import selective_scan
 from memory_mosaics.ops.taps import apply_taps, extend_window
 from memory_mosaics.parameters import NO_DECAY, SENSITIVE, SLOW, ParamSpec
@@ -224,11 +224,7 @@ class ShiftSSM(nn.Module):
         with full_precision(u.device):
             u, B, C = (z.to(at_least_fp32_dtype(u)) for z in (u, self.B, self.C))
             kernel = (F.pad(C, (0, taps - 1)).unfold(1, taps, 1) * B[:, None]).sum(-1)  # (W, L)
-            if time == 1:
-                y = (window.to(u.dtype) * kernel.flip(1).mT).sum(1, keepdim=True)
-            else:
-                y = causal_convolution(window.to(u.dtype), kernel)[:, taps - 1 :]
-            return (y + self.D * u).to(dtype), new_past
+            return (last_steps(window, kernel, time) + self.D * u).to(dtype), new_past
 
 
 class S4D(nn.Module):

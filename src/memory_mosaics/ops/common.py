@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from functools import cached_property, lru_cache
+from importlib import import_module
 from importlib.util import find_spec
 from threading import RLock
 from types import SimpleNamespace
@@ -75,6 +76,14 @@ def custom_op(
     if backward is not None:
         op.register_autograd(backward, setup_context=setup_context)
     return getattr(torch.ops.memory_mosaics, name).default
+
+
+@lru_cache
+def flash_kernel(module: str, name: str) -> Callable[..., tuple[Tensor, Tensor]] | None:
+    """A kernel in `fla.ops` of flash-linear-attention, if the package is installed."""
+    if find_spec("fla") is None or not TRITON:
+        return None
+    return getattr(import_module(f"fla.ops.{module}"), name)
 
 
 def contiguous(*tensors: Tensor | None) -> tuple[Any, ...]:

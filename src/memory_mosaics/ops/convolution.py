@@ -14,6 +14,14 @@ def reference(x: Float[Tensor, "B T W"], kernel: Float[Tensor, "W L"]) -> Float[
     return y
 
 
+def last_steps(x: Float[Tensor, "B N W"], kernel: Float[Tensor, "W L"], time: int) -> Float[Tensor, "B T W"]:
+    """The last `time` steps of `causal_convolution`: a single one as a weighted sum of the last L inputs."""
+    x = x.to(kernel.dtype)
+    if time == 1:
+        return (x[:, -kernel.shape[1] :] * kernel.flip(1).mT).sum(1, keepdim=True)
+    return causal_convolution(x, kernel)[:, x.shape[1] - time :]
+
+
 def causal_convolution(x: Float[Tensor, "B T W"], kernel: Float[Tensor, "W L"]) -> Float[Tensor, "B T W"]:
     """By FFT, padded so that nothing wraps around."""
     if x.numel() == 0:

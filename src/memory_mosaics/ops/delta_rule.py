@@ -20,20 +20,16 @@ On CUDA in half precision the kernels of flash-linear-attention compute the same
 Letters in shapes: B batch, T time, H heads, D key width, V value width; N chunks of C steps.
 """
 
-from collections.abc import Callable
-from functools import lru_cache
-from importlib.util import find_spec
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from memory_mosaics.ops.common import at_least_fp32, full_precision
-from memory_mosaics.ops.scan import bucket_length
+from memory_mosaics.ops.common import at_least_fp32, flash_kernel, full_precision
+from memory_mosaics.ops.scan import split_chunks
 from memory_mosaics.shapes import Float
 
 CHUNK = 64
 WIDEST = 256  # keys that the kernels of flash-linear-attention take
+FLASH_KERNELS = ("delta_rule", "chunk_delta_rule"), ("gated_delta_rule", "chunk_gated_delta_rule")
 
 
 def reference(
@@ -72,22 +68,17 @@ def delta_rule(
         with full_precision(queries.device):
             return reference(queries, keys, values, beta, log_alpha, memory)
     half = queries.is_cuda and dtype in (torch.bfloat16, torch.float16) and queries.shape[-1] <= WIDEST
-    if half and not torch.compiler.is_compiling() and (kernels := _flash_kernels()) is not None:
+    fused = half and not torch.compiler.is_compiling()
+    if fused and (kernel := flash_kernel(*FLASH_KERNELS[log_alpha is not None])) is not None:
         start = None if memory is None else memory.mT.float().contiguous()
         options = {"scale": 1.0, "initial_state": start, "output_final_state": True}
-        inputs = queries.to(dtype), keys.to(dtype), values
-        if log_alpha is None:
-            y, S = kernels[0](*inputs, beta.to(dtype), **options)
-        else:
-            y, S = kernels[1](*inputs, log_alpha.float(), beta.float(), **options)
+        gates = (beta.to(dtype),) if log_alpha is None else (log_alpha.float(), beta.float())
+        y, S = kernel(queries.to(dtype), keys.to(dtype), values, *gates, **options)
         return y, S.mT.contiguous()
-    size = min(CHUNK, T)
-    missing = bucket_length(-(-T // size)) * size - T
     with full_precision(queries.device):
         q, k, v, beta, log_alpha, S = _exact(queries, keys, values, beta, log_alpha, memory)
-        inputs = q, k, v, beta[..., None], log_alpha[..., None]
-        padded = (F.pad(x, (0, 0, 0, 0, 0, missing)) for x in inputs)
-        q, k, v, beta, g = (x.unflatten(1, (-1, size)).transpose(2, 3).contiguous() for x in padded)  # (B, N, H, C, _)
+        chunks = split_chunks(min(CHUNK, T), q, k, v, beta[..., None], log_alpha[..., None])
+        q, k, v, beta, g = (x.transpose(2, 3).contiguous() for x in chunks)  # (B, N, H, C, _)
         g = g.cumsum(dim=3)
         ratio = (g - g.mT).tril().exp().tril()  # g_t / g_s for s <= t
         system = beta * ratio * (k @ k.mT)  # its diagonal and what is above it are not read
@@ -119,14 +110,3 @@ def _exact(
     memory = values.new_zeros(len(keys), *values.shape[2:], keys.shape[-1]) if memory is None else memory
     inputs = [at_least_fp32(x) for x in (queries, keys, values, beta, log_alpha)]
     return *inputs, memory.to(inputs[0].dtype)
-
-
-@lru_cache
-def _flash_kernels() -> tuple[Callable[..., tuple[Tensor, Tensor]], ...] | None:
-    """The kernels of flash-linear-attention without and with decay, if installed."""
-    if find_spec("fla") is None or find_spec("triton") is None:
-        return None
-    from fla.ops.delta_rule import chunk_delta_rule  # type: ignore[import-not-found]
-    from fla.ops.gated_delta_rule import chunk_gated_delta_rule  # type: ignore[import-not-found]
-
-    return chunk_delta_rule, chunk_gated_delta_rule

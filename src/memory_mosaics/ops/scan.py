@@ -24,6 +24,13 @@ def bucket_length(count: int) -> int:
     return length
 
 
+def split_chunks(size: int, *tensors: Float[Tensor, "_ T H _"]) -> list[Tensor]:
+    """Split time into chunks of `size` steps, padded with zeros: (B, N, C, H, _)."""
+    T = tensors[0].shape[1]
+    missing = bucket_length(-(-T // size)) * size - T
+    return [F.pad(x, (0, 0, 0, 0, 0, missing)).unflatten(1, (-1, size)) for x in tensors]
+
+
 def scan(combine: Callable[[Elements, Elements], Elements], elements: Elements) -> Elements:
     """x_0, x_0 * x_1, x_0 * x_1 * x_2, ... along axis 1, for an associative product `combine` of tuples of tensors."""
     T = elements[0].shape[1]
