@@ -1,6 +1,5 @@
 """A small model with its tokenizer, as a training run leaves it, for the studies that use one; runs of RegBench."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -9,29 +8,33 @@ import torch
 import memory_mosaics.apps.story_world  # noqa: F401 - registers stories:COUNT
 from memory_mosaics import LanguageModel, checkpoint, memory_mosaic, transformer
 from memory_mosaics.experiments import regbench
-from memory_mosaics.experiments.regbench import Choices, Job
+from memory_mosaics.experiments.regbench import Choices
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.tokenizer import byte_tokenizer
 
-JOB = Job(  # seconds on a CPU
-    architecture="gla",
-    environments=40,
-    in_distribution=False,
-    blocks=1,
-    heads=2,
-    width=16,
-    weight_decay=0.1,
-    learning_rate=1e-2,
-    seed=0,
-    epochs=3,
-    held_out=6,
-)
+SETTINGS = {  # seconds on a CPU
+    "architecture": "gla",
+    "environments": 40,
+    "in_distribution": False,
+    "blocks": 1,
+    "heads": 2,
+    "width": 16,
+    "weight_decay": 0.1,
+    "learning_rate": 1e-2,
+    "seed": 0,
+    "epochs": 3,
+    "most_steps": None,
+    "patience": None,
+    "held_out": 6,
+    "distinct": False,
+    "data_seed": 0,
+}
 
 
-def train_regbench(job: Job, folder: Path, **runtime):
+def train_regbench(settings: dict, folder: Path, **runtime):
     """Train one model in FOLDER/trials/run."""
-    return regbench.train(asdict(job), RuntimeConfig(**{"device": "cpu"} | runtime), {}, folder / "trials" / "run")
+    return regbench.train(RuntimeConfig(**{"device": "cpu"} | runtime), settings, folder / "trials" / "run")
 
 
 SIZES = {"width": 32, "blocks": 2, "heads": 4, "vocabulary": 257}

@@ -110,7 +110,16 @@ def test_seeds_are_trained_at_the_best_rate_of_a_search_that_ends_inside(corpus,
         assert [run["seed"] for run in own if run["learning_rate"] == row["learning_rate"]] == [0, 1, 2]
         assert row["valid_loss"] == pytest.approx(sum(chosen) / 3, abs=1e-5)
         assert row["valid_loss_within"] == pytest.approx(4.303 * np.std(chosen, ddof=1) / 3**0.5, rel=1e-2)
-    assert "3 seeds, 0 failed" in capsys.readouterr().out
+    lines = capsys.readouterr().out.partition("mean and 95 % interval over seeds:\n")[2].splitlines()
+    assert lines[0].split()[-2:] == ["seeds", "failed"]
+    assert all(line.split()[-2:] == ["3", "0"] for line in lines[1:3])
+
+
+def test_what_is_named_twice_counts_once(corpus, tmp_path):
+    kinds = ["memory-mosaic", "transformer", "transformer"]
+    results = train_curves(corpus, tmp_path, architectures=kinds, blocks=[1, 1], rates=[1e-3, 1e-3])
+    assert [run["architecture"] for run in results["runs"]] == ["memory-mosaic", "transformer"]
+    assert [row["seeds"] for row in results["summary"]] == [1, 1]
 
 
 def test_several_at_once_train_the_same(corpus, tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.conftest import SETTINGS
 from experiments.conftest import small_regbench as run
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
@@ -15,7 +16,7 @@ from memory_mosaics.experiments import regbench
 from memory_mosaics.experiments.figures import tasks as figures
 from memory_mosaics.experiments.regbench import Choices, make_grid
 from memory_mosaics.experiments.regbench_models import ARCHITECTURES, ELEVEN
-from memory_mosaics.experiments.runner import Grid, load_packaged, run_trial, work
+from memory_mosaics.experiments.runner import Grid, load_packaged, run_queue, run_trial
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.tasks.regbench import RegBenchData
 
@@ -125,7 +126,9 @@ def test_killed_and_started_again_it_goes_on(tmp_path):
     assert len(list(tmp_path.glob("trials/*/model/model.safetensors"))) == 2
 
 
-def test_a_run_that_diverges_is_a_fail(tmp_path, monkeypatch):
+@pytest.mark.parametrize("commit", ["abc", None], ids=["in a repository", "installed"])
+def test_a_run_that_diverges_is_a_fail(commit, tmp_path, monkeypatch):
+    monkeypatch.setattr("memory_mosaics.results.commit", lambda: commit)
     measures = {"valid_loss": float("nan"), "accuracy": 0.0, "tvd": 1.0}
     monkeypatch.setattr(regbench.RegBench, "evaluate", lambda *_: measures)
     with pytest.raises(UserError, match="none of 1 runs finished; the valid loss is nan"):
@@ -139,11 +142,11 @@ def test_a_run_that_diverges_is_a_fail(tmp_path, monkeypatch):
 def test_ctrl_c_keeps_everything(tmp_path, monkeypatch):
     train, calls = regbench.train, []
 
-    def interrupted(fixed, *given):
-        calls.append(fixed["environments"])
+    def interrupted(runtime, settings, folder):
+        calls.append(settings["environments"])
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return train(fixed, *given)
+        return train(runtime, settings, folder)
 
     monkeypatch.setattr(regbench, "train", interrupted)
     results = run(tmp_path, environments=[8, 9])
@@ -154,14 +157,13 @@ def test_ctrl_c_keeps_everything(tmp_path, monkeypatch):
 
 
 def test_the_papers_search():
-    common = {"in_distribution": False, "epochs": 200, "held_out": 500, "distinct": False, "data_seed": 0}
+    cases = [SETTINGS | {"architecture": name} for name in ("memory-mosaic", "s4d", "lstm-as-published")]
     options = {"sweep": True, "trials": None}
-    names = ("memory-mosaic", "s4d", "lstm-as-published")
-    grids = [make_grid(Path("nowhere"), RuntimeConfig(), common, name, 100, Choices(), **options) for name in names]
+    grids = [make_grid(Path("nowhere"), RuntimeConfig(), case, Choices(), **options) for case in cases]
     assert [grid.count for grid in grids] == [54, 18, 6]
     names = [grid.name_of(settings) for grid in grids for settings in grid.runs]
     assert len(set(names)) == 78
-    assert "memory-mosaic-100-l2-h8-d64-decay0.01-lr0.0005-seed0" in names
+    assert "memory-mosaic-40-l2-h8-d64-decay0.01-lr0.0005-seed0" in names
 
 
 def test_a_sweep_is_kept_in_a_journal_and_goes_on(tmp_path):
@@ -188,9 +190,9 @@ def test_a_sweep_grows(tmp_path, monkeypatch):
     pytest.importorskip("optuna", reason="Optuna is not installed")
     train, trained = regbench.train, []
 
-    def counted(fixed, runtime, settings, folder):
+    def counted(runtime, settings, folder):
         trained.append((settings["blocks"], settings["width"]))
-        return train(fixed, runtime, settings, folder)
+        return train(runtime, settings, folder)
 
     monkeypatch.setattr(regbench, "train", counted)
     first = run(tmp_path, sweep=True, choices=Choices(blocks=[1], width=[8], weight_decay=[0.1]))
@@ -267,7 +269,7 @@ def test_two_searches_do_not_train_the_same_at_once(tmp_path):
         ({"choices": Choices(blocks=[0])}, "lstm: blocks must be at least 1, not 0"),
         ({"architectures": ["gla"], "choices": Choices(heads=[0])}, "gla: heads must be at least 1, not 0"),
         ({"choices": Choices(seed=[-1])}, "seed must be at least 0, not -1"),
-        ({"choices": Choices(learning_rate=[0.0])}, "learning_rate must be more than 0, not 0.0"),
+        ({"choices": Choices(learning_rate=[0.0])}, "learning_rate must be positive, not 0.0"),
     ],
 )
 def test_mistakes_are_explained_before_anything_is_written(tmp_path, changes, message):
@@ -284,10 +286,6 @@ def test_damaged_files_are_named(tmp_path, capsys):
         with pytest.raises(UserError, match=r"outcome\.json is damaged: .*remove it to train that run again"):
             run(tmp_path)
     outcome.unlink()
-    anchors = (tmp_path / "anchors.json").read_text()
-    (tmp_path / "anchors.json").write_text('{"unigram": 3}')
-    run(tmp_path)
-    assert (tmp_path / "anchors.json").read_text() == anchors
     (tmp_path / "setup.json").write_text("[1]")
     with pytest.raises(UserError, match=r"setup\.json is damaged"):
         run(tmp_path)
@@ -303,9 +301,13 @@ def test_other_languages(tmp_path):
         run(tmp_path / "0", distinct=True)
 
 
-def test_distinct_languages_are_those_of_the_ngrams_too(tmp_path):
+def test_distinct_languages_are_those_of_the_ngrams_too(tmp_path, monkeypatch):
+    drawn, sequences = set(), RegBenchData.sequences
+    monkeypatch.setattr(
+        RegBenchData, "sequences", lambda data, split: drawn.add((data.distinct, split)) or sequences(data, split)
+    )
     run(tmp_path, distinct=True)
-    assert {"-distinct-" in file.name for file in tmp_path.glob("data/*")} == {True}
+    assert drawn == {(True, "train"), (True, "validation"), (True, "test")}
 
 
 def test_figures_show_the_papers_numbers_of_as_many_languages_alone():
@@ -340,18 +342,17 @@ def test_a_sweep_draws_as_many_as_were_asked_for(tmp_path, monkeypatch):
     """Also where TPE would draw the same again and again, and where the space ends."""
     pytest.importorskip("optuna")
 
-    def train(fixed, runtime, settings, folder):
+    def train(runtime, settings, folder):
         size = settings["blocks"] + settings["width"] / 64 + settings["heads"] / 8
         losses = {"train_loss": size, "valid_loss": size + 10 * settings["weight_decay"]}
         return dict.fromkeys(regbench.BEST) | losses
 
     monkeypatch.setattr(regbench, "train", train)
-    common = {"in_distribution": False, "epochs": 2, "held_out": 6, "patience": None, "distinct": False, "data_seed": 0}
+    case = SETTINGS | {"architecture": "memory-mosaic"}
     for trials in (10, 30, 54):
-        options = {"sweep": True, "trials": trials}
-        grid = make_grid(tmp_path, RuntimeConfig(), common, "memory-mosaic", 8, Choices(), **options)
+        grid = make_grid(tmp_path, RuntimeConfig(), case, Choices(), sweep=True, trials=trials)
         queue = grid.queue()
-        assert work(grid, queue)
+        assert run_queue(grid, queue)
         ended = [trial for trial in queue.study.get_trials() if trial.state.name == "COMPLETE"]
         assert len({str(trial.params) for trial in ended}) == len(ended) == trials
 

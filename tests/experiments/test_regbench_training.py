@@ -2,31 +2,30 @@
 
 import os
 import signal
-from dataclasses import replace
 
 import pytest
 import torch
 
-from experiments.conftest import JOB
+from experiments.conftest import SETTINGS
 from experiments.conftest import train_regbench as run
 from memory_mosaics import checkpoint
 from memory_mosaics.cli import main
+from memory_mosaics.experiments.regbench import make_task, training_of
 from memory_mosaics.tasks.regbench import RegBench
 from memory_mosaics.training.loggers import read_log
 from memory_mosaics.training.trainer import TrainStep
 
 
 def test_the_recipe_of_the_paper():
-    job = replace(JOB, environments=1000, epochs=200, learning_rate=1e-3)
-    assert (job.steps, job.steps_per_epoch) == (6400, 32)
-    assert job.training.rate(0) == pytest.approx(1e-6)
-    assert job.training.rate(320) == pytest.approx(1e-6 + 0.5 * (1e-3 - 1e-6))
-    assert job.training.rate(640) == pytest.approx(
-        1e-3 * (0.1 + 0.45 * (1 + torch.tensor(0.1 * torch.pi).cos().item()))
-    )
-    assert job.training.rate(6399) == pytest.approx(1e-4, rel=1e-3)
+    settings = SETTINGS | {"environments": 1000, "epochs": 200, "learning_rate": 1e-3}
+    training = training_of(settings)
+    assert (training.steps, training.evaluate_every) == (6400, 32)
+    assert training.rate(0) == pytest.approx(1e-6)
+    assert training.rate(320) == pytest.approx(1e-6 + 0.5 * (1e-3 - 1e-6))
+    assert training.rate(640) == pytest.approx(1e-3 * (0.1 + 0.45 * (1 + torch.tensor(0.1 * torch.pi).cos().item())))
+    assert training.rate(6399) == pytest.approx(1e-4, rel=1e-3)
     steps = {100: 800, 500: 3200, 2500: 15_800, 40_000: 250_000}
-    assert {number: replace(job, environments=number).steps for number in steps} == steps
+    assert {number: training_of(settings | {"environments": number}).steps for number in steps} == steps
 
 
 @pytest.mark.parametrize(
@@ -35,10 +34,10 @@ def test_the_recipe_of_the_paper():
     ids=["few", "fewer epochs", "one epoch at least"],
 )
 def test_many_languages_are_seen_in_fewer_epochs(environments, steps):
-    job = replace(JOB, environments=environments, epochs=10, most_steps=800)
-    assert job.steps == steps
+    training = training_of(SETTINGS | {"environments": environments, "epochs": 10, "most_steps": 800})
+    assert training.steps == steps
     assert (
-        job.training.rate(steps // 10) > job.training.rate(steps - 1) >= 0.1 * job.learning_rate
+        training.rate(steps // 10) > training.rate(steps - 1) >= 0.1 * training.learning_rate
     )  # the schedule is that of its steps
 
 
@@ -46,13 +45,13 @@ def test_many_languages_are_seen_in_fewer_epochs(environments, steps):
 def test_patience_ends_a_run_that_grows_worse(patience, epochs, tmp_path, monkeypatch):
     losses, evaluate = iter([3.0, 2.0, 2.5, 2.1, 1.9, 2.6]), RegBench.evaluate
     monkeypatch.setattr(RegBench, "evaluate", lambda *given: evaluate(*given) | {"valid_loss": next(losses)})
-    outcome = run(replace(JOB, epochs=6, patience=patience), tmp_path / "run")
+    outcome = run(SETTINGS | {"epochs": 6, "patience": patience}, tmp_path / "run")
     assert outcome["trained_epochs"] == len(outcome["curve"]["valid_loss"]) == epochs
     assert outcome["tested"]["loss"]["epoch"] == (2 if epochs == 4 else 5)
 
 
 def test_stopped_in_the_middle_it_ends_the_same(tmp_path, monkeypatch):
-    whole = run(JOB, tmp_path / "whole")
+    whole = run(SETTINGS, tmp_path / "whole")
     take, taken = TrainStep.__call__, []
 
     def interrupted(step, number, batch):
@@ -62,8 +61,8 @@ def test_stopped_in_the_middle_it_ends_the_same(tmp_path, monkeypatch):
         return take(step, number, batch)
 
     monkeypatch.setattr(TrainStep, "__call__", interrupted)
-    assert run(JOB, tmp_path / "stopped") is None
-    again = run(JOB, tmp_path / "stopped")
+    assert run(SETTINGS, tmp_path / "stopped") is None
+    again = run(SETTINGS, tmp_path / "stopped")
     assert taken == [0, 1, 2, 3, 4, 5]
     for name in ("curve", "tested", "valid_loss"):
         assert again[name] == whole[name]
@@ -74,10 +73,10 @@ def test_stopped_in_the_middle_it_ends_the_same(tmp_path, monkeypatch):
 
 def test_its_model_opens_like_any_other(tmp_path, capsys):
     """That of the epoch with the lowest validation loss."""
-    outcome = run(JOB, tmp_path)
+    outcome = run(SETTINGS, tmp_path)
     folder = tmp_path / "trials" / "run" / "model"
     model = checkpoint.load(folder)
-    task = RegBench(JOB.task, folder=tmp_path)
+    task = RegBench(make_task(SETTINGS))
     assert task.test(model)["accuracy"] == pytest.approx(outcome["accuracy"], abs=1e-5)
     assert main(["generate", str(folder), "--prompt", "abc|abc|", "--length", "5", "--device", "cpu"]) == 0
     assert "abc|abc|" in capsys.readouterr().out

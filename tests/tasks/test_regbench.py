@@ -207,42 +207,6 @@ def test_the_true_distribution_scores_best_and_a_confident_letter_costs_distance
     assert (right, distance / positions) == (positions, pytest.approx(float((1 - 1 / degree).mean()), rel=1e-5))
 
 
-def test_the_same_from_a_file(tmp_path, monkeypatch):
-    fresh = SMALL.sequences("test")
-    SMALL.sequences("test", folder=tmp_path / "new")
-    (file,) = (tmp_path / "new").iterdir()
-    assert np.array_equal(np.load(file)["tokens"], fresh.tokens)
-    with monkeypatch.context() as patched:
-        patched.delattr(RegBenchData, "_draw")
-        kept = SMALL.sequences("test", folder=tmp_path / "new")
-    assert np.array_equal(kept.tokens, fresh.tokens)
-    assert np.array_equal(kept.automata.edges, fresh.automata.edges)
-    assert kept.tokens.dtype == fresh.tokens.dtype
-
-
-def test_every_setting_and_split_has_a_file_of_its_own(tmp_path):
-    changes = [{}, {"environments": 71}, {"held_out": 41}, {"in_distribution": True}, {"distinct": True}, {"seed": 1}]
-    for change in changes:
-        for split in SPLITS:
-            replace(SMALL, **change).sequences(split, folder=tmp_path)
-    assert len(list(tmp_path.iterdir())) == len(changes) * len(SPLITS)
-
-
-@pytest.mark.parametrize("damage", ["cut", "changed", "empty", "text", "another"])
-def test_a_damaged_file_is_made_again(tmp_path, damage):
-    fresh = SMALL.sequences("train", folder=tmp_path)
-    (file,) = tmp_path.iterdir()
-    whole = file.read_bytes()
-    changed = bytearray(whole)
-    changed[len(whole) // 2] ^= 1
-    SMALL.sequences("test", folder=tmp_path / "another")
-    (another,) = (tmp_path / "another").iterdir()
-    damaged = {"cut": whole[:-100], "changed": bytes(changed), "empty": b"", "text": b"x" * 40}
-    file.write_bytes((damaged | {"another": another.read_bytes()})[damage])
-    assert np.array_equal(SMALL.sequences("train", folder=tmp_path).tokens, fresh.tokens)
-    assert file.read_bytes() == whole
-
-
 def test_drawing_takes_few_calls():
     """A hundred for each environment, run-time checks of types among them: a tenth of a second for a thousand."""
     few, many = (calls(lambda n=n: RegBenchData(environments=n, seed=1).sequences("train")) for n in (10, 510))
@@ -265,12 +229,6 @@ def test_a_text_of_another_language_is_refused():
 def test_a_wrong_setting_is_named(change, message):
     with pytest.raises(UserError, match=message):
         replace(SMALL, **change)
-
-
-def test_a_folder_that_is_a_file_is_named(tmp_path):
-    (tmp_path / "taken").write_text("")
-    with pytest.raises(OSError, match="taken"):
-        SMALL.sequences("test", folder=tmp_path / "taken")
 
 
 def test_the_example_is_reduced_already():

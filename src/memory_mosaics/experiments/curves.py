@@ -16,6 +16,7 @@ from typing import Any
 from memory_mosaics.config import MAX_JOBS
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments.figures.language import LABELS, best_runs
+from memory_mosaics.experiments.report import text_table
 from memory_mosaics.experiments.runner import (
     Grid,
     Outcome,
@@ -85,9 +86,7 @@ def run(
             raise UserError(f"--model.{name} {getattr(model, name)}: curves trains what --{flag} lists")
     kinds, depths = architectures or ["memory-mosaic", "transformer"], blocks or [1, 6]
     if model.position not in (None, "learned"):  # the name says which positions a transformer has
-        kinds = list(
-            dict.fromkeys(f"transformer-{model.position}" if kind == "transformer" else kind for kind in kinds)
-        )
+        kinds = [f"transformer-{model.position}" if kind == "transformer" else kind for kind in kinds]
     twin = next((kind for kind in kinds if kind != "memory-mosaic"), "transformer")
     corpus = Corpus.open(data)
     base = Run(data=data, out=out, model=model, training=training, runtime=runtime)
@@ -96,6 +95,7 @@ def run(
         {"architecture": kind, "blocks": depth, "learning_rate": rate, "seed": training.seed}
         for depth, rate, kind in product(depths, rates or [1e-3, 3e-3, 6e-3], kinds)
     ]
+    first = list({common.name_of(settings): settings for settings in first}.values())  # each once
     for settings in first:
         common.run_of(settings).model.build(corpus.vocabulary)  # a wrong size is found before hours are spent
     shared = {key: value for key, value in asdict(model).items() if key not in ("name", "blocks")}
@@ -162,8 +162,6 @@ class CommonSettings:
     def run_of(self, settings: Settings) -> Run:
         """Return the training run of some settings."""
         kind, depth, rate, seed = settings.values()
-        if rate <= 0:
-            raise UserError(f"a learning rate must be more than 0, not {rate}")
         rates = {"learning_rate": rate, "final_learning_rate": rate * self.final_share}
         return replace(
             self.base,
@@ -254,16 +252,24 @@ def describe(corpus: Corpus) -> dict[str, Any]:
 
 def table(results: dict[str, Any]) -> str:
     """One line per run; with several seeds, one line per architecture and depth below."""
-    lines = ["blocks  learning rate  seed  architecture                       train   valid  thousand tokens/s"]
+    rows = []
     for one in sorted(results["runs"], key=lambda one: (one["blocks"], one["learning_rate"], one["seed"])):
-        head = f"{one['blocks']:6}  {one['learning_rate']:13g}  {one['seed']:4}  {LABELS[one['architecture']]:31}"
-        speed = (one["tokens_per_second"] or 0) / 1000
-        losses = "   fail" if one["valid_loss"] is None else f"{one['train_loss']:8.3f} {one['valid_loss']:7.3f}"
-        lines.append(f"{head} {losses} {speed:18,.0f}" if one["valid_loss"] is not None else f"{head} {losses}")
-    if results["seeds"] > 1 and results["summary"]:
-        lines += ["", "at the best learning rate of the first seed: validation loss, 95 % interval over seeds"]
-        for row in results["summary"]:
-            within = "" if row["valid_loss_within"] is None else f" ± {row['valid_loss_within']:.3f}"
-            kind = f"{LABELS[row['architecture']]:31} {row['blocks']:2} blocks, learning rate {row['learning_rate']:g}"
-            lines.append(f"  {kind}: {row['valid_loss']:.3f}{within} ({row['seeds']} seeds, {row['failed']} failed)")
-    return "\n".join(lines)
+        measures = ["fail", "", ""]
+        if one["valid_loss"] is not None:
+            measures = [f"{one[name]:.3f}" for name in ("train_loss", "valid_loss")]
+            measures.append(f"{one['tokens_per_second']:,.0f}")
+        rows.append([*_cells(one), str(one["seed"]), *measures])
+    header = ["architecture", "blocks", "learning rate"]
+    text = text_table([*header, "seed", "train loss", "valid loss", "tokens/s"], rows)
+    if results["seeds"] == 1 or not results["summary"]:
+        return text
+    rows = []
+    for row in results["summary"]:
+        within = "" if row["valid_loss_within"] is None else f" ± {row['valid_loss_within']:.3f}"
+        rows.append([*_cells(row), f"{row['valid_loss']:.3f}{within}", str(row["seeds"]), str(row["failed"])])
+    title = "At the best learning rate of the first seed, mean and 95 % interval over seeds:"
+    return f"{text}\n\n{title}\n{text_table([*header, 'valid loss', 'seeds', 'failed'], rows)}"
+
+
+def _cells(record: dict[str, Any]) -> list[str]:
+    return [LABELS[record["architecture"]], str(record["blocks"]), f"{record['learning_rate']:g}"]

@@ -16,7 +16,7 @@ next: results.json, the tables and the figures cover all runs of the folder.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from math import ceil
 from pathlib import Path
@@ -35,23 +35,26 @@ from memory_mosaics.experiments.regbench_models import (
     architecture,
     check_architecture,
 )
+from memory_mosaics.experiments.report import markdown_table
 from memory_mosaics.experiments.runner import (
     Grid,
     Outcome,
     Search,
     Settings,
     Values,
-    check_ray,
+    check_devices,
+    combinations,
     import_optuna,
     load_packaged,
+    merge_environments,
     prepare,
     read_outcome,
     report,
     run_grids,
 )
-from memory_mosaics.files import read_json, write_text
+from memory_mosaics.files import write_text
 from memory_mosaics.results import environment_info, round_digits, write_results
-from memory_mosaics.runtime import RuntimeConfig, find_device, start_runtime
+from memory_mosaics.runtime import RuntimeConfig, start_runtime
 from memory_mosaics.tasks.regbench import BATCH, RegBench, RegBenchData, anchors
 from memory_mosaics.training.config import TaskRun, Training
 from memory_mosaics.training.trainer import Trainer
@@ -64,6 +67,7 @@ SEARCHED: Settings = {  # by the paper
     "width": [64, 128, 256],
     "weight_decay": [0.01, 0.1],
 }
+SIZES = ("blocks", "heads", "width")
 SHORT = {"blocks": "l", "heads": "h", "width": "d", "weight_decay": "decay", "learning_rate": "lr", "seed": "seed"}
 CASE = ("architecture", "environments", "in_distribution")
 BEST = (*CASE, "blocks", "heads", "width", "weight_decay", "learning_rate", "seed", "parameters", "valid_loss")
@@ -106,63 +110,32 @@ class Choices:
         return found
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """One model to train, on one set of languages."""
-
-    architecture: str
-    environments: int
-    in_distribution: bool
-    blocks: int
-    heads: int | None
-    width: int
-    weight_decay: float
-    learning_rate: float
-    seed: int
-    epochs: int = 200
-    held_out: int = 500
-    distinct: bool = False  # no language twice
-    data_seed: int = 0  # another one is another benchmark
-    patience: int | None = None  # epochs without a lower validation loss after which a run ends
-    most_steps: int | None = None  # fewer epochs where they would be more
-
-    @property
-    def task(self) -> RegBenchData:
-        return make_task(self.environments, asdict(self))
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return ceil(self.environments / BATCH)
-
-    @property
-    def steps(self) -> int:
-        allowed = self.epochs if self.most_steps is None else max(1, self.most_steps // self.steps_per_epoch)
-        return min(self.epochs, allowed) * self.steps_per_epoch
-
-    @property
-    def training(self) -> Training:
-        """The published recipe."""
-        return Training(
-            steps=self.steps,
-            batch=BATCH,
-            learning_rate=self.learning_rate,
-            final_learning_rate=0.0,
-            warm_up=self.steps // 10,
-            schedule="cosine-from-start",
-            betas=(0.9, 0.999),
-            weight_decay=self.weight_decay,
-            decay_all=True,
-            clip=architecture(self.architecture).clip,
-            seed=self.seed,
-            evaluate_every=self.steps_per_epoch,
-            patience=self.patience,
-        )
+def make_task(settings: Settings) -> RegBenchData:
+    """Return the languages that a run is trained, validated and tested on."""
+    same = {name: settings[name] for name in ("environments", "held_out", "in_distribution", "distinct")}
+    return RegBenchData(**same, seed=settings["data_seed"])
 
 
-def make_task(environments: int, common: Settings) -> RegBenchData:
-    """Return the languages of a number of environments."""
-    same = {name: common[name] for name in ("held_out", "in_distribution", "distinct")}
-    return RegBenchData(environments=environments, seed=common["data_seed"], **same)
+def training_of(settings: Settings) -> Training:
+    """Return the published recipe with the values of a run, which is evaluated after each epoch."""
+    epochs, steps_per_epoch = settings["epochs"], ceil(settings["environments"] / BATCH)
+    if settings["most_steps"] is not None:
+        epochs = min(epochs, max(1, settings["most_steps"] // steps_per_epoch))
+    return Training(
+        steps=epochs * steps_per_epoch,
+        batch=BATCH,
+        learning_rate=settings["learning_rate"],
+        final_learning_rate=0.0,
+        warm_up=epochs * steps_per_epoch // 10,
+        schedule="cosine-from-start",
+        betas=(0.9, 0.999),
+        weight_decay=settings["weight_decay"],
+        decay_all=True,
+        clip=architecture(settings["architecture"]).clip,
+        seed=settings["seed"],
+        evaluate_every=steps_per_epoch,
+        patience=settings["patience"],
+    )
 
 
 CHOICES = Choices(**RECIPE["choices"])
@@ -227,19 +200,13 @@ def run(
     setup |= {"held_out": held_out, "distinct": distinct, "data_seed": data_seed}
     common = setup | {"in_distribution": in_distribution}
     runtime = RuntimeConfig(device=device, precision=precision, compile=compile)
-    cases = [(name, number) for number in numbers for name in names]
-    grids = [make_grid(out, runtime, common, *case, choices, sweep=sweep, trials=trials) for case in cases]
+    cases = [common | {"architecture": name, "environments": number} for number, name in product(numbers, names)]
+    grids = [make_grid(out, runtime, case, choices, sweep=sweep, trials=trials) for case in cases]
     if sweep:
         import_optuna()
-    if cluster == "ray":
-        check_ray()
-    else:
-        setup["precision"] = runtime.precision_on(find_device(device))
+    setup |= check_devices(runtime, cluster)
     own = [name for name in names if name not in ARCHITECTURES]
     prepare(out, arguments, setup | {f"{name} of a file with SHA-256": fingerprint(name) for name in own})
-    for number in numbers:  # once, and not in every process
-        for split in ("train", "validation", "test"):
-            make_task(number, common).sequences(split, folder=out / "data")
 
     def collected(*, interrupted: bool) -> dict[str, Any]:
         results = collect(out, common) | {"interrupted": interrupted}
@@ -250,57 +217,50 @@ def run(
     collected(interrupted=True)  # a damaged outcome is found before anything is trained
     done = run_grids(grids, processes=processes, cluster=cluster, save=lambda: collected(interrupted=True))
     results = collected(interrupted=not done)
-    drawable, where = bool(results["best"]), f"Tables: {out / 'tables.md'}. "
-    report(results, out, f"{tables(results)}\n", drawable=drawable, also=where)
-    runs: list[Outcome] = results["runs"]
+    where = f"Tables: {out / 'tables.md'}. "
+    report(results, out, f"{tables(results)}\n", drawable=bool(results["best"]), also=where)
     if done and not results["best"]:
-        raise UserError(f"none of {len(runs)} runs finished; {runs[-1]['reason']}")
+        raise UserError(f"none of {len(results['runs'])} runs finished; {results['runs'][-1]['reason']}")
     return results
 
 
 def make_grid(
-    out: Path,
-    runtime: RuntimeConfig,
-    common: Settings,
-    name: str,
-    environments: int,
-    choices: Choices,
-    *,
-    sweep: bool,
-    trials: int | None,
+    out: Path, runtime: RuntimeConfig, case: Settings, choices: Choices, *, sweep: bool, trials: int | None
 ) -> Grid:
     """Return the runs of one architecture and one number of environments, once everything that they train makes sense.
 
     Another space is another study of Optuna's: a sweep may grow, and the runs of both are in the same folders.
     """
-    fixed = common | {"architecture": name, "environments": environments}
-    make_task(environments, common)
+    name = case["architecture"]
+    case = case | {"label": architecture(name).label}
     space: dict[str, Values] = {**choices.of(name, sweep=sweep)}
-    runs = [dict(zip(space, row, strict=True)) for row in product(*space.values())]
+    runs = [case | values for values in combinations(space)]
     for settings in runs:
-        check_architecture(name, **{size: settings[size] for size in ("blocks", "heads", "width")})
-        _ = Job(**fixed, **settings).training  # which checks its values
+        check_architecture(name, **{size: settings[size] for size in SIZES})
+        make_task(settings)  # which checks its values
+        training_of(settings)  # as well
     drawn = trials if trials is not None and trials < len(runs) else 0
-    case = f"{name}-{environments}{'-in' if common['in_distribution'] else ''}"
-    study = {"study": f"{case}-{_name(space)}", "space": space, "base": dict.fromkeys(space)}
+    study = f"{case_name(case)}-{_name(space)}"
     return Grid(
         out=out,
-        name_of=partial(name_of, case),
-        train=partial(train, fixed, runtime),
+        name_of=name_of,
+        train=partial(train, runtime),
         runs=[] if drawn else runs,
-        search=Search(**study, trials=drawn, seed=space["seed"][0]) if sweep else None,
-        about=partial(about, fixed),
-        labels=(*CASE, "label"),
+        search=Search(study=study, space=space, base=case, trials=drawn, seed=space["seed"][0]) if sweep else None,
         fields=("train_loss", *BEST),
         shown=("valid loss {valid_loss:.4f}", "accuracy {accuracy:.3f}", "TVD {tvd:.3f}", "{seconds:.0f} s"),
-        prefix=f"{case}-l",
+        prefix=f"{case_name(case)}-l",
         keep_checkpoints=False,
     )
 
 
-def name_of(case: str, settings: Settings) -> str:
+def case_name(settings: Settings) -> str:
+    return f"{settings['architecture']}-{settings['environments']}{'-in' * settings['in_distribution']}"
+
+
+def name_of(settings: Settings) -> str:
     """Return the name of the folder of a run."""
-    return f"{case}-{_name({name: [settings[name]] for name in SHORT})}"
+    return f"{case_name(settings)}-{_name({name: [settings[name]] for name in SHORT})}"
 
 
 def _name(space: Mapping[str, Values]) -> str:
@@ -312,31 +272,25 @@ def _name(space: Mapping[str, Values]) -> str:
     return "-".join(parts)
 
 
-def about(fixed: Settings, settings: Settings) -> Settings:
-    """Return what an outcome records of the settings of a run."""
-    return fixed | settings | {"label": architecture(fixed["architecture"]).label}
-
-
-def train(fixed: Settings, runtime: RuntimeConfig, settings: Settings, out: Path) -> Outcome | None:
+def train(runtime: RuntimeConfig, settings: Settings, out: Path) -> Outcome | None:
     """Train a model in a folder of its own, or continue, and test it; None if it was told to stop.
 
     The model of the epoch with the lowest validation loss stays in OUT/model.
     """
-    job = Job(**fixed, **settings)
-    kind, data = architecture(job.architecture), out.parents[1] / "data"
-    runtime = replace(runtime, samples=0, log_every=job.steps_per_epoch, save_seconds=SAVE_SECONDS)
-    advice = f"a model of width {job.width} does not fit; choose a smaller"
+    kind, languages, training = architecture(settings["architecture"]), make_task(settings), training_of(settings)
+    config = kind.config(**{size: settings[size] for size in SIZES})
+    runtime = replace(runtime, samples=0, log_every=training.evaluate_every, save_seconds=SAVE_SECONDS)
+    run = TaskRun(out=out, name=out.name, task=languages, model=config, training=training, runtime=runtime)
+    advice = f"a model of width {config.width} does not fit; choose a smaller"
     with within_memory(advice), start_runtime(runtime) as here:
         cuda = here.device.type == "cuda"
         if cuda:
             torch.set_float32_matmul_precision("high")  # TF32, as published, where not bfloat16
             torch.compiler.reset()  # it gives up on code that it has compiled for eight models
             torch.cuda.empty_cache()  # of the run before: other processes may want it
-        task = RegBench(job.task, seed=job.seed, device=here.device, folder=data)
-        wanted = cuda and job.steps >= MIN_STEPS_TO_COMPILE and kind.compiles
+        task = RegBench(languages, seed=training.seed, device=here.device)
+        wanted = cuda and training.steps >= MIN_STEPS_TO_COMPILE and kind.compiles
         compiled = wanted if runtime.compile is None else runtime.compile
-        config = kind.config(blocks=job.blocks, heads=job.heads or 1, width=job.width)
-        run = TaskRun(out=out, name=out.name, task=job.task, model=config, training=job.training, runtime=runtime)
         trainer = Trainer(run, task, config, here, compiled=compiled)
         results = trainer.run()
         if results["interrupted"]:
@@ -386,21 +340,14 @@ def collect(out: Path, common: Settings) -> dict[str, Any]:
         if one["status"] == "finished":
             cases.setdefault(_rank(one), []).append(one)
     best = {rank: min(same, key=lambda one: one["valid_loss"]) for rank, same in sorted(cases.items())}
-    shared = environment_info()
-    hardware = sorted({one.pop("hardware") for one in runs if "hardware" in one})
-    for one in runs:
-        for name in ("versions", "commit"):
-            if one.get(name) == shared[name]:
-                del one[name]
     published = load_packaged("regbench_published")
     return {
         "study": "regbench",
         "interrupted": False,
-        **shared,
-        **({"hardware": "; ".join(hardware)} if hardware else {}),
+        **merge_environments(runs),
         "held_out": common["held_out"],
         "labels": {one["architecture"]: one["label"] for one in runs},
-        "anchors": _anchors(out, common, min((one["environments"] for one in runs), default=1)),
+        "anchors": _anchors(make_task(common | {"environments": 1, "in_distribution": False})),  # all share the test
         "published": published["figure_9"],
         "published_in_distribution": published["table_2"],
         "best": [
@@ -418,44 +365,24 @@ def _rank(outcome: Outcome) -> tuple[Any, ...]:
     return outcome["in_distribution"], known, name, outcome["environments"]
 
 
-def _anchors(out: Path, common: Settings, environments: int) -> dict[str, dict[str, float]]:
-    """Return what predictors reach that need no training; measured once. All sizes share the test, unless it avoids the
-    languages of the training: then it is the smallest's.
-    """
-    file = out / "anchors.json"
-    try:
-        found = read_json(file)
-        return {name: {key: float(scores[key]) for key in ("accuracy", "tvd")} for name, scores in found.items()}
-    except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
-        task = make_task(environments, common | {"in_distribution": False})
-        found = anchors(task.sequences("test", folder=out / "data"))
-        measured = {
-            name: {key: round_digits(score, 4) for key, score in scores.items()} for name, scores in found.items()
-        }
-        write_results(file, measured)
-        return measured
+@lru_cache(maxsize=1)
+def _anchors(data: RegBenchData) -> dict[str, dict[str, float]]:
+    """Return the test scores of predictors that need no training."""
+    found = anchors(data.sequences("test"))
+    return {name: {key: round_digits(score, 4) for key, score in scores.items()} for name, scores in found.items()}
 
 
 def tables(results: dict[str, Any]) -> str:
     """Return all tables that there are numbers for, in Markdown."""
     inside = [best for best in results["best"] if best["in_distribution"]]
     failed = [one for one in results["runs"] if one["status"] != "finished"]
-    heads = [
-        "chosen on validation loss",
-        "environments",
-        "chosen",
-        "of",
-        "epoch",
-        "valid loss",
-        "parameters",
-        "minutes",
-    ]
+    chosen = ["environments", "chosen", "of", "epoch", "valid loss", "parameters", "minutes"]
     known = ["new sequences of known languages", "environments", "accuracy / TVD", "published"]
     parts = [
         _out_of_distribution(results),
-        _markdown(known, [_in_distribution(results, best) for best in inside]),
-        _markdown(heads, [_chosen(results, best) for best in results["best"]]),
-        _markdown(["failed", "why"], [[one["name"], one["reason"]] for one in failed]),
+        markdown_table(known, [_in_distribution(results, best) for best in inside]),
+        markdown_table(["chosen on validation loss", *chosen], [_chosen(results, best) for best in results["best"]]),
+        markdown_table(["failed", "why"], [[one["name"], one["reason"]] for one in failed]),
     ]
     return "\n\n".join(part for part in parts if part) or "No run is finished."
 
@@ -474,7 +401,7 @@ def _out_of_distribution(results: dict[str, Any]) -> str:
         rows += [["*published*", *theirs]] if any(theirs) else []
     if rows:
         rows += [[name, *[_pair(**scores)] * len(columns)] for name, scores in results["anchors"].items()]
-    return _markdown(["accuracy / TVD, new languages", *(f"{number:,}" for number in columns)], rows)
+    return markdown_table(["accuracy / TVD, new languages", *(f"{number:,}" for number in columns)], rows)
 
 
 def _in_distribution(results: dict[str, Any], best: dict[str, Any]) -> list[str]:
@@ -486,17 +413,14 @@ def _in_distribution(results: dict[str, Any], best: dict[str, Any]) -> list[str]
 def _chosen(results: dict[str, Any], best: dict[str, Any]) -> list[str]:
     """Which configuration, and by what."""
     where = ", in distribution" * best["in_distribution"]
-    case = f"{best['architecture']}-{best['environments']}{'-in' * best['in_distribution']}-"
     cells = [results["labels"][best["architecture"]], f"{best['environments']:,}{where}"]
-    cells += [best["name"].removeprefix(case), f"{best['configurations']}", f"{best['tested']['loss']['epoch']}"]
+    cells += [
+        best["name"].removeprefix(f"{case_name(best)}-"),
+        f"{best['configurations']}",
+        f"{best['tested']['loss']['epoch']}",
+    ]
     return [*cells, f"{best['valid_loss']:.4f}", f"{best['parameters']:,}", f"{best['seconds'] / 60:.1f}"]
 
 
 def _pair(accuracy: float, tvd: float) -> str:
     return f"{accuracy:.3f} / {tvd:.3f}"
-
-
-def _markdown(head: list[str], rows: list[list[str]]) -> str:
-    """Return a table; nothing of one without rows."""
-    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
-    return "\n".join([lines[0], f"|---|{'---:|' * (len(head) - 1)}", *lines[1:]]) if rows else ""

@@ -27,8 +27,8 @@ from memory_mosaics.mixers.state_space import MambaConfig
 from memory_mosaics.norms import NoNormConfig, ScaledNormConfig
 from memory_mosaics.tasks.regbench import VOCABULARY
 
-CONTEXT = 1000  # no sequence is longer than 949 tokens
-POSITIONS = 4098  # learned, of which so many are used
+TOKENS: dict[str, Any] = {"vocabulary": len(VOCABULARY), "context": 1000}  # no sequence is longer than 949 tokens
+POSITIONS = 4098  # learned ones, more than are used, as published
 DROPOUT = 0.1
 
 
@@ -44,38 +44,36 @@ class Architecture:
     weight_decay: float = 0.1
     learning_rate: float = 2.5e-4
     clip: float | None = None  # largest norm of the gradient
-    stacks: bool = True  # of any depth; otherwise it is one mixer, whatever is asked for
-    compiles: bool = True  # what the compiler makes of it is faster
+    stacks: bool = True  # of any depth; false: one mixer, whatever depth is asked for
+    compiles: bool = True  # torch.compile makes it faster
 
 
-def mosaic(*, width: int, **sizes: int) -> LanguageModelConfig:
+def mosaic(*, width: int, **sizes: Any) -> LanguageModelConfig:
     """A Memory Mosaic with the authors' initial values, which memorises less than one with those of this library.
 
     Dropout on weights and on what is added is 0.2, where they have 0.05; docs/LOG.md has what either is worth.
     """
-    sizes |= {"width": width, "slots": 7 * width // 2}
-    config = models.memory_mosaic(**sizes, vocabulary=len(VOCABULARY), context=CONTEXT, dropout=0.2)
+    config = models.memory_mosaic(**sizes, **TOKENS, width=width, slots=7 * width // 2, dropout=0.2)
     return replace(config, init="authors", output_norm=ScaledNormConfig())
 
 
 def backbone(
     *,
     blocks: int,
-    heads: int,
+    heads: int | None,
     width: int,
-    mixer: Callable[[int], MixerConfig],
+    mixer: Callable[[Any], MixerConfig],
     positions: MixerConfig | None = None,
-    smaller: bool = True,
+    scale_output: bool = True,
 ) -> LanguageModelConfig:
-    """A mixer, given by the number of heads, in the published backbone.
+    """A mixer, given by the number of heads if it has heads, in the published backbone.
 
-    `smaller`: its last map starts divided by sqrt(2 blocks).
+    `scale_output`: the initial values of its last map are divided by sqrt(2 blocks).
     """
     return LanguageModelConfig(
-        vocabulary=len(VOCABULARY),
+        **TOKENS,
         width=width,
         blocks=blocks,
-        context=CONTEXT,
         bias=True,
         dropout=DROPOUT,
         residual_dropout=0.0,
@@ -83,17 +81,16 @@ def backbone(
         positions=positions,
         sequence_mixer=mixer(heads),
         channel_mixer=MLPConfig(),
-        init="gpt2" if smaller else "gpt2-channel",
+        init="gpt2" if scale_output else "gpt2-channel",
     )
 
 
-def alone(*, width: int, mixer: MixerConfig, **_: int) -> LanguageModelConfig:
+def bare_mixer(*, width: int, mixer: MixerConfig, **_: Any) -> LanguageModelConfig:
     """Embedding, one mixer, the embedding again, with the initial values of PyTorch or of the mixer's own library."""
     return LanguageModelConfig(
-        vocabulary=len(VOCABULARY),
+        **TOKENS,
         width=width,
         blocks=1,
-        context=CONTEXT,
         sequence_mixer=mixer,
         block="bare",
         output_norm=NoNormConfig(),
@@ -101,39 +98,49 @@ def alone(*, width: int, mixer: MixerConfig, **_: int) -> LanguageModelConfig:
     )
 
 
-def _published(name: str, *, label: str = "{}", **defaults: Any) -> Architecture:
+def _published(
+    name: str,
+    *,
+    mixer: Callable[[Any], MixerConfig] | None = None,
+    positions: MixerConfig | None = None,
+    scale_output: bool = True,
+    **changes: Any,
+) -> Architecture:
     """An architecture of the table of models in the published backbone."""
     kind = models.ARCHITECTURES[name]
-    part = defaults.pop("mixer", None) or partial(models.mixer_config, kind.mixer)
-    options = {option: defaults.pop(option) for option in ("positions", "smaller") if option in defaults}
-    config = defaults.pop("config", partial(backbone, mixer=part, **options))
-    heads: dict[str, Any] = {"heads": 2} if models.has_heads(kind.mixer) else {}
-    return Architecture(label=label.format(kind.label), config=config, compiles=kind.compiles, **heads | defaults)
+    mixer = mixer or partial(models.mixer_config, kind.mixer)
+    given = Architecture(
+        label=kind.label,
+        config=partial(backbone, mixer=mixer, positions=positions, scale_output=scale_output),
+        heads=2 if models.has_heads(kind.mixer) else None,
+        compiles=kind.compiles,
+    )
+    return replace(given, **changes)
 
 
-_AS_PUBLISHED = "{}, as published"
-_table = LearnedPositionsConfig(context=POSITIONS)
+_learned = LearnedPositionsConfig(context=POSITIONS)
+ONE_MIXER: dict[str, Any] = {"blocks": 1, "stacks": False}
 
 ARCHITECTURES: dict[str, Architecture] = {
     "memory-mosaic": _published("memory-mosaic", config=mosaic, heads=8, learning_rate=5e-4, clip=1.0),
-    "transformer": _published("transformer", positions=_table, blocks=8, learning_rate=1e-4),
+    "transformer": _published("transformer", positions=_learned, blocks=8, learning_rate=1e-4),
     "mamba": _published("mamba", mixer=lambda heads: MambaConfig(bias=False)),
-    "s4d": _published("s4d", smaller=False, blocks=2, learning_rate=1e-4),
-    "rwkv": _published("rwkv", smaller=False),
-    "linear-transformer": _published("linear-transformer", positions=_table),
-    "h3": _published("h3", smaller=False, blocks=2),
+    "s4d": _published("s4d", scale_output=False, blocks=2, learning_rate=1e-4),
+    "rwkv": _published("rwkv", scale_output=False),
+    "linear-transformer": _published("linear-transformer", positions=_learned),
+    "h3": _published("h3", scale_output=False, blocks=2),
     "gla": _published("gla"),
     "hyena": _published("hyena", weight_decay=0.01, learning_rate=1e-4),
     "lstm": _published("lstm", blocks=2),
     "retnet": _published("retnet"),
-    **{
-        f"{name}-as-published": _published(
-            name, label=_AS_PUBLISHED, config=partial(alone, mixer=mixer), blocks=1, width=width, stacks=False
-        )
-        for name, mixer, width in (("mamba", MambaConfig(), 512), ("lstm", LSTMConfig(), 256))
-    },
+    "mamba-as-published": _published(
+        "mamba", label="Mamba, as published", config=partial(bare_mixer, mixer=MambaConfig()), width=512, **ONE_MIXER
+    ),
+    "lstm-as-published": _published(
+        "lstm", label="LSTM, as published", config=partial(bare_mixer, mixer=LSTMConfig()), width=256, **ONE_MIXER
+    ),
     "rwkv-as-published": _published(
-        "rwkv", label=_AS_PUBLISHED, mixer=lambda heads: RWKVConfig(as_published=True), smaller=False
+        "rwkv", label="RWKV, as published", mixer=lambda heads: RWKVConfig(as_published=True), scale_output=False
     ),
 }
 ELEVEN = tuple(name for name in ARCHITECTURES if not name.endswith("-as-published"))
@@ -154,8 +161,7 @@ def architecture(name: str) -> Architecture:
 @cache
 def check_architecture(name: str, *, blocks: int, heads: int | None, width: int) -> None:
     """Refuse parts that do not fit together before anything is trained, and a mixer of your own that is not one."""
-    kind = architecture(name)
-    config = partial(kind.config, heads=1 if heads is None else heads, width=width)
+    config = partial(architecture(name).config, heads=heads, width=width)
     if name not in ARCHITECTURES:
         return check_causal(name, partial(config, blocks=1))
     try:

@@ -96,6 +96,12 @@ def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("  ".join(cells).rstrip() for cells in aligned)
 
 
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Align the first column to the left and the others to the right; nothing without rows."""
+    first, *others = (f"| {' | '.join(cells)} |" for cells in (header, *rows))
+    return "\n".join([first, f"|---|{'---:|' * (len(header) - 1)}", *others]) if rows else ""
+
+
 def write_page(file: Path, template: Path, **values: Any) -> Path:
     """Write a page from a template, which may extend and import those of templates/.
 

@@ -19,9 +19,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from itertools import product
 from math import inf, isfinite, prod
 from multiprocessing import get_context, parent_process
@@ -39,7 +40,8 @@ from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.experiments import figures
 from memory_mosaics.files import atomic_write, check_regular, first_difference, read_json, remove_leftovers
 from memory_mosaics.isolation import delayed_interrupts
-from memory_mosaics.results import create_output_folder, write_results
+from memory_mosaics.results import create_output_folder, environment_info, write_results
+from memory_mosaics.runtime import RuntimeConfig, find_device
 from memory_mosaics.training.checkpointing import read_run
 from memory_mosaics.training.loggers import read_log
 from memory_mosaics.training.trainer import Diverged
@@ -65,6 +67,16 @@ class Search:
     seed: int = 0
     base: Settings = field(default_factory=dict)  # the values that are not in the space
 
+    @cached_property
+    def points(self) -> list[Settings]:
+        """All combinations of a small space; none of a large one."""
+        values = {
+            name: range(ends[0], ends[1] + 1) if isinstance(ends, tuple) and isinstance(ends[0], int) else ends
+            for name, ends in self.space.items()
+        }
+        ranges = any(isinstance(ends, tuple) for ends in values.values())
+        return [] if ranges or prod(map(len, values.values())) > MAX_COMBINATIONS else combinations(values)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
@@ -75,8 +87,6 @@ class Grid:
     train: Callable[[Settings, Path], Outcome | None]  # what was measured; None if it was told to stop
     runs: list[Settings]  # all, in the order in which to train them; none if a search draws them
     search: Search | None = None
-    about: Callable[[Settings], Settings] = dict  # what an outcome records of the settings
-    labels: tuple[str, ...] = ()  # fields of every outcome
     fields: tuple[str, ...] = ("train_loss", "valid_loss")  # fields of an outcome that finished
     shown: tuple[str, ...] = ("valid loss {valid_loss:.4f}",)  # in the line of a run that ended
     prefix: str = ""  # of the names of runs that a search draws
@@ -85,7 +95,10 @@ class Grid:
 
     @property
     def count(self) -> int:
-        return len(self.runs) or (self.search.trials if self.search else 0)
+        """How many runs there are to be: those listed, or those to draw, as far as the space has so many."""
+        if self.runs or self.search is None:
+            return len(self.runs)
+        return min(self.search.trials, len(self.search.points) or self.search.trials)
 
     def folder(self, settings: Settings) -> Path:
         return self.out / "trials" / self.name_of(settings)
@@ -97,10 +110,15 @@ class Grid:
         return sorted(self.out.glob(f"trials/{self.prefix}*"))
 
     def outcome(self, folder: Path) -> Outcome | None:
-        return read_outcome(folder, self.fields, self.labels)
+        return read_outcome(folder, self.fields)
 
     def queue(self) -> "ListQueue | OptunaQueue":
         return OptunaQueue(self, self.search) if self.search else ListQueue(self)
+
+
+def combinations(values: Mapping[str, Sequence[Any]]) -> list[Settings]:
+    """Return the settings of all combinations of values."""
+    return [dict(zip(values, row, strict=True)) for row in product(*values.values())]
 
 
 def load_packaged(name: str) -> dict[str, Any]:
@@ -174,7 +192,7 @@ def try_lock(lock: FileLock) -> bool:
 
 
 class LockedTrial(NamedTuple):
-    """A run that is this process's to train."""
+    """A run that this process has locked in order to train it."""
 
     settings: Settings
     lock: FileLock
@@ -279,8 +297,9 @@ class OptunaQueue:
             for _ in [trial for trial in trials if trial.state == State.WAITING]:
                 if locked := self._take(self.study.ask(), taken):
                     return locked
-            if not self.grid.runs and len(taken) < self.search.trials:
-                points = self._combinations()
+            if not self.grid.runs and len(taken) < self.grid.count:
+                points = list(self.search.points)
+                Random(self.search.seed).shuffle(points)
                 for _ in range(FEW_REDRAWS if points else MAX_REDRAWS):
                     if locked := self._take(self.study.ask(), taken):
                         return locked
@@ -289,17 +308,6 @@ class OptunaQueue:
                         self.study.enqueue_trial(point)
                         return self._take(self.study.ask(), taken)
         return None
-
-    def _combinations(self) -> list[Settings]:
-        """Return all combinations of a small space, in an order given by the seed; none of a large one."""
-        values = {name: _enumerate(choices) for name, choices in self.search.space.items()}
-        if prod(len(choices or range(MAX_COMBINATIONS + 1)) for choices in values.values()) > MAX_COMBINATIONS:
-            return []
-        points = [
-            dict(zip(values, row, strict=True)) for row in product(*(choices or () for choices in values.values()))
-        ]
-        Random(self.search.seed).shuffle(points)
-        return points
 
     def _take(self, found: Any, taken: set[str]) -> LockedTrial | None:
         """Lock a trial, unless another process trains it or its values are `taken` already."""
@@ -331,14 +339,6 @@ class OptunaQueue:
         return bool(self._trials(self.State.RUNNING))
 
 
-def _enumerate(choices: Values) -> list[Any] | None:
-    """Return all values to choose from; None where there are too many."""
-    if isinstance(choices, list):
-        return choices
-    low, high = choices
-    return list(range(low, high + 1)) if isinstance(low, int) and high - low <= MAX_COMBINATIONS else None
-
-
 def _suggest(trial: Any, name: str, values: Values) -> Any:
     """Draw from a list, or from a range: on a logarithmic scale, except from 0 and for dropout."""
     if isinstance(values, list):
@@ -366,7 +366,7 @@ def run_trial(grid: Grid, settings: Settings) -> Outcome | None:
                     measured = {"status": "fail", "reason": one_line(error)}
             if measured is None:
                 return None
-            outcome = {"status": "finished"} | grid.about(settings) | measured
+            outcome = {"status": "finished"} | settings | measured
             if is_first_process():
                 write_results(folder / "outcome.json", outcome)
         if not grid.keep_checkpoints:
@@ -402,10 +402,19 @@ def run_grids(
     cluster: str | None = None,
     save: Callable[[], Any] | None = None,
 ) -> bool:
-    """Train all runs, `processes` at once; False if told to stop. `save` is called whenever one has ended."""
+    """Train all runs, `processes` at once, and wait for those that other commands train; False if told to stop.
+
+    `save` is called whenever one has ended.
+    """
     with show_progress(grids, save):
         try:
-            done = run_on_ray(grids, processes) if cluster == "ray" else run_trials(grids, processes)
+            if cluster == "ray":
+                done = run_on_ray(grids, processes)
+            elif "RANK" in os.environ:  # all processes of torchrun train one model after the other
+                done = all(run_trial(grid, settings) is not None for grid in grids for settings in grid.runs)
+            else:
+                done = processes == 1 or run_in_processes(grids, processes)
+                done = done and all(run_queue(grid, grid.queue()) for grid in grids)
         except KeyboardInterrupt:
             return False
     for grid in (grid for grid in grids if not grid.keep_checkpoints and is_first_process()):
@@ -414,16 +423,7 @@ def run_grids(
     return done
 
 
-def run_trials(grids: Sequence[Grid], processes: int = 1) -> bool:
-    """Train all runs, and wait for those that other commands train; False if told to stop."""
-    if "RANK" in os.environ:  # all processes of torchrun train one model after the other
-        return all(run_trial(grid, settings) is not None for grid in grids for settings in grid.runs)
-    if processes > 1 and not run_in_processes(grids, processes):
-        return False
-    return all(work(grid, grid.queue()) for grid in grids)
-
-
-def work(grid: Grid, queue: ListQueue | OptunaQueue, *, wait: bool = True) -> bool:
+def run_queue(grid: Grid, queue: ListQueue | OptunaQueue, *, wait: bool = True) -> bool:
     """Train runs until none is left; False if told to stop."""
     while True:
         if trial := queue.next_trial():
@@ -447,7 +447,7 @@ def run_in_processes(grids: Sequence[Grid], count: int) -> bool:
     try:
         for number in range(count):
             with delayed_interrupts():  # a child that is started is one that is told to stop
-                child = context.Process(target=_process, args=(grids, number, count))
+                child = context.Process(target=_worker, args=(grids, number, count))
                 child.start()
                 children.append(child)
         for child in children:
@@ -460,7 +460,7 @@ def run_in_processes(grids: Sequence[Grid], count: int) -> bool:
     return all(child.exitcode not in (130, -signal.SIGTERM) for child in children)
 
 
-def _process(grids: Sequence[Grid], number: int, count: int) -> NoReturn:
+def _worker(grids: Sequence[Grid], number: int, count: int) -> NoReturn:
     """Train on a share of the cores and on one of the GPUs; stop when the parent process is gone."""
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C is for the parent, which stops its children
@@ -475,7 +475,7 @@ def _process(grids: Sequence[Grid], number: int, count: int) -> NoReturn:
 
     threading.Thread(target=stop_when_orphaned, daemon=True).start()
     try:
-        raise SystemExit(0 if all(work(grid, grid.queue(), wait=False) for grid in grids) else 130)
+        raise SystemExit(0 if all(run_queue(grid, grid.queue(), wait=False) for grid in grids) else 130)
     except (UserError, OSError) as error:
         print(f"process {number}: {one_line(error)}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -487,6 +487,14 @@ def check_ray() -> None:
         import ray.tune  # noqa: F401  # type: ignore[import-not-found]
     except ImportError:
         raise UserError("--cluster ray needs Ray: pip install 'memory-mosaics[ray]'") from None
+
+
+def check_devices(runtime: RuntimeConfig, cluster: str | None) -> Settings:
+    """Refuse a device or a cluster that is not there; return the precision, unless other machines decide it."""
+    if cluster == "ray":
+        check_ray()
+        return {}
+    return {"precision": runtime.precision_on(find_device(runtime.device))}
 
 
 def run_on_ray(grids: Sequence[Grid], processes: int) -> bool:
@@ -605,6 +613,20 @@ def show_progress(grids: Sequence[Grid], save: Callable[[], Any] | None) -> Iter
         thread.join()
         show()
         bar.close()
+
+
+def merge_environments(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Return the versions and the commit of this command and the hardware of all runs; remove them from the outcomes.
+
+    Other versions than those of this command stay.
+    """
+    shared = environment_info()
+    hardware = sorted({one.pop("hardware") for one in outcomes if "hardware" in one})
+    for one in outcomes:
+        for name in ("versions", "commit"):
+            if one.get(name) == shared[name]:
+                one.pop(name, None)
+    return shared | ({"hardware": "; ".join(hardware)} if hardware else {})
 
 
 def report(results: dict[str, Any], out: Path, table: str, *, drawable: bool, also: str = "") -> None:

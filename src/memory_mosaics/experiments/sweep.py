@@ -9,17 +9,15 @@ NaN or Inf, or is worse than a uniform guess at the end, is a "fail", as in the 
 """
 
 import os
-import sys
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import product
-from math import inf, log, prod
+from math import inf, log
 from pathlib import Path
 from typing import Any, Literal
 
 from memory_mosaics.config import MAX_JOBS, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range
-from memory_mosaics.experiments import figures
+from memory_mosaics.experiments.report import text_table
 from memory_mosaics.experiments.runner import (
     Grid,
     OptunaQueue,
@@ -27,16 +25,17 @@ from memory_mosaics.experiments.runner import (
     Search,
     Settings,
     Values,
-    check_ray,
+    check_devices,
+    combinations,
     import_optuna,
     load_packaged,
+    merge_environments,
     prepare,
     read_outcome,
     report,
     run_grids,
 )
-from memory_mosaics.results import environment_info
-from memory_mosaics.runtime import RuntimeConfig, find_device
+from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training import trainer
 from memory_mosaics.training.config import ModelArgs, Run, Training, as_flag_only
@@ -133,12 +132,8 @@ def run(
     grid, setup = make_grid(
         Run(data=data, out=out, model=model, training=training, runtime=runtime), method, space, trials
     )
-    figures.check()
     import_optuna()
-    if cluster == "ray":
-        check_ray()
-    else:
-        find_device(runtime.device)
+    check_devices(runtime, cluster)
     prepare(out, arguments, setup)
     queue = grid.queue()
     assert isinstance(queue, OptunaQueue)
@@ -167,7 +162,7 @@ def make_grid(run: Run, method: str, space: Space, trials: int) -> tuple[Grid, S
         for name, choices in values.items():
             if isinstance(choices, tuple):
                 raise UserError(f"grid takes lists, and space.{name} is the range {choices[0]}..{choices[1]}")
-        runs = [base | dict(zip(values, row, strict=True)) for row in product(*values.values())]
+        runs = [base | row for row in combinations(values)]
     for name, choices in values.items():
         for value in choices:
             trial_run(run, base | {name: value}).model.build(corpus.vocabulary)
@@ -175,23 +170,9 @@ def make_grid(run: Run, method: str, space: Space, trials: int) -> tuple[Grid, S
     searched = {name: f"{ends[0]}..{ends[1]}" if isinstance(ends, tuple) else ends for name, ends in values.items()}
     setup |= {"method": method, "space": searched}
     setup |= {"corpus": corpus.manifest["splits"]["train"]["sha256"], "chance": log(corpus.vocabulary)}
-    search = Search(
-        study="sweep",
-        space=values,
-        method=method,
-        trials=min(trials, prod(_count(name, choices) for name, choices in values.items())),
-        seed=run.training.seed,
-        base=base,
-    )
+    search = Search(study="sweep", space=values, method=method, trials=trials, seed=run.training.seed, base=base)
     train_trial = partial(train, run, setup["chance"])
     return Grid(out=run.out, name_of=name_of, train=train_trial, runs=runs, search=search), setup
-
-
-def _count(name: str, values: Values) -> int:
-    """Return how many values there are to choose from; a range of real numbers has no end of them."""
-    if isinstance(values, list):
-        return len(values)
-    return int(values[1] - values[0]) + 1 if name in ("warm_up", "steps") else sys.maxsize
 
 
 def paper_rows(base: Settings) -> list[Settings]:
@@ -246,10 +227,8 @@ def collect(grid: Grid, trials: list[Settings]) -> dict[str, Any]:
         )
     finished = [row for row in rows.values() if row["status"] == "finished"]
     best = min(finished, key=lambda row: row["valid_loss"], default=None)
-    hardware = sorted({row.pop("hardware") for row in rows.values() if "hardware" in row})
     return {
-        **environment_info(),
-        **({"hardware": "; ".join(hardware)} if hardware else {}),
+        **merge_environments(list(rows.values())),
         "base": base,
         "best": best["name"] if best else None,
         "rows": list(rows.values()),
@@ -261,14 +240,11 @@ def table(results: dict[str, Any]) -> str:
     rows = results["rows"]
     if results["method"] != "table":
         rows = sorted(rows, key=lambda row: inf if row["status"] != "finished" else row["valid_loss"])
-    heads = [*(name.replace("_", " ") for name in results["base"]), "train loss", "valid loss"]
-    lines = ["".join(f"{head:>15}" for head in heads)]
+    header = [*(name.replace("_", " ") for name in results["base"]), "train loss", "valid loss", ""]
+    cells = []
     for row in rows:
-        cells = [f"{'*' if name in row['changed'] else ''}{row[name]:g}" for name in results["base"]]
-        losses = [
-            f"{row[f'{name}_loss']:.3f}" if row["status"] == "finished" else row["status"]
-            for name in ("train", "valid")
-        ]
-        best = "  best" if row["name"] == results["best"] else ""
-        lines.append("".join(f"{cell:>15}" for cell in (*cells, *losses)) + best)
-    return "\n".join(lines)
+        values = [f"{'*' if name in row['changed'] else ''}{row[name]:g}" for name in results["base"]]
+        losses = [row["train_loss"], row["valid_loss"]]
+        losses = [f"{loss:.3f}" if row["status"] == "finished" else row["status"] for loss in losses]
+        cells.append([*values, *losses, "best" if row["name"] == results["best"] else ""])
+    return text_table(header, cells)

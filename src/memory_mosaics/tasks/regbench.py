@@ -26,14 +26,11 @@ may be drawn twice (1% of 20,000, nearly all of one or two states). `distinct` r
 also depends on those drawn before it, and the test on none.
 """
 
-import io
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from hashlib import sha256
 from itertools import chain, count
-from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -43,7 +40,6 @@ from torch import Tensor
 
 from memory_mosaics.config import part
 from memory_mosaics.errors import UserError, check_range
-from memory_mosaics.files import atomic_write, read_bytes
 from memory_mosaics.language_model import LanguageModel, without_state
 from memory_mosaics.runtime import CapturedFunction, Runtime
 from memory_mosaics.shapes import Bool, Float, Int
@@ -61,13 +57,11 @@ PADDING, SEPARATOR = 0, len(VOCABULARY) - 1
 STRINGS = (10, 19)  # in a sequence
 LENGTHS = (1, 49)  # letters in a string
 BLOCK = 256  # sequences drawn at a time; the sequences of a seed depend on it
-MAX_SEQUENCE_BYTES = 1 << 14  # upper bound for a stored sequence and its language
 MAX_SEQUENCES = 10_000_000  # of a split, about a kilobyte each
 BATCH = 32  # sequences per step
 LENGTH, MULTIPLE = 704, 64  # sequences are padded to these on CUDA, so that all sizes share one compilation
 EVAL_BATCH = 128
 TEMPERATURES = torch.logspace(-3, 3, 181, base=2).tolist()  # from 1/8 to 8, 2.3 % apart
-FORMAT = 1  # of stored sequences; raise it if the same settings give other sequences
 
 SplitName = Literal["test", "validation", "train"]
 SPLITS: tuple[SplitName, ...] = get_args(SplitName)  # in the order of drawing, so that no test depends on training
@@ -217,25 +211,9 @@ class RegBenchData:
         if self.seed < 0:
             raise UserError(f"seed must be at least 0, not {self.seed}")
 
-    def sequences(self, split: SplitName, *, folder: Path | None = None) -> "Sequences":
-        """Return all sequences of a split, cached in a file in `folder` if given. A damaged file is written again."""
-        if folder is None:
-            return self._draw(split)
-        variant = "-in-distribution" * self.in_distribution + "-distinct" * self.distinct
-        sizes = f"{self.environments}-{self.held_out}-seed{self.seed}"
-        file = folder / f"regbench{FORMAT}-{sizes}{variant}-{split}.npz"
-        found = _load(file, MAX_SEQUENCE_BYTES * (self._size(split) + 16))
-        if found is None:
-            _save(found := self._draw(split), file)
-        return found
-
-    def _size(self, split: SplitName) -> int:
-        return self.environments if split == "train" else self.held_out
-
-    def _rng(self, split: SplitName, what: int, block: int) -> np.random.Generator:
-        return np.random.default_rng((self.seed, SPLITS.index(split), what, block))
-
-    def _draw(self, split: SplitName) -> "Sequences":
+    @lru_cache(maxsize=6)  # noqa: B019 - runs of one process share them, and no more are kept
+    def sequences(self, split: SplitName) -> "Sequences":
+        """Return all sequences of a split."""
         languages = self._languages(split)
         automata = Automata(languages[np.arange(self._size(split)) % len(languages)])
         blocks = range(0, len(automata), BLOCK)
@@ -244,17 +222,22 @@ class RegBenchData:
         padded = [np.pad(part, ((0, 0), (0, longest - part.shape[1]))) for part in parts]
         return Sequences(np.concatenate(padded), automata)
 
+    def _size(self, split: SplitName) -> int:
+        return self.environments if split == "train" else self.held_out
+
+    def _rng(self, split: SplitName, what: int, block: int) -> np.random.Generator:
+        return np.random.default_rng((self.seed, SPLITS.index(split), what, block))
+
     def _languages(self, split: SplitName) -> np.ndarray:
         """The edges of the automata of a split: (languages, states, letters)."""
         if self.in_distribution:
-            return self._drawn("train", set())
+            return self._draw_languages("train", set())
         known: set[bytes] = set()
-        earlier = SPLITS[: SPLITS.index(split)] if self.distinct else ()
-        for other in earlier:
-            self._drawn(other, known)
-        return self._drawn(split, known)
+        for other in SPLITS[: SPLITS.index(split)] if self.distinct else ():
+            self._draw_languages(other, known)
+        return self._draw_languages(split, known)
 
-    def _drawn(self, split: SplitName, known: set[bytes]) -> np.ndarray:
+    def _draw_languages(self, split: SplitName, known: set[bytes]) -> np.ndarray:
         """Draw the automata of a split, without those `known` if they are to be distinct."""
         blocks = (minimize(draw_automata(self._rng(split, 0, block), BLOCK)).edges for block in count())
         drawn, chosen = chain.from_iterable(blocks), []
@@ -363,16 +346,8 @@ class RegBench(TokenTask):
     selects: ClassVar = {"valid_loss": operator.lt, "accuracy": operator.gt, "tvd": operator.lt}
     batch_size = BATCH
 
-    def __init__(
-        self,
-        languages: RegBenchData,
-        *,
-        seed: int = 0,
-        device: torch.device = EAGER.device,
-        folder: Path | None = None,
-    ):
-        names: tuple[SplitName, ...] = ("train", "validation", "test")
-        self.splits = {name: Split(languages.sequences(name, folder=folder), device) for name in names}
+    def __init__(self, languages: RegBenchData, *, seed: int = 0, device: torch.device = EAGER.device):
+        self.splits = {name: Split(languages.sequences(name), device) for name in SPLITS}
         self.steps_per_epoch = -(-languages.environments // BATCH)
         self.tokens_per_step = self.splits["train"].tokens / self.steps_per_epoch
         self._epoch_batches = lru_cache(maxsize=1)(partial(self.splits["train"].epoch_batches, seed))
@@ -512,33 +487,6 @@ def _contexts(text: Int[Tensor, "B T"], length: int) -> Int[Tensor, "B T"]:
         inside = inside & (token != SEPARATOR)
         number = number * len(VOCABULARY) + token.where(inside, 0)
     return number
-
-
-def _checksum(content: bytes, file: Path) -> bytes:
-    """Hash the content and the name, so that the file of another split or size is not accepted."""
-    return sha256(content + file.name.encode()).digest()
-
-
-def _save(sequences: Sequences, file: Path) -> None:
-    """Write a .npz file followed by its checksum, which readers of .npz files skip."""
-    content = io.BytesIO()
-    np.savez(content, tokens=sequences.tokens, edges=sequences.automata.edges)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(file) as tmp:
-        tmp.write_bytes(content.getvalue() + _checksum(content.getvalue(), file))
-
-
-def _load(file: Path, limit: int) -> Sequences | None:
-    """Load what `_save` wrote; None if it is missing, damaged or larger than `limit` bytes."""
-    try:
-        content = read_bytes(file, limit)
-    except (OSError, UserError):
-        return None
-    content, checksum = content[:-32], content[-32:]
-    if _checksum(content, file) != checksum:
-        return None
-    arrays = np.load(io.BytesIO(content))
-    return Sequences(arrays["tokens"], Automata(arrays["edges"]))
 
 
 @part("regbench")
