@@ -14,7 +14,7 @@ from memory_mosaics.experiments.moons import (
     disentanglement,
     error_curve,
     errors_ahead,
-    judge,
+    measure_seeds,
     pick,
     train,
     weights,
@@ -29,7 +29,7 @@ PERIODS, LCM = TASK.validation.periods, TASK.validation.lcm
 def trained(tmp_path_factory):
     """Both networks of the paper, trained as the command does."""
     folder = tmp_path_factory.mktemp("moons")
-    return {heads: train(TASK, folder / str(heads), heads=heads, seeds=1)[0] for heads in (1, 3)}
+    return {heads: train(TASK, MoonNetworkConfig(heads=heads), folder / str(heads))[0] for heads in (1, 3)}
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_three_memories_learn_moon_by_moon(curves):
 
 
 def test_training_gives_each_memory_one_moon(trained):
-    (seed,) = judge(trained[3], TASK, heads=3, seeds=1, sequences=4)
+    (seed,) = measure_seeds(trained[3], TASK, sequences=4)
     assert seed["converged"]
     assert seed["error_1"] < 0.05
     assert seed["error_25"] < 0.15
@@ -113,9 +113,9 @@ def test_the_score_is_one_for_one_memory_one_moon_in_any_order():
         weight[0] = torch.eye(3)[..., None]
         weight[1] = (torch.eye(3)[order] if name != "z" else torch.eye(3)[order].T)[..., None] * 2.5
         weight[2] = 1.0
-    assert_close(torch.tensor(disentanglement(net, heads=3)), torch.tensor([1.0, 1.0, 1 / 3]))
+    assert_close(torch.tensor(disentanglement(net)), torch.tensor([1.0, 1.0, 1 / 3]))
     weights(net)["z"][1] = torch.eye(3)[..., None]  # an order of its own: no memory is one moon's
-    assert disentanglement(net, heads=3)[1] < 0.7
+    assert disentanglement(net)[1] < 0.7
 
 
 def test_the_command_leaves_results_and_figures(tmp_path, capsys):
@@ -138,10 +138,10 @@ def test_any_number_of_moons(count, kinds, tmp_path):
 def test_ctrl_c_keeps_what_is_finished(tmp_path, monkeypatch, capsys):
     finished = moons.train
 
-    def interrupted(task, out, *, heads, **options):
-        if heads == 3:
+    def interrupted(task, config, out, **options):
+        if config.heads == 3:
             raise KeyboardInterrupt
-        return finished(task, out, heads=heads, **options)
+        return finished(task, config, out, **options)
 
     monkeypatch.setattr(moons, "train", interrupted)
     assert main(["moons", "--out", str(tmp_path), "--steps", "3", "--sequences", "1"]) == 130

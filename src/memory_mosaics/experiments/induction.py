@@ -18,6 +18,7 @@ adds a warm-up and a decay.
 
 import time
 from dataclasses import asdict, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ import torch.nn.functional as F
 
 from memory_mosaics.config import MAX_SEED, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range
-from memory_mosaics.experiments import figures
+from memory_mosaics.experiments.report import text_table
 from memory_mosaics.experiments.runner import Grid, load_packaged, prepare, report, run_grids
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.memory import ContextualMemoryConfig, TapsConfig
@@ -83,7 +84,6 @@ def run(
     arguments = dict(locals())
     settings = {name: value for name, value in arguments.items() if name not in ("out", "task")}
     held_out = check(settings, task)
-    figures.check()
     settings |= {"heads": HEADS} | asdict(task)
     prepare(out, arguments, {name: value for name, value in settings.items() if name != "seeds"})
     results: dict[str, Any] = {"study": "induction", "interrupted": False, "settings": settings}
@@ -110,12 +110,11 @@ def run(
 
 def check(settings: dict[str, Any], task: InductionData) -> CountedBatch:
     """The held-out sequences, once everything that is asked for makes sense."""
-    for name, value in settings.items():
-        if value < 0 or (value == 0 and name != "seed"):
-            raise UserError(f"{name} must be {'0 or more' if name == 'seed' else 'more than 0'}, not {value}")
+    check_range(1, MAX_SIZE, **{name: settings[name] for name in ("steps", "batch_size", "width")})
     check_range(1, 10_000, seeds=settings["seeds"])
-    check_range(1, MAX_SIZE, steps=settings["steps"])
     check_range(0, MAX_SEED, seed=settings["seed"])
+    if not 0 < settings["step_size"] < inf:
+        raise UserError(f"step_size must be more than 0, not {settings['step_size']}")
     if settings["width"] % HEADS:
         raise UserError(f"width {settings['width']} does not split into {HEADS} heads; choose a multiple of {HEADS}")
     rows = max(HELD_OUT, settings["batch_size"])  # of 8 bytes, with their random numbers and targets
@@ -231,19 +230,19 @@ def table(results: dict[str, Any]) -> str:
     """The results as text, one line per model."""
     seeds = results["settings"].get("seeds", 1)
     over = f", mean and lowest of {seeds} seeds" if seeds > 1 else ""
-    lines = [
+    rows = []
+    for record in (*results["models"].values(), *results["rules"].values()):
+        finals = record.get("seeds") or [record["final"]]
+        means = {name: float(np.mean([final[name] for final in finals])) for name in record["final"]}
+        lowest = min(final["accuracy"] for final in finals)
+        shares = [means["accuracy"], lowest, means["accuracy_changing"], means["accuracy_others"], means.get("loss")]
+        parameters = f"{record['parameters']:,}" if "parameters" in record else ""
+        rows.append([record["label"], parameters, *("" if share is None else f"{share:.3f}" for share in shares)])
+    header = ["model", "parameters", "seen", "lowest", "changing", "others", "loss"]
+    legend = [
         f"Accuracy on held-out sequences{over}, at positions where",
         "    seen      the trigger has occurred before, so that its output is known from the context",
         "    changing  the same, and the output is another token than the trigger",
         "    others    only the statistics of the language help",
-        f"{'':<42}{'parameters':>10}{'seen':>8}{'lowest':>8}{'changing':>10}{'others':>8}{'loss':>8}",
     ]
-    for record in (*results["models"].values(), *results["rules"].values()):
-        parameters = f"{record['parameters']:,}" if "parameters" in record else ""
-        line = f"{record['label']:<42}{parameters:>10}"
-        finals = record.get("seeds") or [record["final"]]
-        means = {name: float(np.mean([final[name] for final in finals])) for name in record["final"]}
-        lowest = min(final["accuracy"] for final in finals)
-        line += f"{means['accuracy']:>8.3f}{lowest:>8.3f}{means['accuracy_changing']:>10.3f}"
-        lines.append(line + f"{means['accuracy_others']:>8.3f}" + (f"{means['loss']:>8.3f}" if "loss" in means else ""))
-    return "\n".join(lines)
+    return "\n".join([*legend, text_table(header, rows)])

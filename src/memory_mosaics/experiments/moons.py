@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from memory_mosaics.config import MAX_SEED, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range, one_line
-from memory_mosaics.experiments import figures
+from memory_mosaics.experiments.report import text_table
 from memory_mosaics.experiments.runner import Grid, Outcome, load_packaged, prepare, report, run_grids
 from memory_mosaics.ops.recall import merge, recall_with_lse
 from memory_mosaics.results import environment_info
@@ -84,9 +84,7 @@ def run(
     check_range(1, MAX_SIZE, steps=steps)
     check_range(0, MAX_SEED, seed=seed)
     task = MoonsData(moons=moons, length=max(800, 4 * shortest(moons)), integer_periods=integer_periods)
-    for count in heads:
-        MoonNetworkConfig(moons=moons, heads=count)
-    figures.check()
+    configs = {count: MoonNetworkConfig(moons=moons, heads=count, copies=seeds) for count in heads}
     prepare(out, arguments, {name: value for name, value in settings.items() if name not in ("heads", "seeds")})
     start, sky = time.perf_counter(), sky_of(task)
     truth = [sky[0, context : context + AHEAD].tolist() for context in CONTEXTS]
@@ -95,12 +93,13 @@ def run(
     results |= environment_info()
     results["systems"] = {split: asdict(system) for split, system in systems(task).items()}
     results["sky"] = {"contexts": list(CONTEXTS), "truth": truth}
-    options = {"seeds": seeds, "steps": steps, "seed": seed}
     grid = Grid(
         out=out,
         name_of=lambda run: f"{run['heads']}-heads-{seeds}-seeds",
-        train=lambda run, folder: train_and_measure(task, folder, sequences, **run, **options),
-        runs=[{"heads": count} for count in heads],
+        train=lambda run, folder: train_and_measure(
+            task, configs[run["heads"]], folder, steps=steps, seed=seed, sequences=sequences
+        ),
+        runs=[{"heads": count} for count in configs],
         fields=FIELDS,
         quiet=False,
     )
@@ -132,21 +131,21 @@ def sky_of(task: MoonsData) -> Float[Tensor, "one T W"]:
 
 
 def train_and_measure(
-    task: MoonsData, out: Path, sequences: int, *, heads: int, seeds: int, steps: int, seed: int
+    task: MoonsData, config: MoonNetworkConfig, out: Path, *, steps: int, seed: int, sequences: int
 ) -> Outcome | None:
-    """Train the networks with so many memories, measure each of them, and inspect the first."""
+    """Train networks side by side, measure each of them, and inspect the first; None if told to stop."""
     start = time.perf_counter()
-    trained = train(task, out, heads=heads, seeds=seeds, steps=steps, seed=seed)
+    trained = train(task, config, out, steps=steps, seed=seed)
     if trained is None:
         return None
     nets, curve = trained
     net, sky, longest = pick(nets, 0), sky_of(task), longest_context(task)
     predicted = errors_ahead(net, sky)[1]
     return {
-        "label": f"{heads} memor{'ies' if heads > 1 else 'y'}",
+        "label": _count(config.heads, "memory", "memories"),
         "parameters": sum(weight.numel() for weight in net.parameters()),
         "curve": curve,
-        "seeds": judge(nets, task, heads=heads, seeds=seeds),
+        "seeds": measure_seeds(nets, task),
         "error": {split: error_curve(net, task, x, sequences, longest) for split, x in systems(task).items()},
         "weights": {name: weight[0].norm(dim=-1).tolist() for name, weight in weights(net).items()},
         "attention": {"weights": attention(net, sky[:, :longest])},
@@ -160,19 +159,23 @@ def table(results: dict[str, Any]) -> str:
     system = results["systems"]["validation"]
     first, last = window(**system)
     periods = ", ".join(f"{period:.4g}" for period in system["periods"])
-    lines = [
-        f"Moons with periods {periods}, a combination never trained on, return together after {system['lcm']:.4g}.",
-        f"Errors between {first} and {last} observations, the worst seed:",
-        f"{'':<12}{'parameters':>12}{'converged':>12}{'1 step':>9}{'25 steps':>10}{'score':>8}{'seconds':>9}",
-    ]
+    rows = []
     for record in results["networks"].values():
         seeds = record["seeds"]
-        share = f"{sum(seed['converged'] for seed in seeds)} of {len(seeds)}"
-        worst = (max(seed["error_1"] for seed in seeds), max(seed["error_25"] for seed in seeds))
-        score = min(seed["score"] for seed in seeds)
-        line = f"{record['label']:<12}{record['parameters']:>12}{share:>12}{worst[0]:>9.3f}{worst[1]:>10.3f}"
-        lines.append(line + f"{score:>8.3f}{record['seconds']:>9.0f}")
-    return "\n".join(lines)
+        converged = f"{sum(seed['converged'] for seed in seeds)} of {len(seeds)}"
+        worst = [max(seed[name] for seed in seeds) for name in ("error_1", "error_25")]
+        worst.append(min(seed["score"] for seed in seeds))
+        numbers = [f"{number:.3f}" for number in worst]
+        rows.append([record["label"], str(record["parameters"]), converged, *numbers, f"{record['seconds']:.0f}"])
+    header = ["network", "parameters", "converged", "1 step", "25 steps", "score", "seconds"]
+    return (
+        f"Moons with periods {periods}, a combination never trained on, return together after {system['lcm']:.4g}.\n"
+        f"Errors between {first} and {last} observations, the worst seed:\n{text_table(header, rows)}"
+    )
+
+
+def _count(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"
 
 
 @torch.no_grad()
@@ -200,13 +203,12 @@ def pick(net: MoonNetwork, copy: int) -> MoonNetwork:
 
 
 def train(
-    task: MoonsData, out: Path, *, heads: int, seeds: int, steps: int = 500, seed: int = 0
+    task: MoonsData, config: MoonNetworkConfig, out: Path, *, steps: int = 500, seed: int = 0
 ) -> tuple[MoonNetwork, list[list[int | float]]] | None:
-    """`seeds` networks side by side, each with initial values and sequences of its own; and the loss of each at times.
+    """Networks side by side, each with initial values and sequences of its own; and the loss of each at times.
 
     The learning rate of Adam falls linearly to zero. Nothing is returned if it was told to stop.
     """
-    config = MoonNetworkConfig(moons=task.moons, heads=heads, copies=seeds)
     training = Training(
         steps=steps,
         batch=BATCH_SIZE,
@@ -222,19 +224,19 @@ def train(
     runtime = RuntimeConfig(device="cpu", samples=0, log_every=max(steps // 60, 1), save_every=max(1, steps // 5))
     run = TaskRun(
         out=out,
-        name=f"{heads} memor{'ies' if heads > 1 else 'y'}, {seeds} network{'s' if seeds > 1 else ''}",
+        name=f"{_count(config.heads, 'memory', 'memories')}, {_count(config.copies, 'network', 'networks')}",
         task=task,
         model=config,
         training=training,
         runtime=runtime,
     )
     with torch.random.fork_rng(devices=[]), start_runtime(runtime) as here:
-        trainer = Trainer(run, Moons(task, steps=steps, copies=seeds, seed=seed), config, here)
+        trainer = Trainer(run, Moons(task, steps=steps, copies=config.copies, seed=seed), config, here)
         try:
             if trainer.run()["interrupted"]:
                 return None
         except Diverged as error:
-            raise UserError(f"the loss of heads {heads} has diverged: {one_line(error)}") from None
+            raise UserError(f"the loss of heads {config.heads} has diverged: {one_line(error)}") from None
     lines = [line for line in read_log(out / "log.jsonl") if "loss" in line]
     curve = [[line["step"], *(round(loss, 7) for loss in line.get("losses", [line["loss"]]))] for line in lines]
     return trainer.model.requires_grad_(False), curve  # type: ignore[return-value]
@@ -283,13 +285,13 @@ def error_curve(net: MoonNetwork, task: MoonsData, system: System, sequences: in
     return [round(error, 4) for error in (torch.stack(parts).sum(dim=0) / sequences).tolist()]
 
 
-def disentanglement(net: MoonNetwork, *, heads: int) -> list[float]:
+def disentanglement(net: MoonNetwork) -> list[float]:
     """For every copy, how much of the matrices links each memory with one moon: 1 where that is all they do.
 
     W_phi and W_psi lead from moons to memories, W_z back. The share is that of the squared moduli, the mean over
     memories and over the three matrices, under the best order of the moons; the same order must serve all three.
     """
-    scores = []
+    heads, scores = net.config.heads, []
     for phi, psi, z in zip(*(w.square().sum(dim=-1) for w in weights(net).values()), strict=True):
         by_head = torch.stack([w.unflatten(0, (heads, -1)).sum(dim=1) for w in (phi, psi, z.T)])  # (3, heads, moons)
         shares = (by_head / by_head.sum(dim=-1, keepdim=True)).mean(dim=0)
@@ -304,15 +306,16 @@ def window(periods: Sequence[int | float], lcm: int | float) -> tuple[int, int]:
     return first, last if first < last else first + 50
 
 
-def judge(net: MoonNetwork, task: MoonsData, *, heads: int, seeds: int, sequences: int = 8) -> list[dict[str, Any]]:
-    """Every seed on the validation system, between the return of the slowest moon and that of the system."""
+def measure_seeds(net: MoonNetwork, task: MoonsData, *, sequences: int = 8) -> list[dict[str, Any]]:
+    """Measure every seed on the validation system, between the return of the slowest moon and that of the system."""
     system = task.validation
     first, last = window(system.periods, system.lcm)
     x = task.sequences(system, sequences, seed=2**21)[:, : last + AHEAD]
-    scores, found = disentanglement(net, heads=heads), []
-    for one in tqdm(range(seeds), desc="judging", unit="seed", leave=False, disable=None):
+    found = []
+    scores = tqdm(disentanglement(net), desc="measuring", unit="seed", leave=False, disable=None)
+    for one, score in enumerate(scores):
         error = errors_ahead(pick(net, one), x)[0][:, :, first:].mean(dim=(1, 2))
         near, far = round(error[0].item(), 4), round(error.mean().item(), 4)
-        measured = {"error_1": near, "error_25": far, "score": round(scores[one], 4)}
+        measured = {"error_1": near, "error_25": far, "score": round(score, 4)}
         found.append(measured | {"converged": near < 0.05 and far < 0.15})
     return found
