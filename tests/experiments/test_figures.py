@@ -5,6 +5,7 @@ import pytest
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments import figures
 from memory_mosaics.experiments.figures import language
+from memory_mosaics.models import ARCHITECTURES
 
 LABELS = {
     "memory": "contextual memory, 1 block",
@@ -133,3 +134,17 @@ def test_anchors_are_drawn_beside_the_models_and_far_ones_named_only():
     assert "one training each" in figure.axes[0].get_xlabel()
     alone = language.loss_by_position(found)
     assert len(alone.legends[0].get_texts()) == 1
+
+
+def test_every_architecture_has_a_colour_of_its_own_and_so_has_your_own():
+    names = [*ARCHITECTURES, "mine.OneConfig", "mine.OtherConfig"]
+    assert len(set(figures.colours_of(names).values())) == len(names)
+
+
+def test_the_curves_of_any_architecture_are_drawn():
+    run = {"blocks": 1, "learning_rate": 1e-3, "seed": 0, "train_loss": 2.0, "valid_loss": 2.1}
+    run |= {"curve": [[1, 3.0], [2, 2.0]], "measured": [[2, 2.0, 2.1]]}
+    found = {"runs": [run | {"architecture": name} for name in ("memory-mosaic", "mamba")]}
+    for figure in (language.training_curves(found), language.step_sizes(found)):
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Memory Mosaic", "Mamba"]
+        assert len({line.get_color() for line in figure.axes[0].lines}) == 2

@@ -4,7 +4,8 @@ Each module has a table FIGURES: experiment -> file name -> function that draws 
 """
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,12 @@ ORANGE, GREEN, BLUE, GREY, INK = "#D55E00", "#009E73", "#0072B2", "#7F7F7F", "#2
 DASHED = (0, (4, 3))
 COLOURS: dict[str, str] = STYLE["architectures"]
 LABELS = {name: architecture.label for name, architecture in ARCHITECTURES.items()}
+
+
+def colours_of(architectures: Iterable[str]) -> dict[str, str]:
+    """Return a colour for each: those that are not in the table of models take others in turn."""
+    others = cycle(STYLE["others"])
+    return {name: COLOURS[name] if name in COLOURS else next(others) for name in architectures}
 
 
 def available() -> bool:

@@ -11,6 +11,7 @@ from memory_mosaics.experiments.figures import (
     LABELS,
     ORANGE,
     canvas,
+    colours_of,
     set_log_ticks,
     set_panel_title,
 )
@@ -152,8 +153,7 @@ def moons_astronomers(results: dict[str, Any]) -> "Figure":
     return figure
 
 
-# RegBench: memories in the one warm colour; other architectures in distinct hues, each with a marker of its own.
-HUES = ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#8C6D1F", "#6A51A3", "#E69F00", "#A6BE00", "#A50F15", "#4D4D4D")
+# RegBench: memories in bold, other architectures each with a marker of its own.
 MARKERS = "osD^vP<>Xph"
 PUBLISHED = {"marker": "_", "markersize": 13, "markeredgewidth": 1.8, "linestyle": "none", "zorder": 6}
 MEASURES = {
@@ -178,7 +178,7 @@ def regbench(results: dict[str, Any]) -> "Figure | None":
         for number in numbers
         if str(number) in (scores := results["published"].get(name, {}))
     ]
-    styles = {name: _line_style(name, [*results["published"], *lines]) for name in lines}
+    styles = _line_styles(list(lines))
     for column, (axes, measure) in enumerate(zip(panels, MEASURES, strict=True)):
         label_at = -1.0
         anchors = {name: scores[measure] for name, scores in results["anchors"].items() if name != "uniform"}
@@ -201,15 +201,18 @@ def regbench(results: dict[str, Any]) -> "Figure | None":
     return figure
 
 
-def _line_style(architecture: str, all_architectures: list[str]) -> dict[str, Any]:
-    if architecture == "memory-mosaic":
-        return {"color": ORANGE, "marker": "o", "markersize": 7, "linewidth": 2.8, "zorder": 5}
-    base = architecture.removesuffix("-as-published")
-    others = dict.fromkeys(name.removesuffix("-as-published") for name in all_architectures if name != "memory-mosaic")
-    number = list(others).index(base)
-    style = {"color": HUES[number % len(HUES)], "marker": MARKERS[number % len(MARKERS)]}
-    style |= {"markersize": 5.5, "linewidth": 1.6}
-    return style if base == architecture else style | {"linestyle": (0, (2, 1.5)), "markerfacecolor": "white"}
+def _line_styles(architectures: list[str]) -> dict[str, dict[str, Any]]:
+    """Return how lines are drawn: what is as published dashed, in the colour and with the marker of what is not."""
+    bases = {name: name.removesuffix("-as-published") for name in architectures}
+    colours, styles = colours_of(dict.fromkeys(bases.values())), {}
+    for name, base in bases.items():
+        marker = MARKERS[list(colours).index(base) % len(MARKERS)]
+        styles[name] = {"color": colours[base], "marker": marker, "markersize": 5.5, "linewidth": 1.6}
+        if name == "memory-mosaic":
+            styles[name] |= {"markersize": 7, "linewidth": 2.8, "zorder": 5}
+        elif name != base:
+            styles[name] |= {"linestyle": (0, (2, 1.5)), "markerfacecolor": "white"}
+    return styles
 
 
 def in_distribution(results: dict[str, Any]) -> "Figure | None":
@@ -227,7 +230,7 @@ def in_distribution(results: dict[str, Any]) -> "Figure | None":
     ]
     for column, (axes, measure) in enumerate(zip(panels, MEASURES, strict=True)):
         for row, (best, scores) in enumerate(zip(bests, published, strict=True)):
-            colour = ORANGE if best["architecture"].startswith("memory-mosaic") else HUES[0]
+            colour = ORANGE if best["architecture"] == "memory-mosaic" else BLUE
             if scores:
                 axes.plot(scores[column], row, "o", markersize=8, markerfacecolor="none", color=GREY)
             axes.plot(best[measure], row, "o", markersize=7, color=colour)
