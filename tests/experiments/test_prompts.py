@@ -23,7 +23,7 @@ def results(out):
     return json.loads((out / "results.json").read_text(encoding="utf-8"))
 
 
-def test_every_model_goes_on_from_every_prompt(results):
+def test_every_model_continues_every_prompt(results):
     assert list(results["models"]) == ["mosaic", "twin"]
     for found in results["models"].values():
         assert len(found["texts"]) == len(found["by_rule"]) == len(results["prompts"]) == 24
@@ -65,12 +65,12 @@ def test_the_page_marks_verdicts_of_rules(results, tmp_path):
 
 def test_one_wording_for_texts_that_no_rule_judges(out, results, capsys):
     looks = results["models"]["mosaic"]["by_rule"]
-    message = f"{looks.count(True)} of {24 - looks.count(None)} judged look right, {looks.count(None)} not told"
+    message = f"{looks.count(True)} of {24 - looks.count(None)} judged look right, {looks.count(None)} undecided"
     paper, page = ((out / name).read_text(encoding="utf-8") for name in ("prompts.md", "prompts.html"))
     assert f"| mosaic | {message} |" in paper
-    assert "| not told | ☐" in paper
-    assert "by rule: not told" in page
-    assert "<th>right of judged</th><th>not told</th>" in page
+    assert "| undecided | ☐" in paper
+    assert "by rule: undecided" in page
+    assert "<th>right of judged</th><th>undecided</th>" in page
     assert "no say" not in page
 
 

@@ -18,12 +18,12 @@ from memory_mosaics.results import environment_info, progress_bar
 from memory_mosaics.runtime import find_device
 from memory_mosaics.text.prompts import Prompt, ours, read
 
-BY_RULE = {True: "looks right", False: "looks wrong", None: "not told"}
+BY_RULE = {True: "looks right", False: "looks wrong", None: "undecided"}
 VERDICTS = ("right", "partly", "wrong")
-TITLE = "How models go on from the same prompts"
+TITLE = "How models continue the same prompts"
 ABOUT_RULES = (
-    '"By rule" is a first look at the words with which a text begins, where a rule can tell; it does not understand '
-    "them, and it is no verdict."
+    '"By rule" is a first impression of how a text begins, where a rule can tell; a rule does not understand the text, '
+    "and this is no verdict."
 )
 
 
@@ -39,9 +39,9 @@ def run(
 ) -> dict[str, Any]:
     """Continue the same prompts with several trained models, side by side, on a page that records your verdicts.
 
-    The prompts are 24 of this library's own, unless you name others: 9 about facts, 9 that ask to reason, 6 to stay
-    consistent. Where a rule can tell, it says how a text looks; that is a first look, and no verdict. Ctrl-C keeps the
-    models that are finished.
+    The prompts are 24 of this library's own, unless you name others: 9 test knowledge of facts, 9 reasoning, 6
+    consistency. Where a rule can tell, it says whether a text looks right: a first impression, and no verdict. Ctrl-C
+    keeps the models that are finished.
 
     Args:
         runs: folders of training runs, or checkpoint folders
@@ -57,7 +57,7 @@ def run(
     torch_device, models = torch.device(find_device(device)), unique_names(runs)
     for trained in iter_models(models):
         for each in asked:
-            TextGenerator(trained, params).encode(each.prompt)  # a prompt that is too long is an error before the start
+            TextGenerator(trained, params).encode(each.prompt)  # too long a prompt is an error before the start
     start = time.perf_counter()
     results: dict[str, Any] = {"study": "prompts", "interrupted": True}
     results |= {"prompts": [each.plain() for each in asked], "models": {}, "beams": beams, "length": length}
@@ -71,12 +71,8 @@ def run(
             results["seconds"] = round(time.perf_counter() - start, 1)
             yield {trained.name: record}
 
-    def write() -> None:
-        texts = [results["prompts"], {name: found["texts"] for name, found in results["models"].items()}]
-        results["id"] = hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]  # verdicts belong to these texts
-        write_pages(results, out)
-
-    collect_records(records(), results, out, write_pages=write, pages=("prompts.md", "prompts.html"))
+    pages = ("prompts.md", "prompts.html")
+    collect_records(records(), results, out, write_pages=lambda: write_pages(results, out), pages=pages)
     stopped = "Stopped: these are the models that were finished. " if results["interrupted"] else ""
     print(f"{stopped}To judge in a browser: {out / 'prompts.html'}. On paper: {out / 'prompts.md'}.")
     return results
@@ -98,18 +94,20 @@ def continuations(trained: LoadedModel, asked: Sequence[Prompt], params: Generat
 def score(by_rule: Sequence[bool | None]) -> str:
     """Describe how many texts look right, of those that a rule could judge."""
     unknown = by_rule.count(None)
-    return f"{by_rule.count(True)} of {len(by_rule) - unknown} judged look right, {unknown} not told"
+    return f"{by_rule.count(True)} of {len(by_rule) - unknown} judged look right, {unknown} undecided"
 
 
 def write_pages(results: dict[str, Any], out: Path) -> None:
-    """Write the page on which a person judges the texts, and the same on paper.
+    """Write the page on which a person judges the texts, and the same in Markdown, to judge on paper.
 
-    The browser stores the verdicts and exports them as JSON.
+    The browser stores the verdicts under results["id"], which depends on all texts, and exports them as JSON.
     """
+    texts = [results["prompts"], {name: found["texts"] for name, found in results["models"].items()}]
+    results["id"] = hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
     method = f"Beam search of width {results['beams']}, at most {results['length']} tokens. {ABOUT_RULES}"
     values = {"title": TITLE, "method": method, "results": results, "by_rule": BY_RULE, "verdicts": VERDICTS}
-    shown = {"id": results["id"], "models": list(results["models"])}
-    shown |= {"prompts": [each["prompt"] for each in results["prompts"]]}
+    prompts = [each["prompt"] for each in results["prompts"]]
+    shown = {"id": results["id"], "models": list(results["models"]), "prompts": prompts}
     write_page(out / "prompts.html", TEMPLATES / "prompts.html", shown=shown, **values)
     functions = {"score": score, "cell": _one_line, "escape_markdown": _escape_markdown}
     write_page(out / "prompts.md", TEMPLATES / "prompts.md", **functions, **values)
