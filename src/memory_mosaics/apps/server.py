@@ -106,6 +106,8 @@ def _first_error(errors: Any) -> tuple[str, str | None]:
         return f"unknown field {name[:60]!r}", name
     if kind == "missing" and not path:
         return "the body is empty; it must be a JSON object", None
+    if kind.startswith(("greater_than", "less_than")):
+        reason += f", not {error['input']}"
     return (f"{name}: " if name else "") + one_line(ValueError(reason)), name or None
 
 

@@ -179,7 +179,7 @@ class Tab:
     def write(self, text: str) -> None:
         """Instead of what is there, and wait until it is read."""
         self.page.fill("#text", text)
-        self.until(f"window.explorer.panes[0].taken === {json.dumps(text)}")
+        self.until(f"window.explorer.panes[0].shownText === {json.dumps(text)}")
 
     def at(self, pane: int = 0) -> int:
         """The token that is chosen."""

@@ -9,6 +9,7 @@ pytest.importorskip("fastapi")
 from memory_mosaics import inspection
 from memory_mosaics.apps.explorer import moons, page
 from memory_mosaics.apps.explorer.explorer import MAX_CHARACTERS, PAGE_TOKENS, SESSIONS
+from memory_mosaics.config import MAX_SEED
 
 from .conftest import TEXT, Served, reading, send
 
@@ -113,6 +114,8 @@ def test_a_position_outside_the_text_is_an_error(served):
         status, answer = look(served, position=position)
         assert (status, "is outside a text of" in answer["error"]["message"]) == (400, True)
     assert look(served, position=0, target=10**6)[0] == 400
+    assert look(served, characters=len(TEXT))[1] == look(served)[1], "the last token"
+    assert look(served, characters=1)[1]["position"] == 0
 
 
 def test_contributions_are_to_the_token_expected_most_or_another(served):
@@ -197,7 +200,8 @@ def test_the_moons(served):
     wrong = [{"periods": periods} for periods in ([1, 2, 3], [44, 66], [44, 66, 9999], [])]
     for body in (*wrong, {"periods": [44, 66, 88], "seed": -1}, {"periods": [44, 66, 88], "seed": 10**20}):
         status, answer, _ = send(served, path="/api/moons", body=body)
-        assert (status, "error" in answer) == (400, True)
+        assert (status, answer["error"]["param"].split(".")[0]) == (400, "seed" if "seed" in body else "periods")
+    assert answer["error"]["message"] == f"seed: Input should be less than or equal to {MAX_SEED}, not {10**20}"
 
 
 def test_the_astronomers_are_those_of_the_study():

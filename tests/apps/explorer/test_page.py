@@ -97,7 +97,7 @@ def test_a_mouse_that_rests_takes_nothing_from_who_types(tab):
     for letter in " kite and a":
         tab.page.keyboard.type(letter)
         tab.settle()
-    tab.until("window.explorer.panes[0].taken.endsWith('kite and a')")
+    tab.until("window.explorer.panes[0].shownText.endsWith('kite and a')")
     last = "window.explorer.panes[0].position === window.explorer.panes[0].data.count - 1"
     tab.until(last)
     tab.settle()

@@ -35,7 +35,7 @@ def test_a_busy_server_is_asked_again(browser, mosaic):
     with Tab(browser, server.address) as one:
         guard.active["another"] = guard.max_requests
         one.page.fill("#text", "The dog")
-        one.page.wait_for_selector("text=The explorer has too much to do at once. Trying again")
+        one.page.wait_for_selector("text=The explorer has too many requests at once. Trying again")
         del guard.active["another"]
         one.until("document.querySelector('.pane .tokens').textContent", "The dog")
         one.page.wait_for_selector("#message", state="hidden")
@@ -44,7 +44,7 @@ def test_a_busy_server_is_asked_again(browser, mosaic):
         one.page.wait_for_selector(".curve.one[d]")
         guard.active["another"] = guard.max_requests
         one.page.locator(".sliders input").first.fill("60")
-        one.page.wait_for_selector("text=The explorer has too much to do at once. Trying again")
+        one.page.wait_for_selector("text=The explorer has too many requests at once. Trying again")
         del guard.active["another"]
         one.page.wait_for_selector("text=the whole sky after 1,320")
         one.page.wait_for_selector("#message", state="hidden")
@@ -71,7 +71,7 @@ def test_another_model_at_the_same_address_is_not_taken_for_the_old_one(browser,
 def test_a_slow_read_is_seen(tab, served):
     for view in ("explore", "compare"):
         tab.page.click(f"#tab-{view}")
-        tab.until("explorer.shownPanes().every(pane => pane.taken === explorer.text)")
+        tab.until("explorer.shownPanes().every(pane => pane.shownText === explorer.text)")
         with ExitStack() as busy:
             busy.enter_context(served.explorer.lock)
             tab.page.fill("#text", f"The dog in {view}")

@@ -71,7 +71,7 @@ def test_a_stream_has_no_usage_unless_requested(ask):
         (b'{"prompt": "a", "temperature": NaN}', "temperature: Input should be a finite number"),
         ({"prompt": []}, "prompt: must be a string, a list of token ids, or a list of these"),
         ({"prompt": [True]}, "prompt: must be a string, a list of token ids, or a list of these"),
-        ({"prompt": "a", "n": 129}, "n: Input should be less than or equal to 128"),
+        ({"prompt": "a", "n": 129}, "n: Input should be less than or equal to 128, not 129"),
         ({"prompt": ["a"] * 20, "n": 10}, "a request may ask for at most 128 texts, not 200; send several requests"),
         ({"prompt": "a", "stream": "yes"}, "stream: Input should be a valid boolean"),
         ({"prompt": "a", "stream_options": {"x": 1}}, "unknown field 'stream_options.x'"),

@@ -1,27 +1,30 @@
 """The page and its requests behind FastAPI. One request computes at a time, and a few may wait."""
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import HTMLResponse
+from pydantic import Field
 
 from memory_mosaics.apps.explorer import explorer as requests
 from memory_mosaics.apps.explorer import page
 from memory_mosaics.apps.explorer.explorer import Explorer, LookRequest, PaneRequest, ReadRequest
+from memory_mosaics.apps.explorer.moons import LONGEST, SHORTEST, TASK
 from memory_mosaics.apps.server import ApiError, add_error_handlers
-from memory_mosaics.errors import UserError
+from memory_mosaics.config import MAX_SEED
 
 MAX_BODY = 1 << 19  # bytes of a request
 MAX_WAITING = 8  # requests that may wait for the one that computes
+Period = Annotated[int, Field(ge=SHORTEST, le=LONGEST)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MoonsRequest(requests.Request):
     """The periods of the moons, and the seed of their phases."""
 
-    periods: list[int]
-    seed: int = 0
+    periods: Annotated[list[Period], Field(min_length=TASK.moons, max_length=TASK.moons)]
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,7 @@ class ViewRequest(requests.Request):
 class ExportRequest(requests.Request):
     """A view to be saved."""
 
-    panes: list[PaneRequest]
+    panes: Annotated[list[PaneRequest], Field(max_length=2)]
     moons: MoonsRequest | None = None
     start: ViewRequest = field(default_factory=ViewRequest)
 
@@ -75,8 +78,6 @@ def build_app(explorer: Explorer) -> FastAPI:
 
     @app.post("/api/export")
     def export(body: ExportRequest) -> HTMLResponse:
-        if len(body.panes) > 2:
-            raise UserError(f"{len(body.panes)} panes are too many to save; at most 2")
         record: dict[str, Any] = {"panes": list(map(explorer.record, body.panes)), "start": asdict(body.start)}
         if body.moons is not None:
             record["moons"] = explorer.moons(body.moons.periods, body.moons.seed)

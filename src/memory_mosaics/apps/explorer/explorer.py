@@ -251,6 +251,12 @@ class Session:
         """Return the position of the token that ends the first so many characters."""
         return min(bisect_left(self.ends, characters), max(0, len(self.ends) - 1))
 
+    def position(self, look: Look, default: int) -> int:
+        """Return the position of the token that is looked at, by default this one."""
+        if look.characters is not None:
+            return self.token_at(look.characters)
+        return default if look.position is None else look.position
+
     def check_memory(self, memory: Memory) -> None:
         """Raise an error if the model has no such memory."""
         if not self.model.has(memory):
@@ -311,7 +317,7 @@ class Explorer:
         with self.lock:
             session = self._session(request)
             count = len(session.plain.tokens)
-            position = count - 1 if request.look.position is None else request.look.position
+            position = session.position(request.look, count - 1)
             if not 0 <= position < count:
                 raise UserError(f"position {position} is outside a text of {count} tokens")
             return session.look(position, request.look)
@@ -341,9 +347,8 @@ class Explorer:
     def _read(self, session: Session, request: ReadRequest) -> dict[str, Any]:
         found, look = session.page(request.page, request.characters), request.look
         if found["count"] and look is not None:
-            position = look.position if look.characters is None else session.token_at(look.characters)
-            position = found["last"] - 1 if position is None else position
-            found["look"] = session.look(min(max(position, found["first"]), found["last"] - 1), look)
+            first, last = found["first"], found["last"] - 1
+            found["look"] = session.look(min(max(session.position(look, last), first), last), look)
         return found
 
     def _session(self, request: TextRequest) -> Session:

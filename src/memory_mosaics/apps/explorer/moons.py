@@ -15,8 +15,6 @@ import torch
 from torch import Tensor
 
 from memory_mosaics.apps.explorer.page import read_asset
-from memory_mosaics.config import MAX_SEED
-from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments import moons as study
 from memory_mosaics.tasks.moons import MoonNetwork, MoonNetworkConfig, MoonsData, System
 
@@ -50,12 +48,6 @@ def watch(periods: list[int], *, seed: int = 0) -> dict[str, Any]:
     """Return the positions of moons with these periods and random phases, and after every observation where each
     network predicts them 25 observations later, and its mean error over these 25.
     """
-    if len(periods) != TASK.moons:
-        raise UserError(f"there are {TASK.moons} moons, not {len(periods)}")
-    for period in periods:
-        if not SHORTEST <= period <= LONGEST:
-            raise UserError(f"a period must be between {SHORTEST} and {LONGEST} observations, not {period}")
-    check_range(0, MAX_SEED, seed=seed)
     together = math.lcm(*periods)
     sky = TASK.sequences(System(tuple(periods), together), 1, seed=seed)[:, : WATCHED + study.AHEAD]
     found: dict[str, Any] = {"periods": periods, "together": together, "slowest": max(periods), "astronomers": {}}

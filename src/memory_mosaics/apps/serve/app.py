@@ -23,6 +23,7 @@ from memory_mosaics.apps.serve.schemas import (
     ChatRequest,
     CompletionRequest,
     EmittedToken,
+    GenerationRequest,
     ResponseFormat,
     TextChunk,
 )
@@ -37,8 +38,6 @@ from memory_mosaics.text.tokenizer import StreamDecoder, Tokenizer
 DEFAULT_CONTEXT = 8192  # tokens, for models without a limit of their own
 DISCONNECT_POLL_SECONDS = 1.0
 CHAT_TEMPLATE = "chat_template.jinja"  # where Hugging Face keeps it
-
-GenerationRequest = CompletionRequest | ChatRequest
 
 
 class TextStream:
@@ -160,7 +159,6 @@ class Service:
         self.template = load_chat_template(loaded.folder)
         vocabulary = loaded.tokenizer.vocabulary
         self.engine = Engine(loaded.model, vocabulary=vocabulary, max_rows=rows, max_requests=requests)
-        self.created = int(time.time())
         self.answered = 0
 
     def check_model(self, name: str | None) -> None:
@@ -216,6 +214,43 @@ class Service:
             raise UserError(f"max_tokens must be at most {self.max_tokens}, not {wanted}")
         return wanted or min(body.default_length or self.max_tokens, self.max_tokens, self.context - prompt)
 
+    async def respond(self, request: Request, body: GenerationRequest) -> Response:
+        """Return the response to a request, once it is complete or as a stream."""
+        self.check_model(body.model)
+        self.engine.check()  # before the prompts are tokenized
+        generation = self.start(body, await run_in_threadpool(self.encode, body))
+        form = ResponseFormat(self.loaded.name, chat=isinstance(body, ChatRequest), stream=bool(body.stream))
+        if form.stream:
+            usage = bool(body.stream_options and body.stream_options.include_usage)
+            return StreamingResponse(self._events(request, generation, form, usage), media_type="text/event-stream")
+        chunks: list[list[TextChunk]] = [[] for _ in generation.rows]
+        async for index, chunk in generation.chunks(request):
+            chunks[index].append(chunk)
+        self.answered += 1
+        choices = [form.choice(index, TextChunk.join(parts)) for index, parts in enumerate(chunks)]
+        return JSONResponse(form.response(*choices, usage=generation.usage))
+
+    async def _events(
+        self, request: Request, generation: Generation, form: ResponseFormat, usage: bool
+    ) -> AsyncIterator[str]:
+        """Yield server-sent events. An error on the way is the last one."""
+        no_usage = {"usage": None} if usage else {}
+        try:
+            for index in range(len(generation.rows) if form.chat else 0):
+                yield _event(form.response(form.choice(index, TextChunk(""), role="assistant"), **no_usage))
+            async for index, chunk in generation.chunks(request):
+                yield _event(form.response(form.choice(index, chunk), **no_usage))
+            if usage:
+                yield _event(form.response(usage=generation.usage))
+            self.answered += 1
+            yield "data: [DONE]\n\n"
+        except Exception as error:
+            yield f"data: {bytes(error_response(error).body).decode()}\n\n"
+
+
+def _event(data: dict[str, Any]) -> str:
+    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
+
 
 def load_chat_template(folder: Path) -> ChatTemplate | None:
     """Load the chat template of a checkpoint folder, if there is one."""
@@ -246,7 +281,7 @@ def build_app(service: Service) -> FastAPI:
     app = FastAPI(title="memory-mosaics", docs_url=None, redoc_url=None)  # their pages load scripts from other hosts
     add_error_handlers(app, QueueFull, EngineStopped)
     name = service.loaded.name
-    card = {"id": name, "object": "model", "created": service.created, "owned_by": "memory-mosaics"}
+    card = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "memory-mosaics"}
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -265,48 +300,10 @@ def build_app(service: Service) -> FastAPI:
 
     @app.post("/v1/completions")
     async def completions(request: Request, body: CompletionRequest) -> Response:
-        return await _respond(service, request, body)
+        return await service.respond(request, body)
 
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
-        return await _respond(service, request, body)
+        return await service.respond(request, body)
 
     return app
-
-
-async def _respond(service: Service, request: Request, body: GenerationRequest) -> Response:
-    service.check_model(body.model)
-    service.engine.check()  # before the prompts are tokenized
-    generation = service.start(body, await run_in_threadpool(service.encode, body))
-    form = ResponseFormat(service.loaded.name, chat=isinstance(body, ChatRequest), stream=bool(body.stream))
-    if form.stream:
-        usage = bool(body.stream_options and body.stream_options.include_usage)
-        return StreamingResponse(_events(service, request, generation, form, usage), media_type="text/event-stream")
-    chunks: list[list[TextChunk]] = [[] for _ in generation.rows]
-    async for index, chunk in generation.chunks(request):
-        chunks[index].append(chunk)
-    service.answered += 1
-    choices = [form.choice(index, TextChunk.join(parts)) for index, parts in enumerate(chunks)]
-    return JSONResponse(form.response(*choices, usage=generation.usage))
-
-
-async def _events(
-    service: Service, request: Request, generation: Generation, form: ResponseFormat, usage: bool
-) -> AsyncIterator[str]:
-    """Yield server-sent events. An error on the way is the last one."""
-    no_usage = {"usage": None} if usage else {}
-    try:
-        for index in range(len(generation.rows) if form.chat else 0):
-            yield _event(form.response(form.choice(index, TextChunk(""), role="assistant"), **no_usage))
-        async for index, chunk in generation.chunks(request):
-            yield _event(form.response(form.choice(index, chunk), **no_usage))
-        if usage:
-            yield _event(form.response(usage=generation.usage))
-        service.answered += 1
-        yield "data: [DONE]\n\n"
-    except Exception as error:
-        yield f"data: {bytes(error_response(error).body).decode()}\n\n"
-
-
-def _event(data: dict[str, Any]) -> str:
-    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"

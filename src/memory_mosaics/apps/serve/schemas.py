@@ -32,7 +32,7 @@ class StreamOptions(StrictModel):
     include_obfuscation: bool | None = None  # padding against eavesdroppers; there is none
 
 
-class GenerationRequest(StrictModel):
+class CommonRequest(StrictModel):
     """The fields that completions and chat completions have in common."""
 
     default_length: ClassVar[int | None] = None  # of a text, in tokens; None is as many as allowed
@@ -79,7 +79,7 @@ class GenerationRequest(StrictModel):
         return self.max_tokens
 
 
-class CompletionRequest(GenerationRequest):
+class CompletionRequest(CommonRequest):
     """The body of /v1/completions."""
 
     default_length = 16
@@ -128,7 +128,7 @@ class ChatMessage(StrictModel):
         return "".join(part["text"] for part in parts)
 
 
-class ChatRequest(GenerationRequest):
+class ChatRequest(CommonRequest):
     """The body of /v1/chat/completions."""
 
     messages: list[ChatMessage] = Field(min_length=1)
@@ -149,6 +149,9 @@ class ChatRequest(GenerationRequest):
 def _is_prompt(value: Any) -> bool:
     ids = isinstance(value, list) and bool(value) and all(type(each) is int for each in value)
     return ids or isinstance(value, str)
+
+
+GenerationRequest = CompletionRequest | ChatRequest
 
 
 @dataclass(frozen=True)

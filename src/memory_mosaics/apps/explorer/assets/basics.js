@@ -1,9 +1,9 @@
-// What everything below uses: elements, requests, how tokens and numbers are written, messages.
+// Shared by all other scripts: elements, requests to the server, the format of tokens and numbers, messages.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
-const RECORD = DATA.record || null; // a page that nobody serves
+const RECORD = DATA.record || null; // the data of a saved view, which has no server
 const SVG = "http://www.w3.org/2000/svg";
-const at = (id) => document.getElementById(id);
+const byId = (id) => document.getElementById(id);
 
 function h(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
@@ -24,10 +24,10 @@ function s(tag, attributes = {}, ...children) {
   return element;
 }
 
-// What is not seen: controls, marks of direction, joiners, the other ends of lines.
+// Characters that are invisible: controls, direction marks, joiners, line and paragraph separators.
 const UNSEEN = /^(?!\p{Variation_Selector})[\p{Cc}\p{Default_Ignorable_Code_Point}\p{Zl}\p{Zp}]$/u;
 
-// A token as it can be seen: control characters as their pictures, an unfinished letter as a dot.
+// A token with symbols for control characters, and a dot for a part of a character.
 function visible(token) {
   if (token === "") return "·";
   return [...token].map((letter) => {
@@ -42,7 +42,7 @@ function visible(token) {
 const quoted = (token) => visible(token).replace(/^ /, "␣");
 const word = (token) => h("span", { class: "word" }, quoted(token));
 const capital = (text) => text.replace(/^./, (letter) => letter.toUpperCase());
-const several = (count, name) => `${count.toLocaleString("en")} ${name}${count === 1 ? "" : "s"}`;
+const plural = (count, name) => `${count.toLocaleString("en")} ${name}${count === 1 ? "" : "s"}`;
 const countCharacters = (text) => [...text].length;
 const memoryKey = (memory) => memory.join(".");
 
@@ -64,7 +64,7 @@ function signed(value) {
 
 const percent = (share) => (share >= 0.0995 ? (100 * share).toFixed(0) : (100 * share).toFixed(1)) + " %";
 
-// Where so many characters of a text end once it has been changed; null if the change is there.
+// The position in the changed text of what was at `count` characters before; null if it was changed itself.
 function shifted(before, after, count) {
   const [old, now] = [[...before], [...after]];
   let same = 0;
@@ -77,17 +77,17 @@ function shifted(before, after, count) {
 
 const message = {
   show(text, action = null) {
-    const element = at("message");
+    const element = byId("message");
     element.replaceChildren(text, ...(action ? [" ", action] : []));
     element.hidden = false;
   },
-  clear() { at("message").hidden = true; },
+  clear() { byId("message").hidden = true; },
 };
 
-class Later extends Error {} // asked again, it may be answered
-class Replaced extends Error {}
+class TransientError extends Error {} // the same request may succeed later
+class ModelsReplaced extends Error {}
 
-async function ask(path, body) {
+async function post(path, body) {
   let answer;
   try {
     answer = await fetch(path, {
@@ -97,19 +97,19 @@ async function ask(path, body) {
       signal: AbortSignal.timeout(60000),
     });
   } catch {
-    throw new Later("The explorer does not answer. Is “mosaics explore” still running?");
+    throw new TransientError("The explorer does not answer. Is “mosaics explore” still running?");
   }
   if (answer.ok) return answer;
-  if (answer.status === 409) throw new Replaced("Another model is served here now.");
-  if (answer.status === 429 || answer.status === 503) throw new Later("The explorer has too much to do at once.");
+  if (answer.status === 409) throw new ModelsReplaced("Another model is served here now.");
+  if ([429, 503].includes(answer.status)) throw new TransientError("The explorer has too many requests at once.");
   const found = await answer.json().catch(() => ({}));
   throw new Error(found.error?.message || `The explorer answered ${answer.status}.`);
 }
 
-const askJson = async (path, body) => (await ask(path, body)).json();
+const postJson = async (path, body) => (await post(path, body)).json();
 
-// One at a time, and of those that wait only the newest: fast typing never queues up.
-class Newest {
+// Runs one task at a time; of those that wait only the latest is kept, so that fast typing does not queue requests.
+class LatestOnly {
   #running = false;
   #next = null;
   async run(work) {
@@ -137,8 +137,8 @@ function storedSetting(name, value) {
   return null;
 }
 
-// Keys that move within a group of elements of which one has the focus.
-function roving(group, selector, step, then = null) {
+// Move the focus within a group of elements by keys. Only the focused element can be reached by Tab.
+function rovingFocus(group, selector, step, then = null) {
   group.addEventListener("keydown", (event) => {
     const items = [...group.querySelectorAll(selector)];
     const here = items.indexOf(document.activeElement);
@@ -155,8 +155,8 @@ function roving(group, selector, step, then = null) {
 
 const sideways = (key, here) => ({ ArrowRight: here + 1, ArrowLeft: here - 1 })[key] ?? null;
 
-// A card anew, with the focus where it was: on the same button, or where that is gone on the one in its place.
-function refill(card, ...children) {
+// Replace the content of a card. The focus stays on the same button, or moves to the one in its place.
+function replaceKeepingFocus(card, ...children) {
   const key = card.contains(document.activeElement) ? document.activeElement.dataset.key : null;
   const kind = key && `[data-key^="${key.replace(/\d+$/, "")}"]`;
   const row = key ? [...card.querySelectorAll(kind)].indexOf(document.activeElement) : -1;

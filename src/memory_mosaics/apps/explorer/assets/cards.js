@@ -1,4 +1,4 @@
-// What a pane shows beside the text: its model, what is expected, one memory, the edits.
+// The cards of a pane: the model, the predicted tokens, one memory, the edits.
 
 class Heading {
   constructor(pane) {
@@ -12,13 +12,13 @@ class Heading {
     const choice = h("select", {
       "aria-label": "Model",
       onchange: (event) => {
-        if (!pane.follow) pane.wish = { token: pane.characters() }; // the same characters, whatever the tokens
-        pane.use(Number(event.target.value));
+        if (!pane.follow) pane.requested = { token: pane.characters() }; // the same characters, maybe other tokens
+        pane.setModel(Number(event.target.value));
         pane.read();
       },
     }, ...DATA.models.map((one, i) => h("option", { value: i, selected: i === pane.number }, one.name)));
     const shown = DATA.models.length > 1 && !RECORD ? choice : h("strong", {}, name);
-    this.element.replaceChildren(shown, h("span", {}, `${several(blocks, "block")} of width ${width}`), this.summary);
+    this.element.replaceChildren(shown, h("span", {}, `${plural(blocks, "block")} of width ${width}`), this.summary);
   }
 
   fill() {
@@ -29,7 +29,7 @@ class Heading {
     };
     const plain = mean(losses), changed = edited && mean(edited.losses);
     const loss = `mean loss ${plain}` + (changed ? ` → ${changed}` : "") + (pages > 1 ? " on this page" : "");
-    this.summary.textContent = plain === null ? "" : `${loss} · ${several(count, "token")}`;
+    this.summary.textContent = plain === null ? "" : `${loss} · ${plural(count, "token")}`;
   }
 }
 
@@ -52,7 +52,7 @@ class PredictionCard {
     const loss = data.losses[i + 1] ?? null, changed = data.edited?.losses[i + 1] ?? null;
     const coming = next && loss !== null ? h("p", { class: "hint" }, "Then comes ", word(next[0]),
       `, loss ${loss.toFixed(2)}` + (changed === null ? "" : ` → ${changed.toFixed(2)}`) + ".") : null;
-    refill(this.element,
+    replaceKeepingFocus(this.element,
       h("h2", {}, "After ", word(this.pane.word(position)), " it expects", pinned ? h("small", {}, "pinned") : null),
       h("ol", { class: "guesses" }, ...rows.map((row) => this.#row(row, before, Boolean(after), next?.[1]))),
       coming);
@@ -64,7 +64,7 @@ class PredictionCard {
     const aimed = typeof pane.target === "number" ? pane.target : pane.found?.target[1];
     const guess = h("button", {
       class: "guess", "aria-pressed": String(aimed === id), title: "Measure contributions to this token",
-      disabled: Boolean(RECORD), "data-key": `guess-${id}`, onclick: () => pane.app.aim(pane, id, token),
+      disabled: Boolean(RECORD), "data-key": `guess-${id}`, onclick: () => pane.app.setTarget(pane, id, token),
     }, word(token));
     const bars = h("span", { class: "bars" }, edited ? bar(" was", was ?? 0) : null, bar("", now ?? 0));
     const share = h("span", { class: "share" },
@@ -88,7 +88,8 @@ class DetailCard {
     this.hint.textContent = this.#invitation();
     if (!memory) return;
     const seen = found?.memory;
-    refill(this.element, this.#title(), ...(seen ? [this.#body(seen)] : [h("p", { class: "hint" }, "…")]));
+    const body = seen ? this.#body(seen) : h("p", { class: "hint" }, "…");
+    replaceKeepingFocus(this.element, this.#title(), body);
   }
 
   #invitation() {
@@ -144,9 +145,9 @@ class DetailCard {
     const what = shown.flatMap((one, i) => (i ? [" → ", one] : [one]));
     const row = h("li", {
       "data-pair": pair,
-      onpointerenter: () => pane.text.point(pair, true), onpointerleave: () => pane.text.point(pair, false),
+      onpointerenter: () => pane.text.highlight(pair, true), onpointerleave: () => pane.text.highlight(pair, false),
     }, h("span", { class: "share" }, percent(weight)), h("span", { class: "bars" }, bar(" weight", weight)),
-      h("span", { class: "what" }, ...(pane.writing?.pair === pair ? [this.#form(words.at(-1))] : what)));
+      h("span", { class: "what" }, ...(pane.rewriting?.pair === pair ? [this.#form(words.at(-1))] : what)));
     if (RECORD) return row;
     const write = h("button", {
       class: "small", "aria-label": `Rewrite ${name}`, title: "Rewrite it, as if another token had followed",
@@ -160,42 +161,42 @@ class DetailCard {
     return row;
   }
 
-  // Open the form in the row of a pair. The token is pinned meanwhile: a mouse that crosses the text moves nothing.
+  // Open the form in the row of a pair. The token is pinned while it is open, so that the pointer does not move it.
   #write(pair) {
     const { pane } = this;
-    pane.writing = { pair, text: "", pinned: pane.writing?.pinned ?? pane.pinned };
+    pane.rewriting = { pair, text: "", pinned: pane.rewriting?.pinned ?? pane.pinned };
     pane.setPinned(true);
     pane.show();
     this.element.querySelector(".rewrite input").focus();
   }
 
-  // As it was left, since the card may be drawn anew while one writes.
+  // With the text typed so far: the card may be drawn again while the form is open.
   #form(was) {
-    const { writing } = this.pane;
+    const { rewriting } = this.pane;
     const input = h("input", {
       "aria-label": "Token instead", maxlength: 100, size: 10, placeholder: was.trim(), "data-key": "token",
-      oninput: () => { writing.text = input.value; },
+      oninput: () => { rewriting.text = input.value; },
       onkeydown: (event) => {
         if (event.key !== "Escape") return;
         event.stopPropagation();
-        this.#close(writing);
+        this.#close(rewriting);
       },
     });
-    input.value = writing.text;
+    input.value = rewriting.text;
     return h("form", {
       class: "rewrite",
       onsubmit: (event) => {
         event.preventDefault();
         if (!input.value) return;
-        const change = this.pane.change(writing.pair, input.value);
-        this.#close(writing);
+        const change = this.pane.change(rewriting.pair, input.value);
+        this.#close(rewriting);
         this.pane.edit(change);
       },
     }, input, h("button", {}, "write"));
   }
 
   #close({ pair }) {
-    this.pane.stopWriting();
+    this.pane.stopRewriting();
     this.pane.show();
     this.element.querySelector(`[data-key="write-${pair}"]`)?.focus();
   }
@@ -213,7 +214,7 @@ class EditsCard {
     this.element.hidden = edits.length === 0;
     const undo = { "data-key": "undo-all", onclick: () => this.pane.undo(null) };
     const all = RECORD ? null : h("button", undo, "Undo all");
-    refill(this.element, h("header", {}, h("h2", {}, several(edits.length, "edit")), all),
+    replaceKeepingFocus(this.element, h("header", {}, h("h2", {}, plural(edits.length, "edit")), all),
       h("ul", { class: "chips" }, ...edits.map((edit, index) => this.#chip(edit, index))));
     if (left) this.pane.text.body.querySelector('[tabindex="0"]')?.focus();
   }

@@ -1,4 +1,4 @@
-// Saving what is on the page: as one HTML file that can still be hovered, or as a picture.
+// Save the view as one HTML file that still responds to the pointer, or as a picture.
 
 function download(blob, name) {
   const link = h("a", { href: URL.createObjectURL(blob), download: name });
@@ -11,17 +11,17 @@ function download(blob, name) {
 async function saveHtml(app) {
   const moons = app.view === "moons";
   const panes = moons ? [] : app.shownPanes().map((pane) => ({
-    ...pane.request(pane.taken), page: pane.data.page, pinned: pane.pinned, measure: pane.mosaic.measure,
+    ...pane.request(pane.shownText), page: pane.data.page, pinned: pane.pinned, measure: pane.mosaic.measure,
     look: { position: pane.position, memory: pane.memory, target: pane.target },
   }));
   const periods = moons ? { periods: app.moons.periods, seed: app.moons.seed } : null;
   const { view, theme, guessing } = app;
   const start = { view, theme, guessing, time: Math.floor(app.moons.time) };
-  const answer = await ask("/api/export", { panes, moons: periods, start });
+  const answer = await post("/api/export", { panes, moons: periods, start });
   download(await answer.blob(), `memory-mosaic-${view}.html`);
 }
 
-// A copy forgets what was typed and chosen.
+// cloneNode does not copy what was typed and selected.
 function copyWithValues(shown) {
   const copy = shown.cloneNode(true);
   const fields = shown.querySelectorAll("textarea, input, select");
@@ -46,7 +46,7 @@ const withoutControls = (xml) => xml.replace(/[^\t\n\r -\ud7ff\ue000-\ufffd\u{10
 });
 
 async function savePng(app) {
-  const shown = app.view === "moons" ? at("moons") : at("reading");
+  const shown = app.view === "moons" ? byId("moons") : byId("reading");
   const { width, height } = shown.getBoundingClientRect();
   const margin = 24, [wide, high] = [Math.ceil(width) + 2 * margin, Math.ceil(height) + 2 * margin];
   const page = h("div", { class: "picture", "data-view": app.view, xmlns: "http://www.w3.org/1999/xhtml" },

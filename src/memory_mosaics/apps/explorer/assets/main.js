@@ -1,24 +1,24 @@
-// The page as a whole: views, the text, theme, keys.
+// The whole page: views, text, theme, keys.
 
 const RETRY = 2000; // milliseconds
 
 class App {
   constructor() {
-    this.box = at("text");
-    this.text = ""; // the last that may be read
+    this.box = byId("text");
+    this.text = ""; // the last one that is not too long
     this.view = null;
     this.guessing = false;
-    this.waiting = new Set(); // what was not answered and is asked again
+    this.waiting = new Set(); // panes, or the moons, whose request is sent again
     const models = RECORD ? RECORD.panes.map((pane) => pane.model) : [...DATA.models.keys()].slice(0, 2);
     this.panes = (models.length ? models : [0]).map((model, i) => new Pane(this, i, model));
     this.current = this.panes[0]; // the pane that keys are for
-    at("panes").append(...this.panes.map((pane) => pane.element));
+    byId("panes").append(...this.panes.map((pane) => pane.element));
     for (const pane of this.panes) {
       for (const touch of ["focusin", "pointerdown"]) {
         pane.element.addEventListener(touch, () => { this.current = pane; });
       }
     }
-    this.moons = new Moons(this, at("moons"));
+    this.moons = new Moons(this, byId("moons"));
     this.#tabs();
     this.#theme();
     this.#keys();
@@ -35,8 +35,8 @@ class App {
     const before = this.view;
     this.view = view;
     document.body.dataset.view = view;
-    at("reading").hidden = view === "moons";
-    at("moons").hidden = view !== "moons";
+    byId("reading").hidden = view === "moons";
+    byId("moons").hidden = view !== "moons";
     for (const tab of document.querySelectorAll("[role=tab]")) {
       tab.setAttribute("aria-selected", String(tab.dataset.view === view));
       tab.tabIndex = tab.dataset.view === view ? 0 : -1;
@@ -46,12 +46,12 @@ class App {
     if (view !== "moons") requestAnimationFrame(() => this.panes.forEach((pane) => pane.text.draw()));
   }
 
-  // The second pane begins where the first one is.
+  // The second pane starts at the position of the first one.
   #join() {
     const [first, second] = this.panes;
     second.setPinned(first.pinned);
     second.follow = first.follow;
-    if (first.data.count) second.wish = { token: first.characters() };
+    if (first.data.count) second.requested = { token: first.characters() };
     second.read();
   }
 
@@ -69,7 +69,7 @@ class App {
     const { characters } = DATA.limits, text = this.box.value, count = countCharacters(text);
     if (count > characters) {
       for (const pane of this.shownPanes()) pane.element.classList.add("stale");
-      message.show(`The text has ${several(count, "character")}; at most ${characters.toLocaleString("en")} are read. `
+      message.show(`The text has ${plural(count, "character")}; at most ${characters.toLocaleString("en")} are read. `
         + "What is below was read before.");
       return;
     }
@@ -79,18 +79,18 @@ class App {
     for (const pane of this.shownPanes()) pane.typed(caret);
   }
 
-  fine(who) {
+  succeeded(who) {
     if (this.waiting.delete(who) && this.waiting.size === 0) message.clear();
   }
 
-  // A server that is gone or busy is asked again: until then the page keeps what it has.
+  // Requests to a server that is gone or busy are sent again; until then the page stays as it is.
   failed(error, who) {
-    if (error instanceof Later) {
+    if (error instanceof TransientError) {
       this.waiting.add(who);
-      clearTimeout(this.retry);
-      this.retry = setTimeout(() => [...this.waiting].forEach((one) => one.again()), RETRY);
+      clearTimeout(this.retryTimer);
+      this.retryTimer = setTimeout(() => [...this.waiting].forEach((one) => one.retry()), RETRY);
       message.show(`${error.message} Trying again …`);
-    } else if (error instanceof Replaced) {
+    } else if (error instanceof ModelsReplaced) {
       this.waiting.clear();
       message.show(error.message, h("button", { onclick: () => location.reload() }, "Reload the page"));
     } else {
@@ -99,19 +99,19 @@ class App {
     }
   }
 
-  // What became of the edits.
+  // Report edits that were not made.
   report({ dropped, errors }) {
     const were = dropped > 1 ? "were" : "was";
-    const lost = `${several(dropped, "edit")} ${were} dropped: the text of the pair has changed.`;
+    const lost = `${plural(dropped, "edit")} ${were} dropped: the text of the pair has changed.`;
     if (dropped || errors.length) message.show([...errors, dropped ? lost : ""].join(" ").trim());
   }
 
-  took(pane, milliseconds) {
+  showTime(pane, milliseconds) {
     if (RECORD) return;
     const { recomputed, count } = pane.data;
-    const read = recomputed ? ` · ${recomputed} of ${several(count, "token")} read again` : "";
-    at("status").textContent = count ? `${milliseconds.toFixed(0)} ms${read}` : "";
-    at("status").dataset.milliseconds = milliseconds.toFixed(1);
+    const read = recomputed ? ` · ${recomputed} of ${plural(count, "token")} read again` : "";
+    byId("status").textContent = count ? `${milliseconds.toFixed(0)} ms${read}` : "";
+    byId("status").dataset.milliseconds = milliseconds.toFixed(1);
   }
 
   #beside(pane) { return this.view === "compare" ? this.panes.filter((other) => other !== pane) : []; }
@@ -123,10 +123,10 @@ class App {
     }
   }
 
-  // What all memories are measured by, also by a model that has other tokens.
-  aim(pane, id, text) {
-    pane.aim(id);
-    for (const other of this.#beside(pane)) other.aim(other.idOf(text) ?? text);
+  // Choose the token to which contributions are measured, also in a model with another tokenizer.
+  setTarget(pane, id, text) {
+    pane.setTarget(id);
+    for (const other of this.#beside(pane)) other.setTarget(other.idOf(text) ?? text);
   }
 
   resolved() { return this.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"); }
@@ -134,7 +134,7 @@ class App {
   guess(on) {
     this.guessing = on;
     document.documentElement.classList.toggle("guessing", on);
-    at("guesses").setAttribute("aria-pressed", String(on));
+    byId("guesses").setAttribute("aria-pressed", String(on));
     this.panes.forEach((pane) => pane.text.draw());
   }
 
@@ -143,14 +143,14 @@ class App {
       tab.hidden = !this.views().includes(tab.dataset.view);
       tab.addEventListener("click", () => this.show(tab.dataset.view));
     }
-    roving(document.querySelector("[role=tablist]"), "[role=tab]:not([hidden])", sideways);
+    rovingFocus(document.querySelector("[role=tablist]"), "[role=tab]:not([hidden])", sideways);
   }
 
   #theme() {
     this.theme = RECORD?.start?.theme ?? storedSetting("theme");
     const apply = () => { if (this.theme) document.documentElement.dataset.theme = this.theme; };
     apply();
-    at("theme").addEventListener("click", () => {
+    byId("theme").addEventListener("click", () => {
       this.theme = this.resolved() === "dark" ? "light" : "dark";
       storedSetting("theme", this.theme);
       apply();
@@ -158,7 +158,7 @@ class App {
   }
 
   #tools() {
-    const guarded = (id, work) => at(id).addEventListener("click", async (event) => {
+    const guarded = (id, work) => byId(id).addEventListener("click", async (event) => {
       const button = event.currentTarget;
       button.disabled = true;
       try {
@@ -171,8 +171,8 @@ class App {
     });
     guarded("save-html", saveHtml);
     guarded("save-png", savePng);
-    at("save-html").hidden = Boolean(RECORD);
-    at("help").addEventListener("click", () => at("keys").showModal());
+    byId("save-html").hidden = Boolean(RECORD);
+    byId("help").addEventListener("click", () => byId("keys").showModal());
   }
 
   #text() {
@@ -192,7 +192,7 @@ class App {
     };
     const examples = Object.entries(DATA.examples).flatMap(([name, text], i) => (
       [i ? ", " : "Try ", h("button", { class: "link", onclick: () => take(text) }, name)]));
-    at("examples").append(...(RECORD ? [] : [...examples, " · "]), h("button", {
+    byId("examples").append(...(RECORD ? [] : [...examples, " · "]), h("button", {
       class: "link", "aria-pressed": "false", id: "guesses", onclick: () => this.guess(!this.guessing),
     }, "guesses under the text"));
   }
@@ -200,7 +200,7 @@ class App {
   #keys() {
     document.addEventListener("keydown", (event) => {
       const typing = event.target.closest("textarea, input:not([type=range]), select, dialog");
-      if (event.key === "Escape" && !at("keys").open) {
+      if (event.key === "Escape" && !byId("keys").open) {
         for (const pane of this.shownPanes()) pane.release();
         if (typing) event.target.blur();
         return;
@@ -208,7 +208,7 @@ class App {
       if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
       const pane = this.shownPanes().includes(this.current) ? this.current : this.panes[0];
       const keys = {
-        "/": () => this.box.focus(), "?": () => at("keys").showModal(),
+        "/": () => this.box.focus(), "?": () => byId("keys").showModal(),
         o: () => pane.toggle(), u: () => !RECORD && pane.undo(null),
         1: () => this.show("explore"), 2: () => this.show("compare"), 3: () => this.show("moons"),
       };
@@ -223,14 +223,14 @@ class App {
     this.write(Object.values(DATA.examples)[0]);
   }
 
-  // A view that was saved, as it was.
+  // Show a saved view.
   #open({ panes, start }) {
     document.documentElement.classList.add("recorded");
     this.box.readOnly = true;
     this.text = this.box.value = panes[0]?.text ?? "";
     panes.forEach((saved, i) => {
       const pane = this.panes[i];
-      Object.assign(pane, { memory: saved.memory, target: saved.target, taken: this.text });
+      Object.assign(pane, { memory: saved.memory, target: saved.target, shownText: this.text });
       pane.mosaic.measure = saved.measure ?? "contribution";
       pane.mosaic.build();
       pane.setPinned(Boolean(saved.pinned));

@@ -1,4 +1,4 @@
-// The three moons: periods on sliders, both astronomers, the error of what they expect as it grows and falls.
+// Three moons: sliders for the periods, the predictions of both networks, and their error over time.
 
 const RADII = [44, 74, 104];
 const ASTRONOMERS = { 1: "One memory for the whole sky", 3: "A memory for each moon" };
@@ -14,7 +14,7 @@ class Moons {
     this.time = 0;
     this.playing = false;
     this.data = null;
-    this.asking = new Newest();
+    this.asking = new LatestOnly();
     this.chart = new ErrorChart(this);
     const each = (make) => Object.fromEntries(Object.entries(ASTRONOMERS).map(([heads, name]) => [heads, make(name)]));
     const sky = { viewBox: "-120 -120 240 240", class: "orbits", role: "img" };
@@ -65,12 +65,12 @@ class Moons {
   }
 
   load() { return this.asking.run(() => this.#load()); }
-  again() { return this.load(); }
+  retry() { return this.load(); }
 
   async #load() {
     try {
-      this.data = RECORD ? RECORD.moons : await askJson("/api/moons", { periods: this.periods, seed: this.seed });
-      this.app.fine(this);
+      this.data = RECORD ? RECORD.moons : await postJson("/api/moons", { periods: this.periods, seed: this.seed });
+      this.app.succeeded(this);
     } catch (error) {
       this.app.failed(error, this);
       return;
@@ -107,7 +107,7 @@ class Moons {
     requestAnimationFrame(tick);
   }
 
-  // Where the moons will be, a dot each, and where the astronomer expects them, a ring each.
+  // Dots are the positions of the moons some observations later, rings the predicted ones.
   draw() {
     if (!this.data) return;
     const time = Math.floor(this.time), { truth, astronomers } = this.data;
@@ -177,7 +177,7 @@ class ErrorChart {
       + ` Dots: where the moons will be ${ahead} observations from now. Rings: where the astronomer expects them.`;
   }
 
-  // A line with its name beside it: to the left where there is no room to the right.
+  // A vertical line with a label, to its left if it does not fit to its right.
   #mark(time, text, y) {
     if (time >= DATA.moons.watched) return;
     const x = this.#x(time), left = x + 110 > this.#width;

@@ -1,4 +1,4 @@
-// All memories of a model: a tile each, blocks from top to bottom, heads from left to right.
+// All memories of a model, one tile per memory: blocks from top to bottom, heads from left to right.
 
 const MEASURES = {
   contribution: ["Contribution", "what it adds to the logit of the expected token"],
@@ -20,8 +20,8 @@ class MosaicView {
       const tile = event.target.closest(".tile");
       if (tile) this.pane.choose(JSON.parse(tile.dataset.memory));
     });
-    roving(this.grids, ".tile:not(:disabled)", (key, here, items) => this.#key(key, here, items));
-    roving(this.chooser, "button", sideways, (button) => button.click());
+    rovingFocus(this.grids, ".tile:not(:disabled)", (key, here, items) => this.#key(key, here, items));
+    rovingFocus(this.chooser, "button", sideways, (button) => button.click());
   }
 
   build() {
@@ -50,7 +50,7 @@ class MosaicView {
     }, MEASURES[name][0])));
   }
 
-  // The layers of one kind, each a row. Two grids stand side by side where there is room, else one below the other.
+  // The layers of one kind, one per row. Two grids are side by side if they fit, otherwise one below the other.
   #grid(layers) {
     const heads = Math.max(...layers.map((layer) => layer.heads));
     const name = h("span", { class: "kind" }, layers[0].name);
@@ -126,7 +126,7 @@ class MosaicView {
     tile.firstChild.dataset.short = value === null ? "" : this.#short(value);
   }
 
-  // Where there is little room. The colour is the sign.
+  // For narrow tiles, without the sign: the colour shows it.
   #short(value) {
     const size = Math.abs(value);
     if (this.measure === "contribution" && size < 0.05) return "0";

@@ -1,7 +1,7 @@
-// One model reading the text: what it has read, where one looks, what was edited. The cards show it.
+// One model that reads the text: what was read, the chosen position and memory, the edits. The cards show them.
 
 const NOTHING = { count: 0, tokens: [], names: {}, first: 0, last: 0, pages: 1, page: 0, offset: 0, edits: [] };
-const SLOW = 300; // milliseconds after which a text that is being read is shown to be so
+const SLOW = 300; // milliseconds of reading after which "reading …" is shown
 
 class Pane {
   constructor(app, index, model) {
@@ -10,29 +10,30 @@ class Pane {
     this.source = RECORD?.panes.length ? new Saved(RECORD.panes[index]) : SERVED;
     this.session = crypto.getRandomValues(new Uint32Array(2)).join("-");
     this.data = NOTHING;
-    this.taken = ""; // the text that `data` is about
+    this.shownText = ""; // the text that `data` is about
     this.refused = null; // a text that the model does not read
-    this.wish = { page: -1 }; // the page to be read: by number, by `characters`, or also the token by `token` characters
+    // The page to read: by number, or the one where so many `characters` end; `token` characters also choose the token.
+    this.requested = { page: -1 };
     this.position = 0;
     this.pinned = false;
-    this.writing = null; // the pair that is being written anew, and what was typed for it
-    this.follow = true; // the last token, whatever is typed
+    this.rewriting = null; // the pair that is being rewritten, and what was typed for it
+    this.follow = true; // stay at the last token while text is typed
     this.version = 0;
-    this.reading = new Newest();
-    this.looking = new Newest();
-    this.seen = new Map();
+    this.reading = new LatestOnly();
+    this.looking = new LatestOnly();
+    this.lookCache = new Map();
     this.heading = new Heading(this);
     this.text = new TextView(this);
     this.mosaic = new MosaicView(this);
     this.prediction = new PredictionCard(this);
     this.detail = new DetailCard(this);
     this.changes = new EditsCard(this);
-    // In the order in which one goes through them by keyboard, and sees them where there is one column.
+    // In the order of the Tab key, and of a layout with one column.
     this.element = h("article", { class: "pane", "data-pane": index },
       h("div", { class: "left" }, this.heading.element, this.text.element),
       h("div", { class: "right" }, this.prediction.element, this.changes.element, this.mosaic.element),
       h("div", { class: "below" }, this.detail.hint, this.detail.element));
-    this.use(model);
+    this.setModel(model);
   }
 
   get model() { return DATA.models[this.number]; }
@@ -42,12 +43,12 @@ class Pane {
     return this.model.layers.find((layer) => layer.block === block && layer.kind === kind) ?? null;
   }
 
-  use(model) {
+  setModel(model) {
     this.number = model;
-    this.stopWriting();
+    this.stopRewriting();
     this.memory = this.target = this.found = this.refused = null;
     this.edits = [];
-    this.seen.clear();
+    this.lookCache.clear();
     this.heading.build();
     this.mosaic.build();
     this.show();
@@ -55,24 +56,24 @@ class Pane {
 
   // Reading.
 
-  // What is pinned stays with its characters; else the end of that page is shown on which one types.
+  // A pinned token stays with its characters; otherwise the end of the page with the caret is shown.
   typed(caret) {
-    this.stopWriting();
+    this.stopRewriting();
     this.refused = null;
-    this.wish = { characters: caret };
+    this.requested = { characters: caret };
     this.follow = !this.pinned;
     return this.read();
   }
 
   read() { return this.reading.run(() => this.#read()); }
-  again() { return this.read(); }
+  retry() { return this.read(); }
 
   async #read() {
-    const text = this.app.text === this.refused ? this.taken : this.app.text;
+    const text = this.app.text === this.refused ? this.shownText : this.app.text;
     const begin = performance.now();
     const slow = setTimeout(() => this.#busy(), SLOW);
-    const { edits, memory, position, wish } = this;
-    const sent = { text, edits, memory, position, wish, target: text === this.taken ? this.target : null };
+    const { edits, memory, position, requested } = this;
+    const sent = { text, edits, memory, position, requested, target: text === this.shownText ? this.target : null };
     const wanted = this.#wanted(text);
     try {
       const data = await this.source.read({
@@ -84,13 +85,13 @@ class Pane {
       });
       if (text !== this.app.text && this.reading.waiting) return;
       this.#take(data, sent);
-      this.app.fine(this);
-      this.app.took(this, performance.now() - begin);
+      this.app.succeeded(this);
+      this.app.showTime(this, performance.now() - begin);
       if (!this.found) await this.look();
     } catch (error) {
-      if (!(error instanceof Later)) Object.assign(this, { refused: text, edits: this.data.edits });
+      if (!(error instanceof TransientError)) Object.assign(this, { refused: text, edits: this.data.edits });
       this.element.classList.add("stale");
-      at("status").textContent = "";
+      byId("status").textContent = "";
       this.app.failed(error, this);
     } finally {
       clearTimeout(slow);
@@ -99,10 +100,10 @@ class Pane {
 
   #busy() {
     this.element.classList.add("stale");
-    if (this.index === 0) at("status").textContent = "reading …";
+    if (this.index === 0) byId("status").textContent = "reading …";
   }
 
-  // What every request is about.
+  // The fields that all requests have.
   request(text) {
     const edits = this.edits.map(({ words, ...edit }) => edit);
     return { session: this.session, model: this.number, text, edits };
@@ -110,35 +111,35 @@ class Pane {
 
   // The page to read, and the pinned token, which moves with its characters.
   #wanted(text) {
-    if (this.wish.token !== undefined || !this.pinned || text === this.taken || RECORD) return this.wish;
-    const token = shifted(this.taken, text, this.characters());
+    if (this.requested.token !== undefined || !this.pinned || text === this.shownText || RECORD) return this.requested;
+    const token = shifted(this.shownText, text, this.characters());
     if (token !== null) return { token };
     this.setPinned(false);
     this.follow = true;
-    return this.wish;
+    return this.requested;
   }
 
   #take(data, sent) {
     this.version++;
     this.data = data;
-    this.seen.clear();
+    this.lookCache.clear();
     this.app.report(data);
-    const moved = this.position !== sent.position; // while it was read
+    const moved = this.position !== sent.position; // in the meantime
     this.position = moved ? Math.max(data.first, Math.min(this.position, data.last - 1)) : data.look?.position ?? 0;
-    if (sent.text !== this.taken) this.target = null;
-    this.taken = sent.text;
-    // What was changed while it was read will be read next.
+    if (sent.text !== this.shownText) this.target = null;
+    this.shownText = sent.text;
+    // Edits and pages that were requested in the meantime are read next.
     if (sent.edits === this.edits) this.edits = data.edits;
-    if (sent.wish === this.wish) this.wish = { page: data.page };
+    if (sent.requested === this.requested) this.requested = { page: data.page };
     const same = data.look?.position === this.position && sent.memory === this.memory && sent.target === this.target;
     this.found = same ? data.look : null;
-    this.element.classList.toggle("stale", !RECORD && this.taken !== this.app.box.value);
+    this.element.classList.toggle("stale", !RECORD && this.shownText !== this.app.box.value);
     this.text.fill();
     this.heading.fill();
     this.show();
   }
 
-  // Looking.
+  // All memories at the chosen token.
 
   look() { return this.looking.run(() => this.#look()); }
 
@@ -148,9 +149,9 @@ class Pane {
     const name = [position, memory, target].join("|");
     try {
       const look = { position, memory, target };
-      const found = this.seen.get(name) ?? await this.source.look({ ...this.request(this.taken), look });
+      const found = this.lookCache.get(name) ?? await this.source.look({ ...this.request(this.shownText), look });
       if (version !== this.version) return;
-      this.seen.set(name, found);
+      this.lookCache.set(name, found);
       this.found = found;
       this.show();
     } catch (error) {
@@ -166,7 +167,7 @@ class Pane {
     this.changes.fill();
   }
 
-  // Where one looks.
+  // The chosen position, memory and target.
 
   go(position, { quiet = false } = {}) {
     if (position === this.position && this.found?.position === position) return;
@@ -185,17 +186,17 @@ class Pane {
   }
 
   pin(position) {
-    this.stopWriting();
+    this.stopRewriting();
     this.setPinned(!(this.pinned && position === this.position));
     this.go(position, { quiet: true });
     this.app.moved(this);
     this.show();
   }
 
-  // The pen with which a pair is being written.
-  stopWriting() {
-    if (this.writing) this.setPinned(this.writing.pinned);
-    this.writing = null;
+  // Close the form in which a pair is rewritten.
+  stopRewriting() {
+    if (this.rewriting) this.setPinned(this.rewriting.pinned);
+    this.rewriting = null;
   }
 
   release() {
@@ -205,34 +206,34 @@ class Pane {
   }
 
   choose(memory) {
-    this.stopWriting();
+    this.stopRewriting();
     this.memory = this.memory && memoryKey(this.memory) === memoryKey(memory) ? null : memory;
     if (this.found) this.found = { ...this.found, memory: null };
     this.show();
     this.look();
   }
 
-  aim(target) {
+  setTarget(target) {
     this.target = target;
     this.look();
   }
 
-  // The id of a token that is among those expected here.
+  // The id of a token if it is among the most probable here.
   idOf(text) {
     const best = (this.data.edited || this.data).best?.[this.position - this.data.first];
     return best?.find((one) => one[0] === text)?.[2] ?? null;
   }
 
-  turn(page) {
-    this.stopWriting();
-    this.wish = { page };
+  turnPage(page) {
+    this.stopRewriting();
+    this.requested = { page };
     this.setPinned(false);
     this.follow = false;
     this.position = 0;
     this.read().then(() => this.app.moved(this));
   }
 
-  // The number of characters up to the end of the chosen token: what the pane beside finds it by.
+  // The number of characters up to the end of the chosen token, by which the other pane finds its own token.
   characters() {
     const { offset, tokens, first } = this.data;
     return offset + countCharacters(tokens.slice(0, this.position - first + 1).join(""));
@@ -243,13 +244,13 @@ class Pane {
     const i = this.data.tokens.findIndex((token) => (end += countCharacters(token)) >= count);
     const here = i >= 0 && (count > this.data.offset || this.data.page === 0);
     if (here) return this.go(this.data.first + i, { quiet: true });
-    if (this.data.pages === 1 && (this.data.count || RECORD)) return null; // what is still being read may have it
+    if (this.data.pages === 1 && (this.data.count || RECORD)) return null; // it may be in text not read yet
     if (!RECORD) {
-      this.wish = { token: count };
+      this.requested = { token: count };
       this.follow = false;
       return this.read();
     }
-    this.position = -1; // on a page that the file does not have
+    this.position = -1; // on a page that is not in the saved view
     this.found = null;
     return this.show();
   }
@@ -282,13 +283,13 @@ class Pane {
     if (index >= 0) this.undo(index); else this.edit(this.change(null));
   }
 
-  // The edit that silences the chosen memory.
+  // The index of the edit that switches off the chosen memory, or -1.
   off() {
     const same = (edit) => memoryKey([edit.block, edit.kind, edit.head]) === memoryKey(this.memory);
     return this.memory ? this.edits.findIndex((edit) => edit.pair === null && same(edit)) : -1;
   }
 
-  // A token of the text by itself, and those of a pair: key and value, which are the same where nothing is ahead.
+  // A token of the text, displayed by itself; and those of a pair: key and value, one token if there is no lookahead.
   word(position) {
     const i = position - this.data.first;
     const { names, tokens } = this.data;

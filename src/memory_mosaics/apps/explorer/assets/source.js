@@ -1,8 +1,8 @@
-// Where a pane has its numbers from: a server, or a file.
+// The source of what a pane shows: the server, or a saved record.
 
 const SERVED = {
-  read: (body) => askJson("/api/read", body),
-  look: (body) => askJson("/api/look", body),
+  read: (body) => postJson("/api/read", body),
+  look: (body) => postJson("/api/look", body),
   has: () => true,
 };
 
@@ -20,6 +20,6 @@ class Saved {
     return { position, overview: overview[here], target: [text, id], memory: seen };
   }
 
-  // Of a long text a file has one memory.
+  // Of a long text, the record has one memory in detail.
   has(memory) { return memoryKey(memory) in this.record.memories; }
 }

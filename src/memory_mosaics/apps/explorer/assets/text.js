@@ -14,13 +14,13 @@ class TextView {
     this.body.addEventListener("pointermove", (event) => this.#over(event));
     this.body.addEventListener("click", (event) => this.#click(event));
     this.body.addEventListener("focusin", (event) => this.#focus(event));
-    roving(this.body, ".token", (key, here, items) => this.#key(key, here, items));
+    rovingFocus(this.body, ".token", (key, here, items) => this.#key(key, here, items));
     new ResizeObserver(() => this.draw()).observe(this.body);
   }
 
   token(position) { return this.body.querySelector(`[data-at="${position}"]`); }
 
-  // All tokens of the page anew.
+  // Create all tokens of the page.
   fill() {
     const { data } = this.pane;
     this.body.replaceChildren(...data.tokens.flatMap((token, i) => {
@@ -50,7 +50,7 @@ class TextView {
     }, ...this.#inked(token));
   }
 
-  // Shade words and not the blanks before them, which a line may end with.
+  // Shade words but not the spaces before them, which may be at the end of a line.
   #inked(token) {
     const shown = visible(token), blank = shown.trim() ? shown.length - shown.trimStart().length : 0;
     return [shown.slice(0, blank), h("span", { class: "ink" }, shown.slice(blank))];
@@ -82,13 +82,13 @@ class TextView {
     return parts;
   }
 
-  // Once before the next picture, however often it is asked for: where tokens are is dear to find out.
+  // At most once per frame: measuring the positions of tokens is slow.
   draw() {
     cancelAnimationFrame(this.drawing);
     this.drawing = requestAnimationFrame(() => this.#draw());
   }
 
-  // Lines from the chosen token to the pairs that weigh most.
+  // Lines from the chosen token to the pairs with the largest weights.
   #draw() {
     const { position, found, memory, peek } = this.pane;
     this.lines.replaceChildren();
@@ -111,8 +111,8 @@ class TextView {
     }
   }
 
-  // A pair that is pointed at in the list.
-  point(pair, on) {
+  // Highlight a pair while the pointer is over it in the list.
+  highlight(pair, on) {
     this.token(pair)?.classList.toggle("hot", on);
     if (this.pane.peek > 0) this.token(pair + this.pane.peek)?.classList.toggle("hot", on);
   }
@@ -120,14 +120,14 @@ class TextView {
   #page() {
     const { page, pages, first, last, count } = this.pane.data;
     const turn = (there, text, label) => h("button", {
-      disabled: RECORD || there < 0 || there >= pages, "aria-label": label, onclick: () => this.pane.turn(there),
+      disabled: RECORD || there < 0 || there >= pages, "aria-label": label, onclick: () => this.pane.turnPage(there),
     }, text);
     const shown = `page ${page + 1} of ${pages} · tokens ${first + 1}–${last} of ${count.toLocaleString("en")}`;
     const parts = [turn(page - 1, "←", "Page before"), h("span", {}, shown), turn(page + 1, "→", "Page after")];
     this.pager.replaceChildren(...(pages > 1 ? parts : []));
   }
 
-  // Only where the pointer moves: a text that moves under a resting one would take the prediction from whoever types.
+  // Only if the pointer itself has moved: text that moves under it while typing must not change the position.
   #over(event) {
     const token = event.target.closest(".token"), where = `${event.screenX} ${event.screenY}`;
     if (!token || event.pointerType === "touch" || this.pane.pinned || where === this.pointer) return;
