@@ -309,7 +309,7 @@ def test_a_failed_write_leaves_nothing_and_keeps_the_old_file(tmp_path, monkeypa
     [
         (0, "a.jsonl", "count must be at least 1, not 0"),
         (5, "", "is a folder"),
-        (5, "file/a.jsonl", "cannot make the folder"),
+        (5, "file/a.jsonl", "cannot write to .*file: "),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, count, out, says):

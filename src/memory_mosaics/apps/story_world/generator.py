@@ -15,20 +15,11 @@ from tqdm import tqdm
 
 from memory_mosaics.apps.story_world.narration import CLOSE, OPEN, Narrator
 from memory_mosaics.apps.story_world.plots import PLOTS, add_details
-from memory_mosaics.apps.story_world.world import (
-    ANIMALS,
-    BAKED_LOOKS,
-    COLOURS,
-    FRUIT_LOOKS,
-    LOOKS,
-    THINGS,
-    TRAITS,
-    World,
-    words,
-)
+from memory_mosaics.apps.story_world.world import ANIMALS, THINGS, TRAITS, World, words
 from memory_mosaics.config import MAX_STORIES
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.files import atomic_write
+from memory_mosaics.results import create_output_folder
 from memory_mosaics.text.tokenizer import gpt2_if_installed
 
 FEATURES = ("Dialogue", "BadEnding", "MoralValue", "Foreshadowing", "Twist", "Conflict")  # of TinyStories' prompts
@@ -38,7 +29,7 @@ TOKEN_SAMPLE = 5_000  # stories whose tokens are counted; the rest is estimated 
 _PLOTS = list(PLOTS.values())
 _NOUNS = {*(noun for noun in THINGS if " " not in noun), *ANIMALS, *words("nouns")}
 _VERBS = set(words("verbs"))
-_ADJECTIVES = {*COLOURS, *LOOKS, *FRUIT_LOOKS, *BAKED_LOOKS, *TRAITS}
+_ADJECTIVES = {*TRAITS, *words("colours"), *words("looks"), *words("fruit looks"), *words("baked looks")}
 
 
 @dataclass(frozen=True)
@@ -150,12 +141,7 @@ def run(count: int = 50_000, out: Path = Path("runs/stories.jsonl"), *, seed: in
     check_range(1, MAX_STORIES, count=count)
     if out.is_dir():
         raise UserError(f"out is a folder: {out}; name a file in it, such as {out / 'stories.jsonl'}")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"cannot make the folder of {out}: {error.strerror}; choose another place with --out"
-        ) from error
+    create_output_folder(out.parent)
     with atomic_write(out) as tmp:
         statistics = _write(count, tmp, seed)
     statistics |= {"file": str(out), "seed": seed}

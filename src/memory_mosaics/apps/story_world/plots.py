@@ -36,7 +36,7 @@ RECALLED = {
     for when in ("trouble", "home", "away", "well")
 }
 TROUBLE, ARRIVALS = set(words("troubling events")), set(words("arrivals"))
-MOST_EVENTS = 17  # in a story that still has room for more
+MAX_EVENTS = 17  # details are added up to this number
 SIGHTS, DOING, CLOTHES = words("sight looks"), words("what they do"), words("clothes")
 SMALL, LARGE = ((words(f"{size} animals"), words(f"where {size} animals are")) for size in ("small", "large"))
 
@@ -44,7 +44,7 @@ SMALL, LARGE = ((words(f"{size} animals"), words(f"where {size} animals are")) f
 
 
 def open_story(w: World, _: str, __: Roles) -> None:
-    """Who the hero is."""
+    """Introduce the hero."""
     w.play("open", x=w.pick(DAYS))
     if w.chance(0.65):
         w.play(f"trait_{w.hero.trait}")
@@ -146,7 +146,7 @@ def _condition(text: str) -> Value:
     if len(alternatives) == len(alternatives[0]) == 1:
         return alternatives[0][0]
 
-    def true(w: World) -> bool:  # any(all(...)), which would take twice as long
+    def is_true(w: World) -> bool:  # any(all(...)), which would take twice as long
         for each in alternatives:
             for clause in each:
                 if not clause(w):
@@ -155,7 +155,7 @@ def _condition(text: str) -> Value:
                 return True
         return False
 
-    return true
+    return is_true
 
 
 def _clause(text: str) -> Value:
@@ -233,9 +233,9 @@ PLOTS: dict[str, Callable[[World], None]] = {
 
 
 def add_details(w: World) -> None:
-    """Put details and what is seen on the way into the trace of a story, as far as it leaves room for them."""
+    """Insert details and sights on the way into the trace of a story, unless it has many events already."""
     trace = w.trace
-    room = MOST_EVENTS - sum(1 for kind, _ in trace if kind)
+    room = MAX_EVENTS - sum(1 for kind, _ in trace if kind)
     arrivals = [at for at, (kind, _) in enumerate(trace) if kind in ARRIVALS]
     if room > 0 and arrivals and w.chance(0.6):
         trace.insert(w.pick(arrivals) + 1, ("sight", {"a": w.hero, "x": _sight(w)}))
@@ -260,14 +260,14 @@ def add_details(w: World) -> None:
 
 
 def _sight(w: World) -> str:
-    """Something small to be seen by the way."""
+    """Draw a small thing to see on the way."""
     animals, where = SMALL if w.chance(0.6) else LARGE
     text = f"{w.pick(SIGHTS)} {w.pick(animals)} {w.pick(where)}"
     return f"{text}, {w.pick(DOING)}" if w.chance(0.3) else text
 
 
 def _recall(w: World, when: str, at: int) -> tuple[str, Roles]:
-    """Put the return of a detail into the trace, and give the event that tells it first."""
+    """Insert the event that recalls a detail into the trace, and return the event that introduces it."""
     kind = w.pick(RECALLED[when])
     roles = {"a": w.hero, "x": w.pick(DETAILS[kind])}
     w.trace.insert(at, (f"recall_{kind}", roles))

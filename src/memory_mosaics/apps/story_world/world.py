@@ -59,12 +59,8 @@ def attributes(section: str) -> dict[str, str]:
 
 TRAITS = [kind.removeprefix("trait_") for kind in read_sections(PACKAGE, "data/phrases/traits.txt")]
 COLOURS, THINGS = words("colours"), attributes("things")
-ANIMALS, STRANGERS, STRANGER_LOOKS = words("animals"), words("strangers"), words("stranger looks")
-SURNAMES, JOBS, JOBS_OF_MEN = words("surnames"), words("jobs"), words("jobs of men")
-PETS = list(table("pets").items())
+ANIMALS, SURNAMES, PETS = words("animals"), words("surnames"), list(table("pets").items())
 ELDERS = [(name, pronoun == ["he"]) for name, pronoun in table("elders").items()]
-RELATIONS = words("relations")
-LOOKS, FRUIT_LOOKS, BAKED_LOOKS = words("looks"), words("fruit looks"), words("baked looks")
 THINGS_THAT = {flag: [noun for noun, can in THINGS.items() if flag in can] for flag in "bekrnwhtsv"}
 THINGS_THAT["baked"] = [noun for noun, can in THINGS.items() if can == "e"]
 THINGS_THAT["keep"] = [noun for noun, can in THINGS.items() if "e" not in can]
@@ -144,6 +140,16 @@ def parse(conditions: str) -> list[Clause]:
     return parsed
 
 
+ATTRIBUTES = {"has": "where", "at": "where", "is": "state", "feels": "mood"}  # that verbs are about
+
+
+def _attribute(verb: str, roles: Roles, subject: str, object: str) -> tuple[Any, str, Any]:
+    """Whose attribute a clause is about, its name, and its value where the clause is true."""
+    if verb == "has":
+        return roles[object], "where", roles[subject]
+    return roles[subject], ATTRIBUTES[verb], roles[object] if verb == "at" else object
+
+
 _LINES = (line for lines in read_sections(PACKAGE, "data/rules.txt").values() for line in lines)
 RULES = {kind: rule.split("->") for kind, rule in (line.split(":") for line in _LINES)}  # what events need and make
 
@@ -178,7 +184,7 @@ class World:
             self.friend.relation = f"friend {self.friend.name} the {self.friend.kind}"
         else:
             self.friend = self._person(self._name(he), he=he, kind="boy" if he else "girl")
-            self.friend.relation = f"{self.pick(RELATIONS)} {self.friend.name}"
+            self.friend.relation = f"{self.pick(words('relations'))} {self.friend.name}"
         self.friend.trait = self.pick(TRAITS)
         name, he = self.pick(ELDERS)
         self.elder = self._person(name, he=he, kind="man" if he else "woman", relation=name.lower())
@@ -200,14 +206,8 @@ class World:
     def play(self, script: str, **roles: Any) -> None:
         """Do the steps of a script, in which `roles` are taken by these."""
         for action, argument, renamed in _steps(script):
-            bound = self.roles
-            if roles or renamed:
-                bound = given = {**bound, **roles}
-                if renamed:
-                    bound = given.copy()
-                    for role, other in renamed:
-                        bound[role] = given[other]
-            action(self, argument, bound)
+            given = {**self.roles, **roles}
+            action(self, argument, {**given, **{role: given[other] for role, other in renamed}} if renamed else given)
 
     def event(self, kind: str, roles: Roles) -> None:
         """The event happens: its conditions hold, its effects hold from now on, and it will be narrated."""
@@ -227,33 +227,21 @@ class World:
         return all(self.holds(conditions, roles) for conditions, roles in self.wants)
 
     def _true(self, verb: str, roles: Roles, subject: str, object: str) -> bool:
-        who = roles[subject]
-        if verb == "has":
-            return roles[object].where is who
-        if verb == "at":
-            return who.where is roles[object]
-        if verb == "is":
-            return who.state == object
-        if verb == "feels":
-            return who.mood == object
-        return (verb, who, roles[object]) in self.facts
+        if verb not in ATTRIBUTES:
+            return (verb, roles[subject], roles[object]) in self.facts
+        owner, attribute, value = _attribute(verb, roles, subject, object)
+        return getattr(owner, attribute) == value
 
     def set(self, effects: str, roles: Roles) -> None:
         """Make the effects true, of an event or before the story begins."""
         for truth, subject, verb, object in parse(effects):
-            who = roles[subject]
-            if verb == "has":
-                roles[object].where = who if truth else None
-            elif verb == "at":
-                who.where = roles[object] if truth else None
-            elif verb == "is":
-                who.state = object
-            elif verb == "feels":
-                who.mood = object
+            if verb in ATTRIBUTES:
+                owner, attribute, value = _attribute(verb, roles, subject, object)
+                setattr(owner, attribute, value if truth else None)
             elif truth:
-                self.facts.add((verb, who, roles[object]))
+                self.facts.add((verb, roles[subject], roles[object]))
             else:
-                self.facts.discard((verb, who, roles[object]))
+                self.facts.discard((verb, roles[subject], roles[object]))
 
     def want(self, conditions: str, roles: Roles) -> None:
         """What the story is about: if one want is not fulfilled in the final state, the ending is bad."""
@@ -311,8 +299,8 @@ class World:
     def stranger(self) -> Person:
         """An animal met on the way."""
         he = self.chance(0.5)
-        size = self.pick(STRANGER_LOOKS)
-        return self._person(self._name(he), he=he, kind=f"{size} {self.unused(STRANGERS)}")
+        size = self.pick(words("stranger looks"))
+        return self._person(self._name(he), he=he, kind=f"{size} {self.unused(words('strangers'))}")
 
     def child(self) -> Person:
         """Somebody of the hero's own age whom the hero does not know yet."""
@@ -329,8 +317,8 @@ class World:
     def neighbour(self) -> Person:
         """A grown-up with a job, known to everybody."""
         he = self.chance(0.5)
-        job = self.unused(JOBS)
-        he = he or job in JOBS_OF_MEN
+        job = self.unused(words("jobs"))
+        he = he or job in words("jobs of men")
         name = ("Mr. " if he else "Mrs. ") + self.unused(SURNAMES)
         return self._person(name, he=he, kind="man" if he else "woman", relation=f"={name} the {job}")
 
@@ -340,9 +328,9 @@ class World:
             noun = self.unused(THINGS_THAT[flag])
             can = THINGS[noun]
             if "e" in can:
-                adjective = self.pick(FRUIT_LOOKS if "j" in can else BAKED_LOOKS)
+                adjective = self.pick(words("fruit looks" if "j" in can else "baked looks"))
             else:
-                adjective = self.pick(COLOURS) if self.chance(0.75) else self.pick(LOOKS)
+                adjective = self.pick(COLOURS if self.chance(0.75) else words("looks"))
             if also in can:
                 return Thing(noun, adjective, can)
 
