@@ -379,3 +379,9 @@ def test_backoff_stays_finite_after_a_thousand_failures(slept):
     with pytest.raises(RetriesExhausted, match=r"busy \(1101 tries\)"):
         asyncio.run(retry())
     assert max(slept) <= MAX_BACKOFF
+
+
+def test_a_list_of_models_without_end_is_one_line(server, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(clients, "LIST_LIMIT", 10)
+    assert main(command(server, tmp_path)) == 2
+    assert "/models: a list of models of more than 10 bytes (3 tries)\n" in capsys.readouterr().err

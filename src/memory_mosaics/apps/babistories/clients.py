@@ -37,7 +37,7 @@ MAX_BACKOFF = 60.0  # seconds between attempts, unless the server asks for more
 MAX_RETRY_AFTER = 3600.0  # seconds; a server that asks for more is not waited for
 FIRST_RETRIES = 2  # before the first answer: the address may be mistyped
 CHARACTERS_PER_TOKEN = 64  # of the requested length that an answer may have; 4 are usual
-BODY_LIMIT = 1024, 1 << 16  # bytes per token of the requested length, and beside: streams frame each token
+BODY_LIMIT = 1024, 1 << 16  # bytes per token of the requested length, and overhead: streams frame each token
 LIST_LIMIT = 1 << 24  # bytes of the list of models
 GROWTH = 0.05  # concurrency gained per answer while the server refuses none
 NULL_TEXT = {"content", "refusal"}  # one of them is there, as null or in words, where a filter took the text
@@ -300,9 +300,10 @@ class ServerClient:
 
     async def _attempt(self, request: Request, body: dict[str, Any], key: str) -> Answer:
         """One attempt within the limits. A 429 while the server answers others is not a failure of this request."""
-        answered, estimate = self.answered, self.mean_tokens
+        answered = self.answered
         async with self.concurrency.slot():
             await self._sleep(self.paused_until - time.monotonic())
+            estimate = self.mean_tokens
             await self._sleep(max(self.requests.take(1.0), self.tokens.take(estimate)))
             sent = time.monotonic()
             try:
@@ -322,7 +323,7 @@ class ServerClient:
         return replace(answer, usage=usage)
 
     async def _send(self, body: dict[str, Any], headers: dict[str, Any]) -> Answer:
-        """The answer of the server, whole or, with --stream, joined of its chunks: then the timeout is for silence."""
+        """The answer of the server, whole, or with --stream in chunks, between which the timeout is measured."""
         api: Any = self.client.chat.completions if "messages" in body else self.client.completions
         if self.options.stream:
             more = {"stream": True, "stream_options": {"include_usage": True}}
@@ -359,9 +360,9 @@ class ServerClient:
 
     async def _limit_body(self, response: Any) -> None:
         """Read no more of a body, decompressed, than a response may have; the rest of an error message is left out."""
-        per_token, beside = BODY_LIMIT
-        limit = LIST_LIMIT if response.request.method == "GET" else per_token * self.options.length + beside
-        read = response.aiter_bytes
+        per_token, overhead = BODY_LIMIT
+        is_list, read = response.request.method == "GET", response.aiter_bytes
+        limit = LIST_LIMIT if is_list else per_token * self.options.length + overhead
 
         async def limited(*arguments: Any) -> AsyncIterator[bytes]:
             size = 0
@@ -371,8 +372,10 @@ class ServerClient:
                     if size > limit and response.status_code != 200:
                         await response.aclose()
                         return
+                    if size > limit and is_list:
+                        raise TransientError(f"a list of models of more than {limit:,} bytes")
                     if size > limit:
-                        raise self._too_long(f"more than {limit:,} bytes", f"{per_token} per token and {beside:,}")
+                        raise self._too_long(f"more than {limit:,} bytes", f"{per_token} per token and {overhead:,}")
                     yield chunk
 
         response.aiter_bytes = limited  # what the client reads by, whole bodies and streams
