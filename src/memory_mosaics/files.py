@@ -177,7 +177,7 @@ def read_text(file: Path, limit: int = MAX_JSON_BYTES) -> str:
     try:
         return read_bytes(file, limit).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{file} is not UTF-8 text: {one_line(error)}") from error
+        raise UserError(f"{file} is not UTF-8 text: {one_line(error)}; convert it with iconv -t UTF-8") from error
 
 
 def parse_json(text: str) -> Any:

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
@@ -247,41 +247,38 @@ def prepare(
     if not 0 <= valid_share < 1:
         raise UserError(f"valid_share must be at least 0 and below 1, not {valid_share}")
     check_range(1, MAX_JOBS, workers=workers)
-    groups = {"train": find_sources(sources), "valid": find_sources(valid or [])}
-    if not groups["train"]:
+    if not sources:
         raise UserError("no source was named; name a file, a directory, hf:NAME or stories:COUNT")
-    share = 0.0 if valid else valid_share
+    found = [*find_sources(sources), *(replace(source, split="valid") for source in find_sources(valid or []))]
     chosen = None if tokenizer == "bpe" else find_tokenizer(tokenizer)
     options = {"tokenizer": chosen.name if chosen else f"bpe-{vocabulary}"}
-    options |= {"field": field, "valid_share": share, "seed": seed}
+    options |= {"field": field, "valid_share": 0.0 if valid else valid_share, "seed": seed}
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        return _open_same(out, groups, options, chosen)
+        return _open_same(out, found, options, chosen)
     start = time.monotonic()
     workers = workers or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     try:
         with _corpus_folder(out) as folder:
             if chosen is None:
-                sample = _bpe_sample({"train": find_sources(sources)}, options)
-                chosen = train_bpe(sample, vocabulary, name=f"bpe-{vocabulary}")
-            splits = write_splits(folder, groups, chosen, options, workers=workers)
+                chosen = train_bpe(_bpe_sample(found, options), vocabulary, name=f"bpe-{vocabulary}")
+            splits = write_splits(folder, found, chosen, options, workers=workers)
             chosen.save(folder)
-            manifest = _manifest(splits, groups, chosen, options)
+            manifest = _manifest(splits, found, chosen, options)
             (folder / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8", newline="\n")
     except FileExistsError:
         print(f"mosaics: another process has written {out} meanwhile", file=sys.stderr)
-        groups = {"train": find_sources(sources), "valid": find_sources(valid or [])}
-        return _open_same(out, groups, options, chosen)
+        return _open_same(out, found, options, chosen)
     _report(manifest, time.monotonic() - start, f"{chosen.engine}, {workers} thread{'s'[: workers != 1]}")
     print(f"written: {out}")
     return Corpus.open(out)
 
 
-def _bpe_sample(groups: dict[str, list[Source]], options: dict[str, Any]) -> Iterator[str]:
+def _bpe_sample(sources: list[Source], options: dict[str, Any]) -> Iterator[str]:
     """Yield training documents, or pieces of long ones, evenly spaced, to train a BPE on."""
-    size = sum(source.size or 0 for source in groups["train"])
-    share = min(1.0, BPE_SAMPLE / max(1, size))
+    sources = [source for source in sources if source.split == "train"]
+    share = min(1.0, BPE_SAMPLE / max(1, sum(source.size or 0 for source in sources)))
     number = -1
-    for index, (_, piece) in enumerate(_read(groups, options["field"], "train bpe")):
+    for index, (_, piece) in enumerate(_read(sources, options["field"], "train bpe")):
         number += piece.is_start
         is_train = split_of(number, options["seed"], options["valid_share"]) == "train"
         if is_train and int((index + 1) * share) > int(index * share):
@@ -324,14 +321,14 @@ class SplitWriter:
 
 
 def write_splits(
-    folder: Path, groups: dict[str, list[Source]], tokenizer: Tokenizer, options: dict[str, Any], *, workers: int
+    folder: Path, sources: list[Source], tokenizer: Tokenizer, options: dict[str, Any], *, workers: int
 ) -> dict[str, SplitWriter]:
     """Encode all sources and write their documents, in order, to train.bin and valid.bin.
 
     Without sources to validate on, a hash of its number decides where a document goes.
     """
-    writers = {name: SplitWriter(folder / f"{name}.bin", tokenizer) for name in groups}
-    pieces = _read(groups, options["field"], "prepare", whole=not tokenizer.splits_at_whitespace)
+    writers = {name: SplitWriter(folder / f"{name}.bin", tokenizer) for name in ("train", "valid")}
+    pieces = _read(sources, options["field"], "prepare", whole=not tokenizer.splits_at_whitespace)
     tokenizer.encode_batch([""])  # builds the engine once, before the threads need it
     number, writer = 0, writers["train"]
     with ExitStack() as stack:
@@ -341,7 +338,7 @@ def write_splits(
         for split, piece, ids in encoded:
             if piece.is_start:
                 held_out = split_of(number, options["seed"], options["valid_share"])
-                writer = writers[split if groups["valid"] else held_out]
+                writer = writers[held_out if split == "train" else split]
                 number += 1
             writer.write(piece, ids)
     train, valid = (writers[name].counts["documents"] for name in ("train", "valid"))
@@ -354,22 +351,19 @@ def write_splits(
     return writers
 
 
-def _read(
-    groups: dict[str, list[Source]], text_field: str, label: str, *, whole: bool = False
-) -> Iterator[tuple[str, Piece]]:
+def _read(sources: list[Source], text_field: str, label: str, *, whole: bool = False) -> Iterator[tuple[str, Piece]]:
     """Yield all documents with their splits, and show the bytes read in a progress bar."""
     from tqdm import tqdm
 
-    sources = [(split, source) for split, group in groups.items() for source in group]
-    sizes = [source.size for _, source in sources if source.size is not None]
+    sizes = [source.size for source in sources if source.size is not None]
     total = sum(sizes) if len(sizes) == len(sources) else None
     with tqdm(total=total, unit="B", unit_scale=True, disable=None, desc=label) as progress:
-        for split, source in sources:
+        for source in sources:
             before = progress.n
             for piece in read_documents(source, text_field=text_field, whole=whole):
                 progress.update(before + source.bytes_read - progress.n)
                 source.documents += piece.is_start
-                yield split, piece
+                yield source.split, piece
             if not source.documents:
                 raise UserError(f"source {source.where} holds no document, only blanks")
 
@@ -379,18 +373,24 @@ def _encode(
 ) -> Generator[tuple[str, Piece, np.ndarray], None, None]:
     """Yield each piece with its ids, in order, encoded by threads in batches of about 1 MB."""
     pool, pending = ThreadPoolExecutor(workers), deque()
+
+    def next_result() -> Iterator[tuple[str, Piece, np.ndarray]]:
+        batch, future = pending.popleft()
+        return ((*item, ids) for item, ids in zip(batch, future.result(), strict=True))
+
     try:
         for batch in _batches(pieces):
             pending.append((batch, pool.submit(tokenizer.encode_batch, [piece.text for _, piece in batch])))
-            while pending and (len(pending) > 2 * workers or not batch):  # an empty batch is the last one
-                done, future = pending.popleft()
-                yield from ((*item, ids) for item, ids in zip(done, future.result(), strict=True))
+            if len(pending) > 2 * workers:
+                yield from next_result()
+        while pending:
+            yield from next_result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _batches(pieces: Iterable[tuple[str, Piece]]) -> Iterator[list[tuple[str, Piece]]]:
-    """Collect about 1 MB of text at a time; the last batch is empty."""
+    """Collect about 1 MB of text at a time."""
     batch, size = [], 0
     for item in pieces:
         batch.append(item)
@@ -398,7 +398,8 @@ def _batches(pieces: Iterable[tuple[str, Piece]]) -> Iterator[list[tuple[str, Pi
         if size >= BLOCK_BYTES:
             yield batch
             batch, size = [], 0
-    yield from ([batch, []] if batch else [[]])
+    if batch:
+        yield batch
 
 
 def split_of(number: int, seed: int, valid_share: float) -> str:
@@ -408,7 +409,7 @@ def split_of(number: int, seed: int, valid_share: float) -> str:
 
 
 def _manifest(
-    writers: dict[str, SplitWriter], groups: dict[str, list[Source]], tokenizer: Tokenizer, options: dict[str, Any]
+    writers: dict[str, SplitWriter], sources: list[Source], tokenizer: Tokenizer, options: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the manifest, which does not depend on the time, the folder or the number of workers."""
     versions = {"memory-mosaics": __version__, "python": platform.python_version(), "numpy": np.__version__}
@@ -419,15 +420,13 @@ def _manifest(
         "dtype": tokenizer.dtype.name,
         "tokenizer": {name: getattr(tokenizer, name) for name in ("name", "vocabulary", "end_of_text", "fingerprint")},
         "splits": {name: writer.summary() for name, writer in writers.items()},
-        "sources": [source.summary() | {"split": name} for name, group in groups.items() for source in group],
+        "sources": [source.summary() for source in sources],
         "options": options,
         "versions": versions,
     }
 
 
-def _open_same(
-    out: Path, groups: dict[str, list[Source]], options: dict[str, Any], tokenizer: Tokenizer | None
-) -> Corpus:
+def _open_same(out: Path, sources: list[Source], options: dict[str, Any], tokenizer: Tokenizer | None) -> Corpus:
     """Open the corpus in `out` if it was made from the same sources with the same options."""
     remedy = "name another --out, or remove it first"
     if not (out / "manifest.json").exists():
@@ -439,15 +438,13 @@ def _open_same(
             raise UserError(f"{out} was prepared with {name} {known['options'].get(name)}, not {value}; {remedy}")
     if tokenizer and tokenizer.fingerprint != known["tokenizer"]["fingerprint"]:
         raise UserError(f"{out} was prepared with another tokenizer called {tokenizer.name}; {remedy}")
-    sources = [source | {"documents": None} for source in known["sources"]]
-    for name, group in groups.items():
-        for source in group:
-            for _ in read_documents(source, text_field=options["field"]):
-                pass
-            if source.summary() | {"split": name, "documents": None} not in sources:
-                raise UserError(f"{out} was prepared without {source.where} as it is now; {remedy}")
-    if len(sources) != sum(map(len, groups.values())):
-        raise UserError(f"{out} was prepared from {len(sources)} sources, not these; {remedy}")
+    before = [source | {"documents": None} for source in known["sources"]]
+    for source in sources:
+        deque(read_documents(source, text_field=options["field"]), maxlen=0)  # only its bytes are counted
+        if source.summary() | {"documents": None} not in before:
+            raise UserError(f"{out} was prepared without {source.where} as it is now; {remedy}")
+    if len(before) != len(sources):
+        raise UserError(f"{out} was prepared from {len(before)} sources, not these; {remedy}")
     corpus.verify()
     print(f"{out} holds this corpus already: left as it is")
     return corpus

@@ -19,7 +19,7 @@ from typing import Any
 
 from memory_mosaics.config import at_least, from_plain
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import read_bytes
+from memory_mosaics.files import read_text
 from memory_mosaics.text.word_lists import BOYS, GIRLS, TITLES
 
 STRAIGHT = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"'})
@@ -99,11 +99,9 @@ def ours() -> list[Prompt]:
 def read(file: Path) -> list[Prompt]:
     """Read prompts from a file: one per line, or as JSON (.jsonl, .ndjson, .json) an object per line, or an array."""
     try:
-        text = read_bytes(file).decode()
+        text = read_text(file)
     except FileNotFoundError:
         raise UserError(f"there is no file {file}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file} is not UTF-8: {one_line(error)}; convert it with iconv -t UTF-8") from None
     except OSError as error:
         raise UserError(f"cannot read {file}: {one_line(error)}") from error
     found = parse(text, str(file), as_json=file.suffix in (".jsonl", ".ndjson", ".json"))
@@ -120,8 +118,8 @@ def parse(text: str, name: str, *, as_json: bool) -> list[Prompt]:
     if text.lstrip().startswith("["):
         array = _json(text, f"{name} starts as an array of prompts, and")
         return [_prompt(plain, f"{name}, prompt {number}") for number, plain in enumerate(array, 1)]
-    places = ((line, f"{name}, line {number}") for number, line in lines)
-    return [_prompt(_json(line, where), where) for line, where in places]
+    places = [(f"{name}, line {number}", line) for number, line in lines]
+    return [_prompt(_json(line, where), where) for where, line in places]
 
 
 def _json(text: str, where: str) -> Any:

@@ -47,12 +47,13 @@ class Piece(NamedTuple):
 
 @dataclass
 class Source:
-    """One file, dataset or generator, with the number and the SHA-256 of the bytes read from it so far."""
+    """One file, dataset or generator, with what the last reading has counted: bytes, their SHA-256, documents."""
 
     name: str
     kind: str  # text, json, parquet, dataset, or the scheme of a generator
     where: str
     size: int | None = None  # in bytes, if known before reading
+    split: str = "train"  # that its documents belong to
     bytes_read: int = 0
     documents: int = 0
     sha: Any = field(default_factory=hashlib.sha256)
@@ -63,8 +64,8 @@ class Source:
 
     def summary(self) -> dict[str, Any]:
         """Return its entry in the manifest."""
-        sha = self.sha.hexdigest()
-        return {"name": self.name, "bytes": self.bytes_read, "sha256": sha, "documents": self.documents}
+        counts = {"bytes": self.bytes_read, "sha256": self.sha.hexdigest(), "documents": self.documents}
+        return {"name": self.name, **counts, "split": self.split}
 
 
 def find_sources(names: Iterable[str]) -> list[Source]:
@@ -123,6 +124,7 @@ def read_documents(
     A run of 1 MiB without whitespace is split between two characters. A document that cannot be split (a line of JSON,
     a row, or with `whole` any document) has at most 32 MiB.
     """
+    source.bytes_read, source.documents, source.sha = 0, 0, hashlib.sha256()
     try:
         if source.kind == "text":
             yield from _read_text(source, whole, block_bytes)

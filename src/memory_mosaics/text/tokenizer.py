@@ -357,8 +357,8 @@ def gpt2(folder: Path | None = None) -> Tokenizer:
     return tokenizer
 
 
-def gpt2_if_installed() -> "Tokenizer | None":
-    """Return GPT-2's tokenizer, or None where its library is not installed."""
+def gpt2_if_installed() -> Tokenizer | None:
+    """Return GPT-2's tokenizer, or None on a machine without its vocabulary."""
     try:
         return gpt2()
     except (UserError, ImportError):
