@@ -20,7 +20,7 @@ def everything(place, out, *, length=(24, 40)):
 
 @pytest.fixture
 def few_prompts(monkeypatch):
-    monkeypatch.setattr(prompts, "ours", lambda ours=prompts.ours: ours()[:2])
+    monkeypatch.setattr(prompts, "default_prompts", lambda read=prompts.default_prompts: read()[:2])
 
 
 def test_one_page_has_every_part(place, tmp_path, few_prompts, capsys):
@@ -30,7 +30,7 @@ def test_one_page_has_every_part(place, tmp_path, few_prompts, capsys):
     assert page.count("<img") == len(drawn) == 5
     for words in ("windows of 24 tokens", "windows of 40 tokens", "Longer than what was trained on: mosaic, rotary"):
         assert words in page
-    for prompt in prompts.ours():
+    for prompt in prompts.default_prompts():
         assert prompt.prompt.split('"')[0] in page
     assert page.count("By rule: ") == 4
     assert "judged look right" in page

@@ -103,7 +103,7 @@ def test_ctrl_c_keeps_the_models_that_are_finished(mosaic, twin, tmp_path, monke
         return whole(trained, *words)
 
     monkeypatch.setattr(prompts, "continuations", stopped)
-    monkeypatch.setattr(prompts, "ours", lambda ours=prompts.ours: ours()[:2])
+    monkeypatch.setattr(prompts, "default_prompts", lambda read=prompts.default_prompts: read()[:2])
     assert main(["prompts", str(mosaic), str(twin), "--length", "2", "--out", str(tmp_path)]) == 130
     found = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
     assert found["interrupted"]

@@ -1,21 +1,20 @@
+"""Prompts of files and of the library, and the rules that judge their continuations."""
+
 import json
 import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from memory_mosaics.errors import UserError
-from memory_mosaics.text.prompts import Rule, names, ours, parse, read
-from memory_mosaics.text.tokenizer import StreamDecoder, Tokenizer, byte_tokenizer, train_bpe
+from memory_mosaics.text.prompts import Rule, default_prompts, names, parse, read
 
 PAPERS = Path(__file__).parents[3] / "shared" / "data" / "prompts.jsonl"
 
 
 def test_there_are_24_of_our_own():
-    prompts = ours()
+    prompts = default_prompts()
     assert Counter(prompt.group for prompt in prompts) == {"factual": 9, "reasoning": 9, "consistency": 6}
     assert [prompt.group for prompt in prompts] == ["factual"] * 9 + ["reasoning"] * 9 + ["consistency"] * 6
     assert len({prompt.prompt for prompt in prompts}) == len({prompt.ability for prompt in prompts}) == 24
@@ -28,9 +27,9 @@ def test_they_are_none_of_the_papers():
         return {tuple(words[at : at + length]) for at in range(len(words) - length + 1)}
 
     papers = [json.loads(line) for line in PAPERS.read_text(encoding="utf-8").splitlines()]
-    assert [each["group"] for each in papers] == [prompt.group for prompt in ours()], "one for one"
+    assert [each["group"] for each in papers] == [prompt.group for prompt in default_prompts()], "one for one"
     taken = set().union(*(runs(each["prompt"]) for each in papers))
-    assert not any(runs(prompt.prompt) & taken for prompt in ours())
+    assert not any(runs(prompt.prompt) & taken for prompt in default_prompts())
 
 
 GOOD_AND_BAD = [  # of each prompt, what should look right, and what should not
@@ -65,7 +64,7 @@ GOOD_AND_BAD = [  # of each prompt, what should look right, and what should not
 def test_the_rules_judge_right(number):
     texts = GOOD_AND_BAD[number]
     good, bad = texts if isinstance(texts, tuple) else texts.split("|")
-    rule = ours()[number].rule
+    rule = default_prompts()[number].rule
     assert rule is not None
     assert rule.judge(good) is True
     assert rule.judge(bad) is not True
@@ -74,18 +73,18 @@ def test_the_rules_judge_right(number):
 
 def test_what_a_small_model_wrote_is_not_taken_for_an_answer():
     """She would be there, as if nobody had said that she is not."""
-    [rule] = [prompt.rule for prompt in ours() if "rang the bell" in prompt.prompt]
+    [rule] = [prompt.rule for prompt in default_prompts() if "rang the bell" in prompt.prompt]
     assert rule is not None
     assert rule.judge(" but she was still scared.") is None
     assert rule.judge(" but she wasn't there.") is True
 
 
 def test_where_only_one_answer_will_do_any_other_looks_wrong():
-    [rome] = [prompt.rule for prompt in ours() if "Rome" in prompt.prompt]
+    [rome] = [prompt.rule for prompt in default_prompts() if "Rome" in prompt.prompt]
     assert rome is not None
     assert rome.judge('. "I don\'t know," said the teacher. She smiled.') is False
     assert rome.judge("") is False
-    rules = {number: prompt.rule for number, prompt in enumerate(ours()) if prompt.rule}
+    rules = {number: prompt.rule for number, prompt in enumerate(default_prompts()) if prompt.rule}
     closed = [number for number, rule in rules.items() if rule.otherwise is False]
     assert closed == [6, 9, 20, 21, 23]
     assert all(rules[number].judge(GOOD_AND_BAD[number].split("|")[1]) is False for number in closed)
@@ -141,8 +140,8 @@ def test_what_is_no_prompt(line, message):
 
 def test_an_array_of_prompts(tmp_path):
     file = tmp_path / "prompts.json"
-    file.write_text(json.dumps([prompt.plain() for prompt in ours()], indent=2), encoding="utf-8")
-    assert read(file) == ours()
+    file.write_text(json.dumps([prompt.plain() for prompt in default_prompts()], indent=2), encoding="utf-8")
+    assert read(file) == default_prompts()
     file.write_text('["fine", 3]', encoding="utf-8")
     with pytest.raises(UserError, match=r"prompts\.json, prompt 2 should be an object with a text"):
         read(file)
@@ -156,31 +155,5 @@ def test_an_array_of_prompts(tmp_path):
 
 def test_plain_and_back(tmp_path):
     file = tmp_path / "prompts.jsonl"
-    file.write_text("".join(json.dumps(prompt.plain()) + "\n" for prompt in ours()), encoding="utf-8")
-    assert read(file) == ours()
-
-
-@given(st.binary(max_size=40))
-def test_letters_are_those_of_the_whole(data):
-    tokenizer = byte_tokenizer()
-    decoder = StreamDecoder(tokenizer)
-    assert "".join(map(decoder.add, data)) + decoder.flush() == tokenizer.decode(data)
-
-
-def test_letters_of_merged_bytes():
-    tokenizer = train_bpe(["some words and some more"], 300)
-    decoder = StreamDecoder(tokenizer)
-    assert "".join(map(decoder.add, tokenizer.encode("some wörds 🌍"))) + decoder.flush() == "some wörds 🌍"
-
-
-def test_letters_of_a_tokenizer_without_bytes(tmp_path):
-    library = pytest.importorskip("tokenizers")
-    words = {"[UNK]": 0, "he": 1, "##llo": 2, "world": 3, "<|endoftext|>": 4}
-    built = library.Tokenizer(library.models.WordPiece(words, unk_token="[UNK]"))
-    built.pre_tokenizer, built.decoder = library.pre_tokenizers.Whitespace(), library.decoders.WordPiece()
-    built.save(str(tmp_path / "tokenizer.json"))
-    tokenizer = Tokenizer.load(tmp_path)
-    decoder = StreamDecoder(tokenizer)
-    ids = tokenizer.encode("hello world")
-    assert ids == [1, 2, 3]
-    assert "".join(map(decoder.add, ids)) + decoder.flush() == tokenizer.decode(ids) == "hello world"
+    file.write_text("".join(json.dumps(prompt.plain()) + "\n" for prompt in default_prompts()), encoding="utf-8")
+    assert read(file) == default_prompts()

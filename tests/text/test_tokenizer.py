@@ -361,3 +361,29 @@ def test_merges_are_learnt_from_pieces_of_enormous_words(monkeypatch):
     assert tokenizer.decode(tokenizer.encode(text)) == text
     monkeypatch.setattr("memory_mosaics.text.tokenizer.MAX_LONG_WORDS", 1000)
     assert len("".join(_split_long_words([text]))) < 2000
+
+
+@given(st.binary(max_size=40))
+def test_a_stream_decodes_to_the_text_of_all_ids(data):
+    tokenizer = byte_tokenizer()
+    decoder = StreamDecoder(tokenizer)
+    assert "".join(map(decoder.add, data)) + decoder.flush() == tokenizer.decode(data)
+
+
+def test_a_stream_of_merged_bytes():
+    tokenizer = train_bpe(["some words and some more"], 300)
+    decoder = StreamDecoder(tokenizer)
+    assert "".join(map(decoder.add, tokenizer.encode("some wörds 🌍"))) + decoder.flush() == "some wörds 🌍"
+
+
+def test_a_stream_of_a_tokenizer_without_bytes(tmp_path):
+    library = pytest.importorskip("tokenizers")
+    words = {"[UNK]": 0, "he": 1, "##llo": 2, "world": 3, "<|endoftext|>": 4}
+    built = library.Tokenizer(library.models.WordPiece(words, unk_token="[UNK]"))
+    built.pre_tokenizer, built.decoder = library.pre_tokenizers.Whitespace(), library.decoders.WordPiece()
+    built.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer.load(tmp_path)
+    decoder = StreamDecoder(tokenizer)
+    ids = tokenizer.encode("hello world")
+    assert ids == [1, 2, 3]
+    assert "".join(map(decoder.add, ids)) + decoder.flush() == tokenizer.decode(ids) == "hello world"

@@ -16,7 +16,7 @@ from memory_mosaics.decoding import GenerationParams, TextGenerator, compiler_er
 from memory_mosaics.experiments.report import TEMPLATES, collect_records, write_page
 from memory_mosaics.results import environment_info, progress_bar
 from memory_mosaics.runtime import find_device
-from memory_mosaics.text.prompts import Prompt, ours, read
+from memory_mosaics.text.prompts import Prompt, default_prompts, read
 
 BY_RULE = {True: "looks right", False: "looks wrong", None: "undecided"}
 VERDICTS = ("right", "partly", "wrong")
@@ -53,7 +53,7 @@ def run(
         out: folder for prompts.html, prompts.md and results.json
     """
     params = GenerationParams(length=length, beams=beams, compiled=compile)
-    asked = ours() if prompts is None else read(prompts)
+    asked = default_prompts() if prompts is None else read(prompts)
     torch_device, models = torch.device(find_device(device)), unique_names(runs)
     for trained in iter_models(models):
         for each in asked:

@@ -90,7 +90,7 @@ def names(text: str, known: tuple[str, ...] = ()) -> list[str]:
     return found
 
 
-def ours() -> list[Prompt]:
+def default_prompts() -> list[Prompt]:
     """Return the 24 prompts of this library: 9 about facts, 9 about reasoning, 6 about consistency."""
     text = files("memory_mosaics.text").joinpath("prompts.jsonl").read_text(encoding="utf-8")
     return parse(text, "prompts.jsonl", as_json=True)
