@@ -35,7 +35,7 @@ from memory_mosaics.experiments.regbench_models import (
     architecture,
     check_architecture,
 )
-from memory_mosaics.experiments.report import markdown_table
+from memory_mosaics.experiments.report import TEMPLATES, render
 from memory_mosaics.experiments.runner import (
     Grid,
     Outcome,
@@ -240,13 +240,14 @@ def make_grid(
         make_task(settings)  # which checks its values
         training_of(settings)  # as well
     drawn = trials if trials is not None and trials < len(runs) else 0
-    study = f"{case_name(case)}-{_name(space)}"
+    study: Settings = {"study": f"{case_name(case)}-{_name(space)}", "space": space}
+    study["base"] = case | dict.fromkeys(space)  # a trial that was killed while it was drawn has no values yet
     return Grid(
         out=out,
         name_of=name_of,
         train=partial(train, runtime),
         runs=[] if drawn else runs,
-        search=Search(study=study, space=space, base=case, trials=drawn, seed=space["seed"][0]) if sweep else None,
+        search=Search(**study, trials=drawn, seed=space["seed"][0]) if sweep else None,
         fields=("train_loss", *BEST),
         shown=("valid loss {valid_loss:.4f}", "accuracy {accuracy:.3f}", "TVD {tvd:.3f}", "{seconds:.0f} s"),
         prefix=f"{case_name(case)}-l",
@@ -374,53 +375,5 @@ def _anchors(data: RegBenchData) -> dict[str, dict[str, float]]:
 
 def tables(results: dict[str, Any]) -> str:
     """Return all tables that there are numbers for, in Markdown."""
-    inside = [best for best in results["best"] if best["in_distribution"]]
-    failed = [one for one in results["runs"] if one["status"] != "finished"]
-    chosen = ["environments", "chosen", "of", "epoch", "valid loss", "parameters", "minutes"]
-    known = ["new sequences of known languages", "environments", "accuracy / TVD", "published"]
-    parts = [
-        _out_of_distribution(results),
-        markdown_table(known, [_in_distribution(results, best) for best in inside]),
-        markdown_table(["chosen on validation loss", *chosen], [_chosen(results, best) for best in results["best"]]),
-        markdown_table(["failed", "why"], [[one["name"], one["reason"]] for one in failed]),
-    ]
-    return "\n\n".join(part for part in parts if part) or "No run is finished."
-
-
-def _out_of_distribution(results: dict[str, Any]) -> str:
-    """Architectures by environments, each with what was published of it below."""
-    found: dict[str, dict[int, str]] = {}
-    for best in results["best"]:
-        if not best["in_distribution"]:
-            found.setdefault(best["architecture"], {})[best["environments"]] = _pair(best["accuracy"], best["tvd"])
-    columns, rows = sorted({number for cells in found.values() for number in cells}), []
-    for name, cells in found.items():
-        rows.append([results["labels"][name], *(cells.get(number, "") for number in columns)])
-        published = results["published"].get(name, {})
-        theirs = [_pair(*published[str(number)]) if str(number) in published else "" for number in columns]
-        rows += [["*published*", *theirs]] if any(theirs) else []
-    if rows:
-        rows += [[name, *[_pair(**scores)] * len(columns)] for name, scores in results["anchors"].items()]
-    return markdown_table(["accuracy / TVD, new languages", *(f"{number:,}" for number in columns)], rows)
-
-
-def _in_distribution(results: dict[str, Any], best: dict[str, Any]) -> list[str]:
-    published = published_in_distribution(results, best)
-    scores = [_pair(best["accuracy"], best["tvd"]), _pair(*published) if published else ""]
-    return [results["labels"][best["architecture"]], f"{best['environments']:,}", *scores]
-
-
-def _chosen(results: dict[str, Any], best: dict[str, Any]) -> list[str]:
-    """Which configuration, and by what."""
-    where = ", in distribution" * best["in_distribution"]
-    cells = [results["labels"][best["architecture"]], f"{best['environments']:,}{where}"]
-    cells += [
-        best["name"].removeprefix(f"{case_name(best)}-"),
-        f"{best['configurations']}",
-        f"{best['tested']['loss']['epoch']}",
-    ]
-    return [*cells, f"{best['valid_loss']:.4f}", f"{best['parameters']:,}", f"{best['seconds'] / 60:.1f}"]
-
-
-def _pair(accuracy: float, tvd: float) -> str:
-    return f"{accuracy:.3f} / {tvd:.3f}"
+    functions = {"case_name": case_name, "published_in_distribution": published_in_distribution}
+    return render(TEMPLATES / "regbench.md", results=results, **functions).strip()

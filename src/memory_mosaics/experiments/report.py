@@ -96,14 +96,8 @@ def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("  ".join(cells).rstrip() for cells in aligned)
 
 
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Align the first column to the left and the others to the right; nothing without rows."""
-    first, *others = (f"| {' | '.join(cells)} |" for cells in (header, *rows))
-    return "\n".join([first, f"|---|{'---:|' * (len(header) - 1)}", *others]) if rows else ""
-
-
-def write_page(file: Path, template: Path, **values: Any) -> Path:
-    """Write a page from a template, which may extend and import those of templates/.
+def render(template: Path, **values: Any) -> str:
+    """Return the text of a template, which may extend and import those of templates/.
 
     A page loads nothing from elsewhere: the filter `png` embeds a picture. Values are escaped in HTML.
     """
@@ -115,5 +109,10 @@ def write_page(file: Path, template: Path, **values: Any) -> Path:
     )
     pages.policies["json.dumps_kwargs"] = {}  # in their own order
     pages.filters["png"] = lambda file: f"data:image/png;base64,{base64.b64encode(file.read_bytes()).decode()}"
-    write_text(file, pages.get_template(template.name).render(values))
+    return pages.get_template(template.name).render(values)
+
+
+def write_page(file: Path, template: Path, **values: Any) -> Path:
+    """Write a page from a template."""
+    write_text(file, render(template, **values))
     return file
