@@ -584,6 +584,9 @@ def test_a_file_truncated_while_it_is_read_is_an_error_and_no_signal(tmp_path):
     os.truncate(tmp_path / "corpus" / "train.bin", 10)
     with pytest.raises(UserError, match=r"train.bin was truncated to 10 bytes while it was read: prepare the corpus"):
         windows.batch(1, 2)
+    os.truncate(tmp_path / "corpus" / "train.bin", 11)  # half a token
+    with pytest.raises(UserError, match=r"train.bin was truncated to 11 bytes while it was read"):
+        windows.tokens[:20]
 
 
 def test_a_slice_of_a_token_file_is_that_of_an_array(tmp_path):

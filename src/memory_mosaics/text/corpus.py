@@ -62,10 +62,11 @@ class TokenFile:
             raise ValueError(f"a slice of a token file has a step of 1, not {step}")
         width = self.dtype.itemsize
         wanted = max(0, stop - start) * width
-        ids = np.frombuffer(self._read(start * width, wanted), self.dtype)
-        if len(ids) * width != wanted:
+        data = self._read(start * width, wanted)
+        if len(data) != wanted:
             size = os.fstat(self._open.fileno()).st_size
             raise UserError(f"{self.file} was truncated to {size:,} bytes while it was read: prepare the corpus again")
+        ids = np.frombuffer(data, self.dtype)
         if ids.size and ids.max() >= self.vocabulary:
             at = int((ids >= self.vocabulary).argmax())
             raise UserError(
