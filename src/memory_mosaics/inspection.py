@@ -1,7 +1,6 @@
 """Look inside a model: what every layer retrieves, and the weight of each stored pair in the answers."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,28 +24,21 @@ class LayerRetrieval(NamedTuple):
     x: Float[Tensor, "B T W"]
 
 
-@contextmanager
-def eval_mode(model: LanguageModel) -> Iterator[None]:
-    """Within: the model in eval mode, without gradients. Each module's mode is restored at the end."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module in training:
-            module.training = True
-
-
 @torch.no_grad()
 def retrievals(model: LanguageModel, tokens: Int[Tensor, "B T"]) -> Iterator[LayerRetrieval]:
     """What the layers of a model retrieve while it reads; layers that retrieve nothing, such as an MLP, are left out.
 
-    The model runs as always, without dropout, and hooks see the inputs of each mixer. The retrieval of a persistent
-    memory is one row of all B*T queries for each of its memories: time t of row b is b*T + t.
+    The model runs in eval mode, without gradients, and hooks capture the inputs of each mixer. The retrieval of a
+    persistent memory is one row of all B*T queries for each of its memories: time t of row b is b*T + t.
     """
-    with eval_mode(model), mixer_inputs(model) as inputs:
-        model.features(model.embedding(tokens))
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with mixer_inputs(model) as inputs:
+            model.features(model.embedding(tokens))
+    finally:
+        for module in training:
+            module.training = True
     while inputs:
         number, kind, mixer, given = inputs.pop(0)  # what has been inspected need not be kept
         yield LayerRetrieval(number, kind, mixer, mixer.prepare_retrieval(*given)[0], given[0])
@@ -71,7 +63,7 @@ class MixerInspection:
     weights: np.ndarray  # (H, top)
     tokens: np.ndarray  # (H, top)
     logits: np.ndarray  # (H, top)
-    effective: np.ndarray  # (H,): 1 / sum of squared weights, the number of pairs that count; 0 for an empty memory
+    effective: np.ndarray  # (H,): 1 / sum of squared weights, the effective number of pairs; 0 for an empty memory
     decay: np.ndarray  # (H,): lambda of the keys, NaN where they are no leaky average
     sharpness: np.ndarray  # (H,): beta
 
@@ -120,9 +112,8 @@ def _inspect_mixer(
 ) -> MixerInspection:
     _, _, mixer, retrieval, x = layer
     weights = retrieval.weights([position])[:, :, 0]  # (memories, H, N)
-    answers = torch.einsum(
-        "mhn,mnhv->mhv", weights, retrieval.pairs.per_head(weights.shape[1]).values.to(weights.dtype)
-    ).mean(dim=0)
+    values = retrieval.pairs.per_head(weights.shape[1]).values.to(weights.dtype)
+    answers = torch.einsum("mhn,mnhv->mhv", weights, values).mean(dim=0)
     weights = weights.transpose(0, 1).flatten(1) / len(weights)  # (H, memories * N)
     heads, there = len(weights), min(top, weights.shape[1])
     best = weights.topk(there, dim=-1)
@@ -178,8 +169,10 @@ def centre(norm: nn.Module, x: Float[Tensor, "*B W"]) -> Float[Tensor, "*B W"]:
 def head_contributions(
     model: LanguageModel, mixer: nn.Module, answers: Float[Tensor, "T H V"], spreads: Float[Tensor, "T L"]
 ) -> Float[Tensor, "T H W"]:
-    """What each head adds to what the output matrix reads: its answer alone, through the norms after
-    it, which divide by what they divided the whole sum by: the `spreads` of the `residual_norms`.
+    """What each head adds to the input of the output matrix.
+
+    That is its answer alone, through the combining map and the norms after it. Each of these `residual_norms` divides
+    it by what it divided the whole sum by: `spreads`.
     """
     combine: nn.Module = mixer.combine  # type: ignore[assignment]
     T, H, _ = answers.shape

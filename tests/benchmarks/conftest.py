@@ -23,6 +23,6 @@ SHAPES = WORK.resized(WORK.shapes)
 @pytest.fixture
 def tiny(monkeypatch):
     sizes = [(SIZE, throughput.MODELS), (replace(SIZE, blocks=2), throughput.PAIR)]
-    monkeypatch.setattr(throughput.Workload, "on", lambda device: replace(WORK, sizes=sizes))
+    monkeypatch.setattr(throughput.Workload, "for_device", lambda device: replace(WORK, sizes=sizes))
     monkeypatch.setattr(throughput, "CACHES", {})
     monkeypatch.setattr(bench, "measure_ceilings", lambda timer: CEILINGS)

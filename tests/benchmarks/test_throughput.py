@@ -39,7 +39,7 @@ def test_ceilings_are_sane():
 @pytest.mark.parametrize("name", throughput.MODELS)
 def test_a_step_is_one_of_the_optimiser_on_the_products_objective(name):
     torch.manual_seed(0)
-    model = LanguageModel(SIZE.build(name))
+    model = LanguageModel(SIZE.config(name))
     task = throughput.RandomTokens(SIZE, torch.device("cpu"))
     before = [parameter.clone() for parameter in model.parameters()]
     expected = task.loss(model, task.batch(0))
@@ -60,7 +60,7 @@ def test_training_rows(monkeypatch):
     assert [row["model"] for row in rows] == list(four)
     assert [row["tokens_per_second"] for row in rows] == [48, 96, 24, 12]
     assert [row["of_twin"] for row in rows] == [0.5, 1, 0.25, 0.125]
-    model = LanguageModel(SIZE.build("memory-mosaic"))
+    model = LanguageModel(SIZE.config("memory-mosaic"))
     flops = throughput.training_flops(model, SIZE.time) * 48 / 1e12
     assert rows[0]["tflops"] == pytest.approx(flops, rel=1e-3)
     assert rows[0]["mfu"] == pytest.approx(flops / CEILINGS["product_tflops"], rel=1e-3)
@@ -107,7 +107,7 @@ def test_recall_takes_turns_with_the_steps_on_the_cpu(monkeypatch):
 def test_decoding_is_greedy(name):
     decoder = throughput.build_decode(name, SIZE, torch.device("cpu"))
     torch.manual_seed(0)
-    model = LanguageModel(SIZE.build(name)).eval()
+    model = LanguageModel(SIZE.config(name)).eval()
     prompts = torch.randint(SIZE.vocabulary, (3, 4))
     expected = prompts
     for _ in range(8):

@@ -10,6 +10,7 @@ from memory_mosaics import LanguageModel, PersistentMemoryConfig, checkpoint, me
 from memory_mosaics.cli import main
 from memory_mosaics.inspection import inspect_position, patterns
 from memory_mosaics.norms import RMSNormConfig, ScaledNormConfig
+from memory_mosaics.text.tokenizer import byte_tokenizer
 
 TOKENS = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6])
 TEXT = "Anna had a red ball"
@@ -141,3 +142,12 @@ def test_one_head(mosaic, twin, capsys):
     assert "nothing is stored yet" in output
     assert main(["inspect", str(twin), TEXT, "--block", "1", "--head", "2"]) == 0
     assert "block 1, attention\n  head 2   beta 0.3536" in capsys.readouterr().out
+
+
+def test_a_head_that_only_some_mixers_have(tmp_path, capsys):
+    config = replace(memory_mosaic(**SIZES), channel_mixer=PersistentMemoryConfig(heads=2, slots=6))
+    checkpoint.save(LanguageModel(config), tmp_path / "own", tokenizer=byte_tokenizer())
+    assert main(["inspect", str(tmp_path / "own"), TEXT, "--block", "1", "--head", "3"]) == 0
+    output = capsys.readouterr().out
+    assert "block 1, contextual memory\n  head 3" in output
+    assert "persistent memory" not in output

@@ -23,7 +23,7 @@ from memory_mosaics.runtime import RuntimeConfig, find_device, start_runtime
 class Benchmark(NamedTuple):
     """How to measure, the keys of its rows that its table leaves out, and how rows become lines of the table."""
 
-    measure: Callable[..., dict[str, Any] | Iterator[dict[str, Any]]]
+    measure: Callable[[Timer, dict[str, Any], throughput.Workload], Iterator[dict[str, Any]]]
     hidden: tuple[str, ...] = ()
     table_rows: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] = lambda rows: rows
 
@@ -58,18 +58,21 @@ def run(benchmarks: list[str] | None = None, out: Path = Path("runs/bench"), *, 
         if world.distributed:
             raise UserError("the benchmarks measure one process; start them without torchrun")
         create_output_folder(out)
-        timer, work = Timer(world.device), throughput.Workload.on(device)
+        timer, work = Timer(world.device), throughput.Workload.for_device(device)
         about = environment_info(world.device) | {"device": device}
         try:
             about["ceilings"] = measure_ceilings(timer)
             for name in names:
                 start, command = time.perf_counter(), f"mosaics bench {name}{' --cpu' if cpu else ''}"
-                found, interrupted = _collect(BENCHMARKS[name].measure(timer, about["ceilings"], work))
+                rows, interrupted = _collect(BENCHMARKS[name].measure(timer, about["ceilings"], work))
                 complete = name in results and not results[name].get("interrupted")
-                if interrupted and (complete or not found):
+                if interrupted and (complete or not rows):
                     break
                 section = {"command": command, **about, "seconds": round(time.perf_counter() - start, 1)}
-                results[name] = section | ({"interrupted": True} if interrupted else {}) | found
+                section |= {"interrupted": True} if interrupted else {}
+                section["rows"] = throughput.add_twin_ratio([row for row in rows if "kernel" not in row])
+                kernels = [row for row in rows if "kernel" in row]
+                results[name] = section | ({"kernels": kernels} if kernels else {})
                 ordered = {key: results[key] for key in BENCHMARKS if key in results}
                 write_results(out / "results.json", {"study": "bench"} | ordered)
                 print(f"{table(name, results[name])}\n")
@@ -81,18 +84,15 @@ def run(benchmarks: list[str] | None = None, out: Path = Path("runs/bench"), *, 
     return results | {"interrupted": interrupted}
 
 
-def _collect(found: dict[str, Any] | Iterator[dict[str, Any]]) -> tuple[dict[str, Any], bool]:
-    """Return what a benchmark measured, and whether Ctrl-C ended it: then it is the rows up to there, if any."""
-    if isinstance(found, dict):
-        return found, False
-    rows: list[dict[str, Any]] = []
-    interrupted = False
+def _collect(found: Iterator[dict[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
+    """Return the rows of a benchmark, and whether Ctrl-C ended it."""
+    rows = []
     try:
         for row in found:
             rows.append(row)
     except KeyboardInterrupt:
-        interrupted = True
-    return {"rows": throughput.add_twin_ratio(rows)} if rows else {}, interrupted
+        return rows, True
+    return rows, False
 
 
 def read_results(out: Path) -> dict[str, Any]:

@@ -66,28 +66,29 @@ class Slice:
     time: float
 
 
-def measure(timer: Timer, ceilings: dict[str, Any], work: Workload) -> dict[str, Any]:
-    """Return a row per step, model and kind, and the longest kernels of each, of the median of several profiles."""
+def measure(timer: Timer, ceilings: dict[str, Any], work: Workload) -> Iterator[dict[str, Any]]:
+    """Yield a row per step, model and kind, and one for each of the longest kernels, of the median of several profiles.
+
+    The rows of kernels are those with "kernel".
+    """
     size, _ = work.sizes[0]
     about = {
         "training": {"size": size.name, "batch": size.batch, "time": size.time},
         "decoding": {"size": size.name, "batch": work.batches[0], "time": work.prompt + work.length},
     }
-    rows, kernels = [], []
     for step, name in progress([(step, name) for step in about for name in throughput.PAIR], "profile"):
         timer.reset()
         slices, seconds = (_training if step == "training" else _decoding)(name, work, timer)
         each = {"step": step, "model": name, "label": ARCHITECTURES[name].label}
-        rows += [each | about[step] | row for row in time_by_kind(slices, seconds)]
-        kernels += [each | row for row in longest_kernels(slices)]
-    return {"rows": rows, "kernels": kernels}
+        yield from (each | about[step] | row for row in time_by_kind(slices, seconds))
+        yield from (each | row for row in longest_kernels(slices))
 
 
 def _training(name: str, work: Workload, timer: Timer) -> tuple[list[Slice], float | None]:
     size, _ = work.sizes[0]
     torch.manual_seed(0)
     task = throughput.RandomTokens(size, timer.device)
-    model = LanguageModel(size.build(name)).to(timer.device)
+    model = LanguageModel(size.config(name)).to(timer.device)
     step = throughput.training_step(model, task)
     return _median_profile(model, step, timer, work.repeats["profile"], warm_up=WARM_UP + 2)
 

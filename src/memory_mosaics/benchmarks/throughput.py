@@ -46,9 +46,9 @@ class Size:
     time: int
     dropout: float = 0.0
 
-    def build(self, model: str) -> LanguageModelConfig:
+    def config(self, architecture: str) -> LanguageModelConfig:
         sizes = {"width": self.width, "blocks": self.blocks, "heads": self.heads, "vocabulary": self.vocabulary}
-        return ARCHITECTURES[model].config(context=self.time, dropout=self.dropout, **sizes)
+        return ARCHITECTURES[architecture].config(context=self.time, dropout=self.dropout, **sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Workload:
     repeats: dict[str, int]
 
     @classmethod
-    def on(cls, device: str) -> "Workload":
+    def for_device(cls, device: str) -> "Workload":
         plain = TABLES["workloads"][device]
         return cls(**plain | {"sizes": [(Size(**size), models or MODELS) for size, models in plain["sizes"]]})
 
@@ -183,7 +183,7 @@ def _measure_group(
     try:
         for name in names:
             torch.manual_seed(0)
-            models[name] = LanguageModel(size.build(name)).to(timer.device)
+            models[name] = LanguageModel(size.config(name)).to(timer.device)
             functions[name] = training_step(models[name], task)
         seconds = timer.medians(functions, repeats, warm_up=WARM_UP + 2 if timer.cuda else 2)
     except torch.OutOfMemoryError:
@@ -302,7 +302,7 @@ def build_decode(name: str, size: Size, device: torch.device) -> Callable[[Tenso
 def random_model(name: str, size: Size, device: torch.device) -> LanguageModel:
     """Return a model of this library with random weights, in bfloat16 on CUDA."""
     torch.manual_seed(0)
-    model = LanguageModel(size.build(name)).to(device).eval()
+    model = LanguageModel(size.config(name)).to(device).eval()
     if device.type == "cuda":
         for _, parameter, spec in named_param_specs(model):
             if not spec.keep_fp32:

@@ -80,7 +80,7 @@ def table(found: dict[str, Any], head: int | None = None) -> str:
         for number, one in enumerate(each["heads"]):
             if head in (None, number):
                 average = "" if one["lambda"] is None else f"   lambda {one['lambda']:.3f}"
-                beta = f"   beta {one['beta']:.4g}   {one['effective']:.1f} pairs count"
+                beta = f"   beta {one['beta']:.4g}   {one['effective']:.1f} effective pairs"
                 lines.append(f"  head {number}{average}{beta}")
                 lines += _rows(one, tokens, each["mixer"])
     return "\n".join(line[:100] for line in lines)
@@ -119,15 +119,17 @@ def _encode(trained: LoadedModel, text: str, position: int) -> Tensor:
 
 
 def _select(mixers: list[MixerInspection], block: int | None, head: int | None) -> list[MixerInspection]:
-    """Return the mixers of one block, if one is named."""
+    """Return the mixers of one block, if one is named, that have this head, if one is named."""
     if not mixers:
         raise UserError("this model has no mixer that retrieves anything")
-    blocks, heads = {each.block for each in mixers}, min(len(each.weights) for each in mixers)
+    blocks = {each.block for each in mixers}
     if block is not None and block not in blocks:
         raise UserError(f"there is no block {block}; they are {min(blocks)} to {max(blocks)}")
+    mixers = [each for each in mixers if block in (None, each.block)]
+    heads = max(len(each.weights) for each in mixers)
     if head is not None and not 0 <= head < heads:
         raise UserError(f"there is no head {head}; they are 0 to {heads - 1}")
-    return [each for each in mixers if block in (None, each.block)]
+    return [each for each in mixers if head is None or head < len(each.weights)]
 
 
 @torch.no_grad()
