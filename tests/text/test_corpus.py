@@ -113,10 +113,10 @@ def test_a_generator_that_no_app_registered(tmp_path, monkeypatch):
 def test_hugging_face_datasets_are_sources(tmp_path):
     datasets = pytest.importorskip("datasets")
     data = datasets.Dataset.from_dict({"story": STORIES})
-    data.save_to_disk(tmp_path / "one")
+    data.save_to_disk(tmp_path / "one:more")
     datasets.DatasetDict({"train": data, "test": data.select([3])}).save_to_disk(tmp_path / "two")
     data.to_parquet(tmp_path / "rows.parquet")
-    for number, name in enumerate((tmp_path / "one", f"hf:{tmp_path / 'two'}", tmp_path / "rows.parquet")):
+    for number, name in enumerate((tmp_path / "one:more", f"hf:{tmp_path / 'two'}", tmp_path / "rows.parquet")):
         corpus = prepare(name, out=tmp_path / f"corpus{number}", field="story", valid=[f"hf:{tmp_path / 'two'}:test"])
         assert documents(corpus, "train") == STORIES
         assert documents(corpus, "valid") == STORIES[3:]

@@ -302,7 +302,9 @@ def _dataset_texts(source: Source, text_field: str) -> Iterator[str]:
 def _load_dataset(datasets: Any, source: Source) -> Iterable[Any]:
     if source.kind == "parquet":
         return datasets.load_dataset("parquet", data_files=source.where, split="train", streaming=True)
-    name, _, rest = source.where.removeprefix("hf:").partition(":")
+    name, rest = source.where, ""
+    if name.startswith("hf:"):
+        name, _, rest = name.removeprefix("hf:").partition(":")
     config, _, split = rest.rpartition(":") if ":" in rest else ("", "", rest)
     split = split or "train"
     if not Path(name).is_dir():
