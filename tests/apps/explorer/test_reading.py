@@ -8,11 +8,19 @@ import pytest
 import torch
 
 from memory_mosaics import LanguageModel
-from memory_mosaics.apps.explorer.reading import CHUNK_TOKENS, CachedText, Edit, InstrumentedModel, _common_prefix
+from memory_mosaics.apps.explorer.reading import (
+    CHUNK_TOKENS,
+    CachedText,
+    Edit,
+    EditedRetrieval,
+    InstrumentedModel,
+    _common_prefix,
+)
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.inspection import inspect_position
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.memory import PersistentMemoryConfig
+from memory_mosaics.stores import Retrieval
 from memory_mosaics.text.tokenizer import byte_tokenizer
 from mixers_under_contract import MIXERS, WIDTH
 
@@ -171,7 +179,9 @@ def test_a_rewritten_pair_is_that_of_another_text(name, peek, request):
     assert (features(edited) - features(plain)).abs().max() > 1e-4
     wanted = plain.pairs[0, "sequence"].values.clone()
     wanted[0, 70 - peek, 2] = value
-    rows = edited.retrieval((0, "sequence"), CHUNK_TOKENS + 20, CHUNK_TOKENS + 26).rows
+    queries, offset, sharpness = edited.chunks[1].queries[0, "sequence"]
+    retrieval = Retrieval(queries, edited.pairs[0, "sequence"]._replace(causal_offset=offset), sharpness)
+    rows = EditedRetrieval(retrieval, edited.layer_edits[0, "sequence"]).rows
     torch.testing.assert_close(rows.pairs.values[2, :, 0], wanted[0, :, 2])
 
 

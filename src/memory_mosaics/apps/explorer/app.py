@@ -9,7 +9,7 @@ from pydantic import Field
 
 from memory_mosaics.apps.explorer import explorer as requests
 from memory_mosaics.apps.explorer import page
-from memory_mosaics.apps.explorer.explorer import Explorer, LookRequest, PaneRequest, ReadRequest
+from memory_mosaics.apps.explorer.explorer import Explorer, PaneRequest
 from memory_mosaics.apps.explorer.moons import LONGEST, SHORTEST, TASK
 from memory_mosaics.apps.server import ApiError, add_error_handlers
 from memory_mosaics.config import MAX_SEED
@@ -64,13 +64,8 @@ def build_app(explorer: Explorer) -> FastAPI:
     def home() -> HTMLResponse:
         return HTMLResponse(html, headers=policy)
 
-    @app.post("/api/read")
-    def read(body: ReadRequest) -> dict[str, Any]:
-        return explorer.read(body)
-
-    @app.post("/api/look")
-    def look(body: LookRequest) -> dict[str, Any]:
-        return explorer.look(body)
+    app.post("/api/read")(explorer.read)
+    app.post("/api/look")(explorer.look)
 
     @app.post("/api/moons")
     def moons(body: MoonsRequest) -> dict[str, Any]:

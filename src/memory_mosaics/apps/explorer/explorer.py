@@ -1,7 +1,7 @@
 """What the page requests and gets, as plain dictionaries: the app answers requests with it, `show` writes it to a file.
 
-Every request names its model, text and edits. A session only keeps what was computed for the last request, so that
-little has to be computed again; a session that is gone costs time and nothing else.
+Every request names its model, text and edits. A session only caches what was computed for the last request, so that
+little is computed again: a session that is lost costs time and nothing else.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
-"""The two astronomers of section 5, live: their predictions and errors for any periods.
+"""The two networks of section 5, called astronomers on the page: their predictions and errors for any periods.
 
-The networks are those of `mosaics moons`, 54 numbers each, trained once and shipped with the page;
+The networks are those of `mosaics moons`, 54 parameters each, trained once and shipped with the page;
 `python -m memory_mosaics.apps.explorer.moons` trains them again.
 """
 
@@ -26,21 +26,21 @@ WEIGHTS = "astronomers.json"
 
 
 def limits() -> dict[str, int | list[int]]:
-    """What the page's sliders need."""
+    """Return the ranges and initial values of the page's sliders."""
     periods = [int(period) for period in TASK.validation.periods]
     return {"shortest": SHORTEST, "longest": LONGEST, "periods": periods, "watched": WATCHED, "ahead": study.AHEAD}
 
 
 @cache
 def astronomers() -> dict[int, MoonNetwork]:
-    """The trained networks by their number of memories."""
-    kept = json.loads(read_asset(WEIGHTS))
+    """Return the trained networks by their number of memories."""
+    weights = json.loads(read_asset(WEIGHTS))
     found = {}
     for heads in HEADS:
         found[heads] = network = MoonNetworkConfig(moons=TASK.moons, heads=heads).build()
         with torch.no_grad():
             for name, weight in study.weights(network).items():
-                weight.copy_(torch.tensor(kept[str(heads)][name]))
+                weight.copy_(torch.tensor(weights[str(heads)][name]))
     return found
 
 
@@ -64,15 +64,15 @@ def _rounded(values: Tensor, digits: int) -> list[Any]:
 
 
 def train(file: Path) -> None:
-    """Train both networks and keep their weights."""
-    kept = {}
+    """Train both networks and write their weights."""
+    weights = {}
     for heads in HEADS:
         with TemporaryDirectory() as folder:
             trained = study.train(TASK, MoonNetworkConfig(moons=TASK.moons, heads=heads), Path(folder))
         if trained is None:
             raise KeyboardInterrupt
-        kept[heads] = {name: _rounded(weight[0], 6) for name, weight in study.weights(trained[0]).items()}
-    file.write_text(json.dumps(kept) + "\n", encoding="utf-8")
+        weights[heads] = {name: _rounded(weight[0], 6) for name, weight in study.weights(trained[0]).items()}
+    file.write_text(json.dumps(weights) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The page: one HTML file with its style, its script and, where nobody serves it, all that it shows."""
+"""The page as one HTML file: markup, style, script and, in a saved view, all the data that it shows."""
 
 import base64
 import hashlib
@@ -15,19 +15,19 @@ SCRIPTS = ("basics", "source", "text", "mosaic", "cards", "pane", "moons", "expo
 
 
 def read_asset(name: str) -> str:
-    """The text of a file of the page."""
+    """Return the text of a file of the page."""
     return files("memory_mosaics.apps.explorer").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 @cache
 def _assets() -> tuple[str, str, str]:
-    """The page's frame, its style and its script."""
-    frame, style, *scripts = map(read_asset, ("page.html", "style.css", *(f"{name}.js" for name in SCRIPTS)))
-    return frame, style, '"use strict";\n' + "\n".join(scripts)
+    """Return the page's markup, style and script."""
+    markup, style, *scripts = map(read_asset, ("page.html", "style.css", *(f"{name}.js" for name in SCRIPTS)))
+    return markup, style, '"use strict";\n' + "\n".join(scripts)
 
 
 def policy() -> str:
-    """The Content-Security-Policy that the page keeps to: its own style and script, nothing from anywhere."""
+    """Return the Content-Security-Policy of the page: its own style and script, and nothing from other hosts."""
     _, style, script = _assets()
     hashes = [base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in (script, style)]
     return (
@@ -37,32 +37,29 @@ def policy() -> str:
 
 
 def build(data: dict[str, Any]) -> str:
-    """The page with what it has to know at the start; a `record` in it makes it one that asks nobody."""
-    frame, style, script = _assets()
-    frozen = "record" in data
+    """Return the page with the data it starts with. With a `record` it is a saved view, which needs no server."""
+    markup, style, script = _assets()
     plain = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    meta = f'<meta http-equiv="Content-Security-Policy" content="{escape(policy())}">' if frozen else ""
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{escape(policy())}">' if "record" in data else ""
     parts = {"POLICY": meta, "STYLE": style, "SCRIPT": script, "DATA": plain}
     for name, part in parts.items():
-        frame = frame.replace(f"<!--{name}-->", part, 1)
-    return frame
+        markup = markup.replace(f"<!--{name}-->", part, 1)
+    return markup
 
 
 class View:
-    """What the explorer shows of a text, for a notebook (as the last line of a cell) or for a file."""
+    """A saved view: shown by a notebook if it is the last line of a cell, or written to a file."""
 
     def __init__(self, data: dict[str, Any], *, height: int = 760):
         self.html, self.height = build(data), height
 
     def _repr_html_(self) -> str:
         # A document of its own: neither its style nor its script can touch the notebook.
-        look = f"width:100%;height:{self.height}px;border:0"
-        sandbox = "allow-scripts allow-downloads"
-        return (
-            f'<iframe title="Memory Mosaic" sandbox="{sandbox}" style="{look}" srcdoc="{escape(self.html)}"></iframe>'
-        )
+        style = f"width:100%;height:{self.height}px;border:0"
+        attributes = f'title="Memory Mosaic" sandbox="allow-scripts allow-downloads" style="{style}"'
+        return f'<iframe {attributes} srcdoc="{escape(self.html)}"></iframe>'
 
     def save(self, file: str | Path) -> Path:
-        """Write it as one HTML file that opens anywhere."""
+        """Write the view as one HTML file, which needs no server."""
         write_text(Path(file), self.html)
         return Path(file)

@@ -99,9 +99,9 @@ class EditedRetrieval:
     def answer(self, dropout: float = 0.0) -> Float[Tensor, "B T H V"]:
         return self._merge_heads(self.rows.answer()[:, :, 0])
 
-    def weights_and_answers(self) -> tuple[Float[Tensor, "B H T N"], Float[Tensor, "B T H V"]]:
-        """Return the weights of the pairs, and the answers, which are zero for a head that is switched off."""
-        weights = self.rows.weights()[:, 0]
+    def weights_and_answers(self, times: Sequence[int]) -> tuple[Float[Tensor, "B H t N"], Float[Tensor, "B t H V"]]:
+        """Return the weights of the pairs at some times, and the answers: zero for a head that is switched off."""
+        weights = self.rows.weights(times)[:, 0]
         answers = torch.einsum("rtn,rnv->rtv", weights, self.rows.pairs.values[:, :, 0].to(weights.dtype))
         return weights.unflatten(0, (self.memories, -1)), self._merge_heads(answers)
 
@@ -267,17 +267,6 @@ class CachedText:
         _, pairs, _ = self.model.read([*self.tokens[first * CHUNK_TOKENS : at], edit.token], state, {})
         return pairs[edit.layer].per_head(info.heads).values[0, edit.pair, edit.head]
 
-    def retrieval(self, layer: Layer, first: int, last: int) -> EditedRetrieval:
-        """Return what a layer retrieves at the times in [first, last), which are within one chunk, with the edits."""
-        self.model.check_running()
-        chunk, times = self._within_chunk(first, last)
-        queries, offset, sharpness = chunk.queries[layer]
-        offset = None if offset is None else offset + times.start
-        if isinstance(sharpness, Tensor) and sharpness.ndim > 1:
-            sharpness = sharpness[..., times, :]
-        retrieval = Retrieval(queries[:, times], self.pairs[layer]._replace(causal_offset=offset), sharpness)
-        return EditedRetrieval(retrieval, self.layer_edits.get(layer, []))
-
     @torch.no_grad()
     def next_tokens(self, chunks: Sequence[Chunk]) -> list[NextTokens]:
         """Return the most probable tokens after every time of some chunks, computed in one product where missing."""
@@ -322,8 +311,11 @@ class CachedText:
 
         The times are within one chunk. The slots of several persistent memories of a layer follow each other.
         """
+        self.model.check_running()
         chunk, times = self._within_chunk(first, last)
-        weights, answers = self.retrieval(layer, first, last).weights_and_answers()
+        queries, offset, sharpness = chunk.queries[layer]
+        retrieval = Retrieval(queries, self.pairs[layer]._replace(causal_offset=offset), sharpness)
+        weights, answers = EditedRetrieval(retrieval, self.layer_edits.get(layer, [])).weights_and_answers(times)
         flat = weights.permute(2, 1, 0, 3).flatten(2) / len(weights)
         mixer, spreads = self.model.layers[layer], chunk.spreads[times]
         return flat, head_contributions(self.model.model, mixer, answers.mean(dim=0), spreads)
@@ -365,10 +357,9 @@ class CachedText:
             for pairs, tokens in zip(_top(weights, MAX_PAIRS), promoted, strict=True)
         ]
 
-    def _within_chunk(self, first: int, last: int) -> tuple[Chunk, slice]:
-        """Return the chunk that has the times in [first, last), and where they are in it."""
-        start = first // CHUNK_TOKENS * CHUNK_TOKENS
-        return self.chunks[first // CHUNK_TOKENS], slice(first - start, last - start)
+    def _within_chunk(self, first: int, last: int) -> tuple[Chunk, list[int]]:
+        """Return the chunk that has the times in [first, last), and these times relative to it."""
+        return self.chunks[first // CHUNK_TOKENS], [time % CHUNK_TOKENS for time in range(first, last)]
 
 
 @contextmanager
