@@ -52,11 +52,11 @@ def test_what_cannot_be_built_is_refused(changes, message):
 def test_memory_is_that_of_the_container(tmp_path, monkeypatch):
     (tmp_path / "max").write_text("1000\n")
     monkeypatch.setattr(runtime, "LIMITS", (tmp_path / "max", tmp_path / "none"))
-    assert runtime.memory_of("cpu") == 1000
+    assert runtime.total_memory("cpu") == 1000
     with pytest.raises(UserError, match=r"a model of .* parameters needs at least"):
         LanguageModel(SMALL)
     (tmp_path / "max").write_text("max\n")
-    assert runtime.memory_of("cpu") > 1 << 20
+    assert runtime.total_memory("cpu") > 1 << 20
 
 
 def test_training_needs_more_than_the_weights():
@@ -117,7 +117,7 @@ def test_a_link_to_a_device_is_not_followed(tmp_path, name):
 
 def test_a_smaller_device_refuses_the_weights(tmp_path, monkeypatch):
     folder = checkpoint.save(LanguageModel(replace(SMALL, blocks=1)), tmp_path / "model")
-    monkeypatch.setattr(runtime, "memory_of", lambda _: 100)
+    monkeypatch.setattr(runtime, "total_memory", lambda _: 100)
     with pytest.raises(UserError, match=r"needs at least .* GB of memory, and cpu has"):
         checkpoint.load(folder)
     shutil.rmtree(folder)

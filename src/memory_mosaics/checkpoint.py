@@ -219,7 +219,7 @@ def _safetensors_errors(file: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model with its tokenizer; the `name` distinguishes it from others opened with it."""
+    """A model with its tokenizer; its `name` tells it from other models that are loaded with it."""
 
     name: str
     folder: Path
@@ -245,8 +245,8 @@ class LoadedModel:
             raise UserError(f"{folder}: its tokenizer has {sizes}; they do not belong together")
         return cls(name or Path(os.path.abspath(run)).name, folder, model, tokenizer)
 
-    def check_reads(self, corpus: Corpus) -> None:
-        """Refuse a corpus of another tokenizer."""
+    def check_tokenizer_of(self, corpus: Corpus) -> None:
+        """Refuse a corpus that was prepared with another tokenizer."""
         theirs = corpus.manifest["tokenizer"]
         if theirs["fingerprint"] != self.tokenizer.fingerprint:
             names = f"{theirs['name']}, and {self.folder} reads those of {self.tokenizer.name}"

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, 
 
 from torch import nn
 
-from memory_mosaics.errors import UserError, check_range
+from memory_mosaics.errors import UserError, check_range, join_or
 
 MAX_SIZE = 2**31 - 1  # of any dimension of a tensor
 MAX_SEED = 2**63 - 1  # what PyTorch takes
@@ -124,8 +124,7 @@ def check_choices(config: Any) -> None:
     """Raise `UserError` for fields annotated as a Literal with another value: dataclasses do not check it."""
     for name, hint in get_type_hints(type(config)).items():
         if get_origin(hint) is Literal and getattr(config, name) not in get_args(hint):
-            *others, last = map(repr, get_args(hint))
-            raise UserError(f"{name} must be {', '.join(others)} or {last}, not {getattr(config, name)!r}")
+            raise UserError(f"{name} must be {join_or(map(repr, get_args(hint)))}, not {getattr(config, name)!r}")
 
 
 def check_sizes(config: Any) -> None:

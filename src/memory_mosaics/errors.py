@@ -1,7 +1,7 @@
 """Errors for people: one line that names the thing, both values and the remedy. The command exits with code 2."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 # Messages of PyTorch for sizes that exceed the memory or a 64-bit integer.
@@ -28,6 +28,12 @@ def one_line(error: BaseException, limit: int = 500) -> str:
     """The message of an error on one line, without terminal control characters."""
     message = printable(" ".join(str(error).split())) or type(error).__name__
     return message if len(message) <= limit else message[: limit - 3] + "..."
+
+
+def join_or(names: Iterable[str]) -> str:
+    """Return `a, b or c`."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def printable(text: str) -> str:

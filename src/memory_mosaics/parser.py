@@ -9,9 +9,10 @@ import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentError
 from argparse import ArgumentParser as PlainParser
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from importlib import import_module
 from inspect import Parameter, cleandoc, signature
 from json import loads
@@ -25,9 +26,9 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, get_lo
 from jsonargparse._core import ArgumentGroup
 
 from memory_mosaics.config import MAX_SEED
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.errors import UserError, join_or, one_line
 from memory_mosaics.experiments.runner import RECIPES
-from memory_mosaics.files import check_yaml, read_text
+from memory_mosaics.files import check_yaml, read_text, read_yaml
 from memory_mosaics.models import did_you_mean
 from memory_mosaics.training.config import recipe
 
@@ -52,8 +53,12 @@ class InvalidValue(TypeError):
     """A value that is not of its argument's type."""
 
     def __init__(self, action: Action, value: Any):
-        name = action.option_strings[0] if action.option_strings else action.dest
-        super().__init__(f"{name} must be {expected(action)}, not {value}")
+        super().__init__(f"{flag_of(action)} must be {expected(action)}, not {value}")
+
+
+def flag_of(action: Action) -> str:
+    """The flag of an argument, or the name of one without a flag."""
+    return action.option_strings[0] if action.option_strings else action.dest
 
 
 class ImportModule(Action):
@@ -67,16 +72,16 @@ class ImportModule(Action):
             raise UserError(f"--import {values} fails: {type(error).__name__}: {one_line(error)}") from error
 
 
-class ReadFirst(Action):
-    """An argument that `Parser.parse_args` has read before all others."""
+class ReadBefore(Action):
+    """An argument that `Parser.parse_args` reads before all others, so that parsing it again does nothing."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None: ...
 
 
 class Arguments:
-    """What the parser and its groups share: `add_argument` with nargs and names by the type of the argument."""
+    """Shared by the parser and its groups: `add_argument` sets nargs and names by the type of the argument."""
 
-    words = ""  # the optional list that the words before any flag are for
+    words = ""  # the name of an optional list that is given without a flag
 
     def add_argument(self: Any, *args: Any, **options: Any) -> Any:
         args, options = argument_options(args, options, self.words)
@@ -85,6 +90,8 @@ class Arguments:
             self._option_string_actions[f"--{action.dest}"] = action  # the words may come after their name as well
         if isinstance(options.get("nargs"), int):
             action.instantiate_classes = tuple
+        if hasattr(action, "_typehint"):
+            action._check_type = partial(check_type, action, action._check_type)
         return action
 
 
@@ -118,15 +125,11 @@ class Parser(Arguments, ArgumentParser):
         recipe_file = RECIPES / f"{function.__module__.rpartition('.')[2]}.yaml"
         if recipe_file.exists():  # it is an experiment
             text = f"a changed copy of {recipe_file}, which has the defaults; a flag wins over it"
-            self.add_argument("--recipe", action=ReadFirst, default=SUPPRESS, metavar="FILE", help=text)
+            self.add_argument("--recipe", action=ReadBefore, default=SUPPRESS, metavar="FILE", help=text)
         return super().add_function_arguments(function, *args, **options)
 
-    def set_defaults(self, *args: dict[str, Any], **defaults: Any) -> None:
-        given = {name: value for each in (*args, defaults) for name, value in each.items()}
-        super().set_defaults({name: list(each) if isinstance(each, tuple) else each for name, each in given.items()})
-
     def parse_args(self, args: Any = None, *rest: Any, **options: Any) -> Any:
-        first = FIRST.parse_known_args(args or ())[0]
+        first = DEFAULTS.parse_known_args(args or ())[0]
         name = first.preset if "--preset" in self._option_string_actions else None
         if first.recipe is not None and "--recipe" in self._option_string_actions:
             self._read_recipe(Path(first.recipe), preset=name)
@@ -141,8 +144,8 @@ class Parser(Arguments, ArgumentParser):
     def _read_recipe(self, file: Path, *, preset: str | None) -> None:
         """Take the defaults from a recipe."""
         try:
-            found = load_yaml(read_text(file, MAX_CONFIG_BYTES))
-        except (OSError, yaml.YAMLError) as error:
+            found = read_yaml(file, MAX_CONFIG_BYTES)
+        except OSError as error:
             raise UserError(f"cannot read the recipe {file}: {one_line(error)}") from error
         if not isinstance(found, dict):
             raise UserError(f"the recipe {file} has no names and values")
@@ -188,19 +191,16 @@ class Parser(Arguments, ArgumentParser):
         values = super()._get_values(action, arg_strings)
         if takes_config(action):
             check_config(action, values)
-        elif hasattr(action, "_typehint"):
-            if takes_list(action) and len(values) == 1 and (items := json_list(values[0], action)) is not None:
+        elif takes_list(action):
+            if len(values) == 1 and (items := json_list(values[0], action)) is not None:
                 values = items
             if isinstance(action.nargs, int) and len(values) != action.nargs:
                 raise ArgumentError(action, f"expected {action.nargs} arguments")
-            check_type(action, values)
         return values
 
     def _check_value_key(self, action: Action, value: Any, key: str, cfg: Any, append: bool = False) -> Any:
         if hasattr(action, "basetype") and not isinstance(value, str | Mapping | Namespace):  # --config has its paths
             raise InvalidValue(action, value)
-        if hasattr(action, "_typehint"):
-            check_type(action, value)
         return super()._check_value_key(action, value, key, cfg, append=append)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:  # type: ignore[override]
@@ -220,9 +220,9 @@ class Parser(Arguments, ArgumentParser):
         raise SystemExit(2)
 
 
-FIRST = PlainParser(add_help=False, exit_on_error=False)  # reads flags first whose values others then change
-FIRST.add_argument("--preset", nargs="?")
-FIRST.add_argument("--recipe", nargs="?")
+DEFAULTS = PlainParser(add_help=False, exit_on_error=False)  # of flags that set the defaults of others
+DEFAULTS.add_argument("--preset", nargs="?")
+DEFAULTS.add_argument("--recipe", nargs="?")
 
 
 def nested_keys(values: Mapping[Any, Any], known: set[str], prefix: str = "") -> Iterator[str]:
@@ -239,8 +239,7 @@ def argument_options(args: Any, options: dict[str, Any], words: str) -> tuple[An
     if element := element_type(hint):
         count = len(get_args(hint)) if get_origin(hint) is tuple else "+"
         default = options.get("default")
-        options = options | {"type": element, "nargs": count}
-        options |= {"default": list(default)} if default else {}
+        options = options | {"type": element, "nargs": count} | ({"default": list(default)} if default else {})
         options.pop("action", None)
         args = args[:1]  # without jsonargparse's --NAME+
         if args == (f"--{words}",):
@@ -262,6 +261,7 @@ def element_type(hint: Any) -> Any:
 
 
 def takes_list(action: Action) -> bool:
+    """Whether the value is a list, written as several words."""
     return action.nargs in ("+", "*") or isinstance(action.nargs, int)
 
 
@@ -272,41 +272,37 @@ def takes_config(action: Action) -> bool:
 
 def check_config(action: Action, value: str) -> None:
     """Refuse configurations that are too large, no text or not regular, before jsonargparse reads them."""
-    try:
-        exists = not Path(value).is_dir() and Path(value).exists()
-    except (OSError, ValueError):  # a text that cannot be a path
-        exists = False
-    if exists:
+    if os.path.exists(value) and not os.path.isdir(value):  # False, too, for a text that cannot be a path
         read_text(Path(value), MAX_CONFIG_BYTES)
         return
-    try:
+    with suppress(yaml.YAMLError):
         check_yaml(value)
         if isinstance(load_yaml(value), Mapping):
             return
-    except yaml.YAMLError:
-        pass
     raise InvalidValue(action, value)
 
 
-def check_type(action: Any, values: Any) -> None:
-    """Refuse a value, or an element of a list, that is not of the argument's type or beyond what PyTorch takes."""
-    several = takes_list(action)
-    if several and not isinstance(values, list | tuple | None):
+def check_type(action: Any, convert: Callable[[Any], Any], values: Any) -> Any:
+    """Convert a value or a list as jsonargparse does; refuse other types, and numbers that PyTorch does not take."""
+    several, converted = takes_list(action), []
+    if several and not isinstance(values, list | tuple):
         raise InvalidValue(action, values)
-    for value in (values or ()) if several else (values,):
+    for value in values if several else (values,):
         if isinstance(value, str) and action._typehint is not str:
             with suppress(yaml.YAMLError, UnicodeEncodeError):  # no YAML for jsonargparse either, which sets no bounds
                 check_yaml(value, MAX_CONFIG_BYTES)
         try:
-            found = action._check_type([value])[0] if several else action._check_type(value)
+            found = convert([value])[0] if several else convert(value)
         except (TypeError, ValueError):
             raise InvalidValue(action, value) from None
-        flag = action.option_strings[0] if action.option_strings else action.dest
         for number in found if isinstance(found, list) else (found,):
             if isinstance(number, float) and not isfinite(number):
-                raise UserError(f"{flag} must be a finite number, not {number}")
+                raise UserError(f"{flag_of(action)} must be a finite number, not {number}")
             if isinstance(number, int) and abs(number) > MAX_SEED:
-                raise UserError(f"{flag} must be between {-MAX_SEED} and {MAX_SEED}, not {str(number)[:40]}")
+                bounds = f"between {-MAX_SEED} and {MAX_SEED}"
+                raise UserError(f"{flag_of(action)} must be {bounds}, not {str(number)[:40]}")
+        converted.append(found)
+    return converted if several else converted[0]
 
 
 def json_list(word: str, action: Any) -> list[Any] | None:
@@ -324,20 +320,14 @@ def expected(action: Any) -> str:
         return "a YAML file or JSON object"
     if takes_list(action):
         return f"{action.nargs if isinstance(action.nargs, int) else ''} {NOUNS[action._typehint]}s".strip()
-    return in_words(action._typehint)
+    return type_phrase(action._typehint)
 
 
-def in_words(hint: Any) -> str:
+def type_phrase(hint: Any) -> str:
     """A noun phrase for the values of a type."""
     parts = [part for part in get_args(hint) if part is not NoneType]
     if hint is bool or get_origin(hint) is Literal:
-        return either(parts or ("true", "false"))
+        return join_or(parts or ("true", "false"))
     if get_origin(hint) is list:
         return f"{NOUNS[parts[0]]}s"
-    return either(map(in_words, parts)) if parts else f"a {NOUNS[hint]}"
-
-
-def either(names: Iterable[str]) -> str:
-    """`a, b or c`."""
-    *others, last = names
-    return f"{', '.join(others)} or {last}" if others else last
+    return join_or(map(type_phrase, parts)) if parts else f"a {NOUNS[hint]}"

@@ -21,7 +21,7 @@ from memory_mosaics.errors import UserError, one_line
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeConfig:
-    """How a run is computed, saved and logged. It changes results only by rounding and by the units that drop out.
+    """How a run is computed, saved and logged. It changes results only by rounding and by which units are dropped.
 
     Args:
         device: cuda, mps or cpu; auto takes the first that is available
@@ -75,8 +75,9 @@ class Runtime:
 
     def autocast(self) -> Any:
         """Return the context in which losses are computed."""
-        halved = self.precision == "bfloat16"
-        return torch.autocast(self.device.type, dtype=torch.bfloat16) if halved else nullcontext()
+        if self.precision == "bfloat16":
+            return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return nullcontext()
 
     @property
     def is_rank0(self) -> bool:
@@ -90,15 +91,15 @@ class Runtime:
             dist.all_reduce(total)
         return total.tolist()
 
-    def run_on_rank0(self, act: Callable[[], None]) -> None:
-        """Call `act` on rank 0 and wait for it; where it fails, all processes raise its error."""
-        self.gather(lambda: act() if self.is_rank0 else None)
+    def run_on_rank0(self, function: Callable[[], None]) -> None:
+        """Call a function on rank 0 and wait for it; if it fails, all processes raise its error."""
+        self.gather(lambda: function() if self.is_rank0 else None)
 
-    def gather(self, act: Callable[[], Any]) -> list[Any]:
-        """Return what `act` returns on every process; where one fails, all raise its error."""
+    def gather(self, function: Callable[[], Any]) -> list[Any]:
+        """Return what a function returns on every process; if one fails, all raise its error."""
         error = value = None
         try:
-            value = act()
+            value = function()
         except (OSError, ValueError, RuntimeError) as failure:
             error = failure if isinstance(failure, UserError) else UserError(one_line(failure))
         found: list[Any] = [(error, value)] * self.size
@@ -138,24 +139,24 @@ def start_runtime(config: RuntimeConfig) -> Iterator[Runtime]:
     device = torch.device(kind, int(os.environ["LOCAL_RANK"])) if kind == "cuda" else torch.device(kind)
     if kind == "cuda":
         torch.cuda.set_device(device)
-    inside = dist.is_initialized()
-    if not inside:
+    nested = dist.is_initialized()
+    if not nested:
         dist.init_process_group("cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo")
     try:
         yield Runtime(device, dist.get_rank(), dist.get_world_size(), distributed=True, precision=precision)
     finally:
-        if not inside:
+        if not nested:
             dist.destroy_process_group()
 
 
 def find_device(name: str) -> str:
     """Return the requested device, or the best available for auto; refuse one that is not available."""
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    checks = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    available = [kind for kind, found in checks.items() if found]
     if name == "auto":
-        return next(kind for kind, found in there.items() if found)
-    if not there.get(name):
-        found = ", ".join(kind for kind, here in there.items() if here)
-        raise UserError(f"there is no device {name!r} here; there is {found}")
+        return available[0]
+    if name not in available:
+        raise UserError(f"there is no device {name!r} here; there is {', '.join(available)}")
     return name
 
 
@@ -201,11 +202,11 @@ def no_grad_sync(objective: nn.Module, off: bool) -> Iterator[None]:
         yield
 
 
-# Memory limits of a container: control groups version 2 and version 1.
+# Memory limits of a container, by control groups version 2 and version 1.
 LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
-def memory_of(device: str | torch.device = "cpu") -> int:
+def total_memory(device: str | torch.device = "cpu") -> int:
     """Return the total memory of a device in bytes, used or free."""
     device = torch.device(device)
     if device.type == "cuda" and torch.cuda.is_available():
@@ -223,7 +224,7 @@ def check_memory(
     what: str, need: int, device: str | torch.device = "cpu", advice: str = "choose smaller sizes"
 ) -> None:
     """Refuse what needs more bytes than the device has in total."""
-    have = memory_of(device)
+    have = total_memory(device)
     if need > have:
         needs = f"{what} needs at least {need / 1e9:,.1f} GB of memory"
         raise UserError(f"{needs}, and {torch.device(device)} has {have / 1e9:,.1f} GB; {advice}")

@@ -243,7 +243,7 @@ def test_a_verdict_needs_a_difference_beyond_its_interval_and_all_seeds():
         ({}, ["--seeds", "0"], "seeds must be at least 1"),
         ({"search": {"steps": [1]}}, [], "task recall: search.steps must be a list of values"),
         ({"search": {"learning_rate": []}}, [], "task recall: search.learning_rate must be a list of values"),
-        ({"search": {"learning_rate": [-1.0]}}, [], "task recall: learning_rate must be more than 0"),
+        ({"search": {"learning_rate": [-1.0]}}, [], "task recall: learning_rate must be positive"),
         ({"data": {"part": "mqar", "length": 7}}, [], "task recall: length must be even"),
         ({"data": {"part": "nothing"}}, [], "no part 'nothing'"),
         ({"model": {"width": 8, "blocks": 1, "heads": 3}}, [], "task recall: width 8 does not split into 3 heads"),

@@ -265,7 +265,7 @@ def test_a_damaged_outcome_is_named(tmp_path, damage):
         ({"method": "random", "space": Space(dropout="a lot")}, "space.dropout: 'a lot' is neither a list"),
         ({"method": "random", "space": Space(steps="9..3")}, "space.steps: '9..3'"),
         ({"method": "random", "space": Space(dropout="0..2")}, "dropout must be in"),
-        ({"method": "random", "space": Space(learning_rate=[0.0])}, "learning_rate must be more than 0, not 0.0"),
+        ({"method": "random", "space": Space(learning_rate=[0.0])}, "learning_rate must be positive, not 0.0"),
         ({"runtime": RuntimeConfig(device="abacus")}, "no device 'abacus'"),
     ],
 )

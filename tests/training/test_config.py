@@ -48,8 +48,8 @@ def test_the_learning_rate_rises_in_a_line_and_falls_in_a_cosine():
     ("change", "message"),
     [
         ({"steps": 0}, "steps must be at least 1, not 0"),
-        ({"learning_rate": 0.0}, "learning_rate must be more than 0, not 0.0"),
-        ({"learning_rate": float("nan")}, "learning_rate must be more than 0"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive, not 0.0"),
+        ({"learning_rate": float("nan")}, "learning_rate must be positive"),
         ({"final_learning_rate": 1.0}, "final_learning_rate must be from 0 to the learning_rate of 0.005, not 1.0"),
         ({"betas": (0.9, 1.0)}, "betas must be two numbers in"),
         ({"patience": 0}, "patience must be at least 1"),

@@ -64,7 +64,7 @@ def run(
     models, curves = [], []
     for trained in iter_models(unique_names(runs)):
         for corpus in corpora:
-            trained.check_reads(corpus)
+            trained.check_tokenizer_of(corpus)
         written = sorted(file.stat().st_mtime_ns for file in trained.folder.glob("*.safetensors"))
         models.append([trained.name, str(trained.folder), written])  # trained again, it is another model
         curves += _training_curve(trained)

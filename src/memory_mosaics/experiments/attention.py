@@ -79,7 +79,7 @@ def _sequences(
     """Return what each model reads, one sample per length, without models that can read none."""
     longest: dict[str, int] = {}
     for trained in iter_models(models):
-        trained.check_reads(corpus)
+        trained.check_tokenizer_of(corpus)
         if not any(isinstance(block.sequence_mixer, RetrievalMixer) for block in trained.model.blocks):
             raise UserError(f"{trained.name} has no attention to measure: its sequence mixers recall nothing")
         longest[trained.name] = trained.model.max_positions or lengths[-1]

@@ -82,7 +82,7 @@ def run(
     check_range(1, 1 << 40, batch=batch)
     torch_device, corpus, models = torch.device(find_device(device)), Corpus.open(data), unique_names(runs)
     for trained in iter_models(models):
-        trained.check_reads(corpus)
+        trained.check_tokenizer_of(corpus)
         if (longest := trained.model.max_positions or length) < length:
             print(f"{trained.name} has {longest} learned positions: its curve ends there, before {length}")
     text = sample_windows(corpus, split=split, length=length, count=windows, at_documents=at_documents)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from memory_mosaics import checkpoint
-from memory_mosaics.config import MAX_SEED, MAX_SIZE, at_least, at_most, to_plain
+from memory_mosaics.config import MAX_SEED, MAX_SIZE, at_least, at_most, check_positive, to_plain
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import first_difference, read_json
 from memory_mosaics.language_model import LanguageModelConfig, config_from_plain, weight_shapes
@@ -157,9 +157,7 @@ class Training:
         at_least(self, steps=1, batch=1, warm_up=0, seed=0, evaluate_every=1, weight_decay=0)
         at_least(self, evaluate_windows=1, patience=1)
         at_most(self, seed=MAX_SEED, batch=MAX_SIZE)
-        for name in ("learning_rate", "clip"):
-            if getattr(self, name) is not None and not 0 < getattr(self, name) < math.inf:
-                raise UserError(f"{name} must be more than 0, not {getattr(self, name)}")
+        check_positive(self, "learning_rate", "clip")
         if not 0 <= self.final_learning_rate <= self.learning_rate:
             raise UserError(
                 f"final_learning_rate must be from 0 to the learning_rate of {self.learning_rate}, "

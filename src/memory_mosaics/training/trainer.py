@@ -61,7 +61,7 @@ def initial_model(run: Run, corpus: Corpus, runtime: Runtime) -> tuple[LanguageM
         with resuming(newest):
             return checkpoint.read_config(newest), None
     source = LoadedModel.open(run.init_from)
-    source.check_reads(corpus)
+    source.check_tokenizer_of(corpus)
     return run.model.apply_to(source.model.config, run.init_from), source.model.state_dict()
 
 
