@@ -49,7 +49,7 @@ MIXERS = {
     "contextual memory, gated keys": ContextualMemoryConfig(heads=4, key=GatedAverageConfig()),
     "persistent memory, gated keys": PersistentMemoryConfig(heads=4, slots=40, key=GatedAverageConfig()),
     "persistent memory": PersistentMemoryConfig(heads=4, slots=40),
-    "persistent memory, three a head": PersistentMemoryConfig(heads=4, slots=13, memories=3),
+    "persistent memory, three per head": PersistentMemoryConfig(heads=4, slots=13, memories=3),
     "attention": AttentionConfig(heads=4),
     "attention, rotary": AttentionConfig(heads=4, position=Rotary()),
     "attention, alibi": AttentionConfig(heads=4, position=Alibi()),

@@ -33,13 +33,13 @@ from memory_mosaics.norms import LayerNormConfig
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.ops.cross_entropy import linear_cross_entropy
 from memory_mosaics.runtime import check_memory
-from memory_mosaics.shapes import Bool, Float, Int
-from memory_mosaics.stores import RetrievalMixer, State
+from memory_mosaics.shapes import Float, Int
+from memory_mosaics.stores import Inputs, Mask, Outputs, RetrievalMixer, State
 
 MAX_BLOCKS = 4096  # building a block takes milliseconds at any size
 GAIN = 0.025 * 384**0.5  # of matrices without a norm after them: tuned at width 384, docs/LOG.md
 
-
+BlockFn = Callable[..., tuple[Tensor, Any]]  # of a block and its inputs x, state and mask
 Init = Literal["default", "as-built", "pytorch", "gpt2", "gpt2-channel", "authors"]
 
 
@@ -101,25 +101,20 @@ class Block(nn.Module):
         self.dropout = config.dropout if config.residual_dropout is None else config.residual_dropout
         self.post_norm = config.norm_placement == "post"
 
-    def forward(
-        self,
-        x: Float[Tensor, "B T W"],
-        state: tuple[State, State] | None = None,
-        mask: Bool[Tensor, "B T"] | None = None,
-    ) -> tuple[Float[Tensor, "B T W"], tuple[State, State]]:
+    def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         sequence_state, channel_state = state or (None, None)
-        if self.sequence_norm is None:
-            y, sequence_state = self.sequence_mixer(x, sequence_state, mask)
-            return y, (sequence_state, ())
-        normed = self.sequence_norm(x)
-        y, sequence_state = self.sequence_mixer(normed, sequence_state, mask)
-        x = (normed if self.post_norm else x) + F.dropout(y, self.dropout, self.training)
-        if self.channel_mixer is None or self.channel_norm is None:
+        x, sequence_state = self._mix(self.sequence_mixer, self.sequence_norm, x, sequence_state, mask)
+        if self.channel_mixer is None:
             return x, (sequence_state, ())
-        normed = self.channel_norm(x)
-        y, channel_state = self.channel_mixer(normed, channel_state, mask)
-        x = (normed if self.post_norm else x) + F.dropout(y, self.dropout, self.training)
+        x, channel_state = self._mix(self.channel_mixer, self.channel_norm, x, channel_state, mask)
         return x, (sequence_state, channel_state)
+
+    def _mix(self, mixer: nn.Module, norm: nn.Module | None, x: Tensor, state: State | None, mask: Mask) -> Outputs:
+        if norm is None:  # a bare block
+            return mixer(x, state, mask)
+        normed = norm(x)
+        y, new_state = mixer(normed, state, mask)
+        return (normed if self.post_norm else x) + F.dropout(y, self.dropout, self.training), new_state
 
 
 class LanguageModel(nn.Module):
@@ -149,13 +144,8 @@ class LanguageModel(nn.Module):
         return self.logits(features), state
 
     def features(
-        self,
-        x: Float[Tensor, "B T W"],
-        state: tuple | None = None,
-        mask: Tensor | None = None,
-        *,
-        block_fn: Callable[..., tuple[Tensor, Any]] | None = None,
-    ) -> tuple[Float[Tensor, "B T W"], tuple]:
+        self, x: Inputs, state: State | None = None, mask: Tensor | None = None, *, block_fn: BlockFn | None = None
+    ) -> Outputs:
         """From embeddings to the input of the output matrix; `block_fn(block, x, state, mask)` runs each block."""
         if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[:2]):
             raise ValueError(f"mask must be {tuple(x.shape[:2])} bool, not {tuple(mask.shape)} {mask.dtype}")
@@ -171,11 +161,7 @@ class LanguageModel(nn.Module):
         return self.norm(x), tuple(states)
 
     def loss(
-        self,
-        inputs: Int[Tensor, "B T"],
-        targets: Int[Tensor, "B T"],
-        *,
-        block_fn: Callable[..., tuple[Tensor, Any]] | None = None,
+        self, inputs: Int[Tensor, "B T"], targets: Int[Tensor, "B T"], *, block_fn: BlockFn | None = None
     ) -> Float[Tensor, ""]:
         """Mean cross-entropy of a batch, without states; on CUDA without ever storing all logits."""
         features, _ = self.features(self.embedding(inputs), block_fn=block_fn)

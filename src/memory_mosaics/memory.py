@@ -68,9 +68,9 @@ from memory_mosaics.stores import (
     append,
 )
 
-# Initial values; docs/LOG.md has what was tried. Beta starts where a memory distinguishes random keys: their scores
-# have these standard deviations. Slots are as small as all other matrices, so that they learn as fast under Adam; beta
-# and the scale of the answers compensate for it.
+# Initial values; docs/LOG.md has what was tried. The initial beta distinguishes random keys: their scores have these
+# standard deviations. Slots are as small as all other matrices, so that they learn as fast under Adam; beta and the
+# scale of the answers compensate for it.
 SPREAD, PERSISTENT_SPREAD, SLOTS_STD = e**2 / 8, e**3 / 8, 0.02
 
 Features = tuple[Float[Tensor, "B N H D"], Tensor]  # and the state of the extractor
@@ -98,11 +98,11 @@ def identity(x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
 
 
 class Extractor(nn.Module):
-    """What turns inputs into keys (equation 4, peek = 0) or values (equation 5): `features, state = extractor(x)`.
+    """Turns inputs into keys (equation 4, peek = 0) or values (equation 5): `features, state = extractor(x)`.
 
     Values may depend on the next `peek` inputs, so that T inputs complete the features of T - peek times: those are
     returned, with one tensor of state for the features still to come. `scale` multiplies them, per head.
-    All that is read of x is what `map` makes of it, so that the maps of key and value can be one product.
+    Features depend on `map(x)` only, so that the maps of key and value can be computed as one product.
     """
 
     heads: int
@@ -179,7 +179,7 @@ class LeakyAverage(Extractor):
 class GatedAverage(Extractor):
     """k_T = Norm(k-_T),  k-_T = g_T W x_T + lambda_T k-_{T-1}: what is averaged, and how long, depends on the input.
 
-    Of each head g_T = exp(w.x_T) and lambda_T = exp(-|u.x_T|). State: the average, and the logarithm of its scale.
+    Per head, g_T = exp(w.x_T) and lambda_T = exp(-|u.x_T|). State: the average, and the logarithm of its scale.
     """
 
     init_roles: ClassVar = {"map": "normalised"}
@@ -214,7 +214,7 @@ class GatedAverage(Extractor):
 class Taps(Extractor):
     """v_T = Norm(sum_j c_j W x_{T+j}),  j from -back to peek, the c_j trained per head.
 
-    With back = 0 and peek = 1 these are the values of equation 6; the two taps start as c and 1 - c, c random.
+    With back = 0 and peek = 1 these are the values of equation 6: two taps, initialised to c and 1 - c with uniform c.
     """
 
     init_roles: ClassVar = {"": "taps", "map": "normalised"}
@@ -286,7 +286,7 @@ def evaluate_sharpness(sharpness: Any, pairs: Pairs, time: int) -> float | Tenso
 
 
 class AssociativeMemory:
-    """The device of section 3: `store` pairs, `retrieve` the value that belongs to a key.
+    """Section 3: `store` pairs, `retrieve` the value that belongs to a key.
 
     Retrieval is Gaussian kernel smoothing (equation 2), which estimates E(V | K = key) from the stored sample whatever
     the order of storing. With `kernel=dot_product` it is equation 3, for keys of unit norm. `sharpness` (beta) is a
@@ -419,7 +419,7 @@ class ContextualMemory(RetrievalMixer):
         return self.key.decays(x if x is None else self._apply_maps(x)[0])
 
     def _apply_maps(self, x: Tensor) -> tuple[Tensor, ...]:
-        """What key and value read: x, or once folded what their maps have made of it."""
+        """The inputs of key and value: x, or its products with their maps, once these are folded into one."""
         return (x, x) if self.maps is None else self.maps(x).split(self.maps_widths, dim=-1)
 
     def fold_for_inference(self) -> "ContextualMemory":

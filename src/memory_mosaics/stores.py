@@ -1,12 +1,12 @@
-"""Where the pairs of a memory live, and what queries retrieve from them.
+"""Where the pairs of a memory are stored, and what queries retrieve from them.
 
     GrowingStore     tensors that grow with every call, by any number of tokens
     FixedStore       tensors of a fixed capacity, written in place one token at a time: no shape ever changes, so that a
                      decoding step can be captured as a CUDA graph
     Visibility       which of the earlier pairs a query sees: all but the newest, or a window of them
-    Retrieval        queries, pairs and sharpness: `answer` is what a layer computes, `weights` what is behind it
-    RetrievalMixer   the interface of every layer that retrieves: all that inspection, the explorer and the Hugging Face
-                     adapter know of a memory
+    Retrieval        queries, pairs and sharpness: a layer computes its `answer`, inspection its `weights`
+    RetrievalMixer   the interface of every layer that retrieves: inspection, the explorer and the Hugging Face adapter
+                     use nothing else of a memory
 
 A store is part of a mixer's state: a tuple of tensors, the batch first.
 """
@@ -102,18 +102,7 @@ class Retrieval(NamedTuple):
         """The estimates of E(V | K = query). `dropout` is the probability of dropping a retrieval weight."""
         if self.queries_are_keys and not dropout:
             return contextual_recall(self.queries, self.pairs.values, self.sharpness)
-        keys, values, causal_offset, key_padding_mask, lengths, window = self.pairs
-        return recall(
-            self.queries,
-            keys,
-            values,
-            self.sharpness,
-            causal_offset=causal_offset,
-            key_padding_mask=key_padding_mask,
-            lengths=lengths,
-            window=window,
-            dropout=dropout,
-        )
+        return recall(self.queries, sharpness=self.sharpness, dropout=dropout, **self.pairs._asdict())
 
     def weights(self, times: Sequence[int] | None = None) -> Float[Tensor, "B H t N"]:
         """The softmax weights behind the answers at all times, or at some (negative: from the end), in float32.

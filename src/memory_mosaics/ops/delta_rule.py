@@ -41,7 +41,7 @@ def reference(
     memory: Float[Tensor, "B H V D"] | None = None,
 ) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "B H V D"]]:
     """The definition, one step at a time in float32: outputs y, and the last S."""
-    q, k, v, beta, log_alpha, S = _exact(queries, keys, values, beta, log_alpha, memory)
+    q, k, v, beta, log_alpha, S = _to_fp32(queries, keys, values, beta, log_alpha, memory)
     outputs = [v[:, :0]]
     for t in range(q.shape[1]):
         S = log_alpha[:, t, :, None, None].exp() * S
@@ -76,7 +76,7 @@ def delta_rule(
         y, S = kernel(queries.to(dtype), keys.to(dtype), values, *gates, **options)
         return y, S.mT.contiguous()
     with full_precision(queries.device):
-        q, k, v, beta, log_alpha, S = _exact(queries, keys, values, beta, log_alpha, memory)
+        q, k, v, beta, log_alpha, S = _to_fp32(queries, keys, values, beta, log_alpha, memory)
         chunks = split_chunks(min(CHUNK, T), q, k, v, beta[..., None], log_alpha[..., None])
         q, k, v, beta, g = (x.transpose(2, 3).contiguous() for x in chunks)  # (B, N, H, C, _)
         g = g.cumsum(dim=3)
@@ -97,7 +97,7 @@ def delta_rule(
     return y.to(dtype), S
 
 
-def _exact(
+def _to_fp32(
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
