@@ -1,9 +1,8 @@
 """Measure seconds, peak memory and the limits of the machine, on CUDA or the CPU."""
 
 import gc
-import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -12,9 +11,8 @@ from typing import Any, TypeVar
 
 import torch
 import yaml
-from tqdm import tqdm
 
-from memory_mosaics.results import round_digits
+from memory_mosaics.results import progress_bar, round_digits
 from memory_mosaics.runtime import capture
 
 TABLES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("bench.yaml").read_text(encoding="utf-8"))
@@ -132,6 +130,10 @@ def measure_ceilings(timer: Timer, *, repeats: int = 20) -> dict[str, Any]:
     }
 
 
-def progress(items: Iterable[Item], name: str) -> Iterable[Item]:
+def progress(items: Iterable[Item], name: str) -> Iterator[Item]:
     """Iterate with a progress bar on stderr."""
-    return tqdm(list(items), desc=name, mininterval=0.2 if sys.stderr.isatty() else 30)
+    items = list(items)
+    with progress_bar(name, len(items), "row") as bar:
+        for item in items:
+            yield item
+            bar.update(1)

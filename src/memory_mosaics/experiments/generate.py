@@ -12,7 +12,7 @@ from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.decoding import GenerationParams, Sampler, TextGenerator, compiler_errors
 from memory_mosaics.errors import UserError, one_line, within_memory
 from memory_mosaics.experiments.report import check_output_file
-from memory_mosaics.files import MAX_JSON_BYTES, atomic_write
+from memory_mosaics.files import MAX_JSON_BYTES, write_text
 from memory_mosaics.runtime import find_device
 from memory_mosaics.text.prompts import parse, read
 
@@ -80,8 +80,7 @@ def run(
     if seed is None and beams is None and temperature > 0 and sys.stderr.isatty():
         print(f"(the same again with --seed {any_seed})", file=sys.stderr)
     if out is not None and records:
-        with atomic_write(out) as tmp:
-            tmp.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in records), encoding="utf-8")
+        write_text(out, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in records))
     return {"texts": records, "interrupted": interrupted}
 
 
