@@ -207,6 +207,13 @@ def test_a_preset_has_the_papers_slots_and_other_sizes_as_many_as_match():
     assert slots("memory-mosaic-1", vocabulary=2048) == 2688 + 512 // 2
 
 
+@pytest.mark.parametrize("field", [{"tied": False}, {"bias": True}])
+def test_a_memory_mosaic_with_other_fields_still_matches_the_transformer(field):
+    sizes = {"width": 64, "blocks": 2, "heads": 4, "vocabulary": 300, "context": 64}
+    mosaic, twin = (weight_count(build(**sizes, **field)) for build in (memory_mosaic, transformer))
+    assert abs(mosaic / twin - 1) < 0.01
+
+
 def test_the_papers_model():
     config = preset("memory-mosaic-12", vocabulary=50304)
     assert (config.width, config.blocks, config.tied, config.bias) == (768, 12, True, False)

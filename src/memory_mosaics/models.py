@@ -107,7 +107,7 @@ def matching_slots(twin: LanguageModelConfig) -> int:
     counts then differ by half a slot of every block at most, a share of 1 / (12 width) of a transformer.
     """
     paper, heads = max(1, 7 * twin.width // 2), getattr(twin.sequence_mixer, "heads", 1)
-    sizes = {name: getattr(twin, name) for name in (*GPT2_SIZES, "context", "tied")}
+    sizes = {name: getattr(twin, name) for name in (*GPT2_SIZES, "context", "bias", "tied")}
     missing = weight_count(twin) - weight_count(memory_mosaic(slots=paper, heads=heads, **sizes))
     if abs(missing) < 0.01 * weight_count(twin):
         return paper

@@ -18,6 +18,7 @@ def last_steps(x: Float[Tensor, "B N W"], kernel: Float[Tensor, "W L"], time: in
     """The last `time` steps of `causal_convolution`: a single one as a weighted sum of the last L inputs."""
     x = x.to(kernel.dtype)
     if time == 1:
+        kernel = kernel[:, : x.shape[1]]
         return (x[:, -kernel.shape[1] :] * kernel.flip(1).mT).sum(1, keepdim=True)
     return causal_convolution(x, kernel)[:, x.shape[1] - time :]
 
