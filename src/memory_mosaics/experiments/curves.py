@@ -15,18 +15,10 @@ from typing import Any
 
 from memory_mosaics.config import MAX_JOBS
 from memory_mosaics.errors import UserError, check_range
+from memory_mosaics.experiments import runner
 from memory_mosaics.experiments.figures.language import LABELS, best_runs
 from memory_mosaics.experiments.report import text_table
-from memory_mosaics.experiments.runner import (
-    Grid,
-    Outcome,
-    Settings,
-    load_packaged,
-    prepare,
-    read_outcome,
-    report,
-    run_grids,
-)
+from memory_mosaics.experiments.runner import Grid, Outcome, Settings
 from memory_mosaics.models import ARCHITECTURES, did_you_mean, matching_slots
 from memory_mosaics.results import mean_and_interval, round_digits, write_results
 from memory_mosaics.runtime import RuntimeConfig, start_runtime
@@ -35,7 +27,7 @@ from memory_mosaics.training import trainer
 from memory_mosaics.training.config import ModelArgs, Run, Training
 from memory_mosaics.training.loggers import read_log
 
-RECIPE = load_packaged("curves")
+RECIPE = runner.load_packaged("curves")
 MAX_EXTENSIONS = 4  # learning rates tried beyond either end of those that were named
 MEASURED = ("parameters", "train_loss", "valid_loss", "tokens_per_second", "seconds")
 MODEL = ModelArgs(**RECIPE["model"])
@@ -56,7 +48,7 @@ def run(
     training: Training = TRAINING,
     runtime: RuntimeConfig = RUNTIME,
 ) -> dict[str, Any]:
-    """Train Memory Mosaics and transformers of several depths and learning rates side by side, and draw their curves.
+    """Train architectures at several depths and learning rates on the same batches, and draw their curves.
 
     Ctrl-C keeps everything; the same command continues.
 
@@ -66,12 +58,12 @@ def run(
         architectures: any of memory-mosaic, transformer (learned positions), transformer-rotary, transformer-alibi,
             transformer-none, and the other mixers: mamba, rwkv, gla, ...; the first two if none are named
         blocks: the depths; 1 and 6 if none are named
-        rates: the largest learning rates; 1e-3, 3e-3 and 6e-3 if none are named. All end at the same share of it.
+        rates: the largest learning rates; 1e-3, 3e-3 and 6e-3 if none are named
         seeds: how many; more than one first extends the rates until none of the best lies at their edge, and trains
             the other seeds at the best rate of each architecture and depth
         jobs: runs at once, each in a process of its own, distributed over the GPUs
         model: what all models have in common; --architectures and --blocks give name and blocks. Unless slots are
-            given, a Memory Mosaic has those that make it as large as the first transformer named, within 1 %
+            given, a Memory Mosaic has those that make it as large as the first other architecture named, within 1 %
         training: how all learn; its seed is the first, and its final_learning_rate counts as a share: every rate falls
             to the same share of itself as training.learning_rate does
         runtime: how it is computed
@@ -114,14 +106,14 @@ def run(
         def train(runs: list[Settings]) -> bool:
             """Train those that have not finished; False if told to stop."""
             asked.extend(runs)
-            done = run_grids([common.grid(runs, quiet=jobs > 1)], processes=jobs, save=save)
+            done = runner.run_grids([common.grid(runs, quiet=jobs > 1)], processes=jobs, save=save)
             results["runs"] = world.broadcast(collect())
             return done
 
         if world.is_rank0:
             relative = asdict(training) | {"learning_rate": 1.0, "final_learning_rate": common.final_share}
             sized_by = {"twin": twin} if "memory-mosaic" in kinds and not model.slots else {}
-            prepare(out, arguments, {"model": shared, "training": relative} | corpus.fingerprint | sized_by)
+            runner.prepare(out, arguments, {"model": shared, "training": relative} | corpus.fingerprint | sized_by)
         done = train(first)
         for _ in range(MAX_EXTENSIONS if seeds > 1 else 0):
             further = _beyond_the_edge(results["runs"])
@@ -136,7 +128,7 @@ def run(
             outcome = common.outcome(settings) or {}
             results |= {key: outcome[key] for key in ("versions", "hardware") if key in outcome}
         if world.is_rank0:
-            report(results, out, table(results), drawable=bool(results["summary"]))
+            runner.report(results, out, table(results), drawable=bool(results["summary"]))
     if done and not results["summary"]:
         raise UserError(f"none of {len(results['runs'])} runs finished; try smaller --rates")
     return results
@@ -144,7 +136,7 @@ def run(
 
 @dataclass(frozen=True)
 class CommonSettings:
-    """What all runs have in common."""
+    """What all runs have in common, and how each follows from its settings."""
 
     base: Run
     vocabulary: int
@@ -156,18 +148,17 @@ class CommonSettings:
         return self.base.training.final_learning_rate / self.base.training.learning_rate
 
     def name_of(self, settings: Settings) -> str:
-        kind, depth, rate, seed = settings.values()
-        return f"{kind}-{depth}-{rate:g}" + (f"-seed{seed}" if seed != self.base.training.seed else "")
+        name = "{architecture}-{blocks}-{learning_rate:g}".format(**settings)
+        return name if settings["seed"] == self.base.training.seed else f"{name}-seed{settings['seed']}"
 
     def run_of(self, settings: Settings) -> Run:
         """Return the training run of some settings."""
-        kind, depth, rate, seed = settings.values()
-        rates = {"learning_rate": rate, "final_learning_rate": rate * self.final_share}
+        rate, final = settings["learning_rate"], settings["learning_rate"] * self.final_share
         return replace(
             self.base,
             out=self.base.out / "trials" / self.name_of(settings),
-            model=self.model(kind, depth),
-            training=replace(self.base.training, **rates, seed=seed),
+            model=self.model(settings["architecture"], settings["blocks"]),
+            training=replace(self.base.training, learning_rate=rate, final_learning_rate=final, seed=settings["seed"]),
         )
 
     def model(self, kind: str, depth: int) -> ModelArgs:
@@ -193,7 +184,7 @@ class CommonSettings:
         return None if results["interrupted"] else {name: results[name] for name in (*MEASURED, "versions", "hardware")}
 
     def outcome(self, settings: Settings) -> Outcome | None:
-        return read_outcome(self.run_of(settings).out)
+        return runner.read_outcome(self.run_of(settings).out)
 
     def record(self, settings: Settings) -> dict[str, Any] | None:
         """Return what results.json has of a run that ended: its losses, its speed, and its curves."""

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor
 from tqdm import tqdm
 
 from memory_mosaics.config import MAX_SEED, MAX_SIZE
@@ -181,10 +182,8 @@ def _count(number: int, one: str, several: str) -> str:
 @torch.no_grad()
 def attention(net: MoonNetwork, x: Float[Tensor, "one T W"]) -> list[list[list[float]]]:
     """The retrieval weights of every memory along one sequence, averaged over squares of STRIDE x STRIDE."""
-    keys = net.key(x)[0][0].transpose(0, 1)  # (H, T, D)
-    earlier = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril(-1)
-    weights = (SHARPNESS * keys @ keys.transpose(1, 2)).masked_fill(~earlier, -torch.inf).softmax(-1).nan_to_num(0)
-    coarse = nn.functional.avg_pool2d(weights, STRIDE) * STRIDE
+    weights = net.prepare_retrieval(x)[0].weights()[0]  # (H, T, T - 1): the last pair is not complete yet
+    coarse = F.avg_pool2d(F.pad(weights, (0, 1)), STRIDE) * STRIDE
     return [[[round(value, 3) for value in row] for row in head] for head in coarse.tolist()]
 
 
@@ -195,19 +194,17 @@ def weights(net: MoonNetwork) -> dict[str, Tensor]:
 
 def pick(net: MoonNetwork, copy: int) -> MoonNetwork:
     """One of the networks that were trained side by side."""
-    chosen = replace(net.config, copies=1).build()
-    with torch.no_grad():
-        for one, all_ in zip(weights(chosen).values(), weights(net).values(), strict=True):
-            one.copy_(all_[copy : copy + 1])
-    return chosen.requires_grad_(False)
+    chosen = replace(net.config, copies=1).build().requires_grad_(False)
+    chosen.load_state_dict({name: weight[copy : copy + 1] for name, weight in net.state_dict().items()})
+    return chosen
 
 
 def train(
     task: MoonsData, config: MoonNetworkConfig, out: Path, *, steps: int = 500, seed: int = 0
 ) -> tuple[MoonNetwork, list[list[int | float]]] | None:
-    """Networks side by side, each with initial values and sequences of its own; and the loss of each at times.
+    """Train networks side by side, each with its own initial values and sequences; return them and their loss curves.
 
-    The learning rate of Adam falls linearly to zero. Nothing is returned if it was told to stop.
+    The learning rate of Adam falls linearly to zero. None is returned if it was told to stop.
     """
     training = Training(
         steps=steps,
@@ -286,7 +283,7 @@ def error_curve(net: MoonNetwork, task: MoonsData, system: System, sequences: in
 
 
 def disentanglement(net: MoonNetwork) -> list[float]:
-    """For every copy, how much of the matrices links each memory with one moon: 1 where that is all they do.
+    """Return for every copy how much of its matrices links each memory with one moon: 1 if all of it does.
 
     W_phi and W_psi lead from moons to memories, W_z back. The share is that of the squared moduli, the mean over
     memories and over the three matrices, under the best order of the moons; the same order must serve all three.

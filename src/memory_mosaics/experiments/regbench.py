@@ -1,17 +1,16 @@
-"""RegBench: who learns a new language from its context? Eleven architectures, by one recipe (figure 9 and table 2).
+"""RegBench: which architectures learn a new language from its context? Figure 9 and table 2 of the paper.
 
 Every model is trained on some number of languages, its environments, one sequence each, and tested on sequences of
-others; or, in distribution, on new sequences of the same. Of each run the epoch, and of each architecture the run, is
-the one with the lowest validation loss: the test is looked at once they are chosen. Which models there are is in
-regbench_models.py.
+others; or, in distribution, on new sequences of the same. The epoch of each run, and the run of each architecture, is
+the one with the lowest validation loss; the test plays no part in the choice. regbench_models.py has the models.
 
 The published recipe: AdamW (0.9, 0.999) with weight decay on all parameters but those whose modules opt out; 32
 sequences per step; the learning rate rises over the first tenth of the steps and falls along a cosine that starts at
 step 0. The test is run for three epochs of each run: those of the lowest validation loss, which is the one that counts,
 of the highest accuracy and of the lowest distance (TVD).
 
-Each run has a folder, OUT/trials/NAME, whose name lists all of its settings. What is finished stays, whatever is asked
-next: results.json, the tables and the figures cover all runs of the folder.
+Each run has a folder, OUT/trials/NAME, whose name lists its settings. Commands add runs to OUT: results.json, the
+tables and the figures cover all of them.
 """
 
 from collections.abc import Mapping
@@ -27,31 +26,12 @@ import torch
 from memory_mosaics import checkpoint
 from memory_mosaics.config import MAX_JOBS, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range, within_memory
+from memory_mosaics.experiments import runner
 from memory_mosaics.experiments.figures.tasks import published_in_distribution
 from memory_mosaics.experiments.own_mixers import fingerprint
-from memory_mosaics.experiments.regbench_models import (
-    ARCHITECTURES,
-    ELEVEN,
-    architecture,
-    check_architecture,
-)
+from memory_mosaics.experiments.regbench_models import ARCHITECTURES, ELEVEN, architecture, check_architecture
 from memory_mosaics.experiments.report import TEMPLATES, render
-from memory_mosaics.experiments.runner import (
-    Grid,
-    Outcome,
-    Search,
-    Settings,
-    Values,
-    check_devices,
-    combinations,
-    import_optuna,
-    load_packaged,
-    merge_environments,
-    prepare,
-    read_outcome,
-    report,
-    run_grids,
-)
+from memory_mosaics.experiments.runner import Grid, Outcome, Search, Settings, Values
 from memory_mosaics.files import write_text
 from memory_mosaics.results import environment_info, round_digits, write_results
 from memory_mosaics.runtime import RuntimeConfig, start_runtime
@@ -59,7 +39,7 @@ from memory_mosaics.tasks.regbench import BATCH, RegBench, RegBenchData, anchors
 from memory_mosaics.training.config import TaskRun, Training
 from memory_mosaics.training.trainer import Trainer
 
-RECIPE = load_packaged("regbench")
+RECIPE = runner.load_packaged("regbench")
 ENVIRONMENTS = [100, 500, 1000, 2500, 40_000]
 SEARCHED: Settings = {  # by the paper
     "blocks": [2, 4, 8],
@@ -203,10 +183,10 @@ def run(
     cases = [common | {"architecture": name, "environments": number} for number, name in product(numbers, names)]
     grids = [make_grid(out, runtime, case, choices, sweep=sweep, trials=trials) for case in cases]
     if sweep:
-        import_optuna()
-    setup |= check_devices(runtime, cluster)
+        runner.import_optuna()
+    setup |= runner.check_devices(runtime, cluster)
     own = [name for name in names if name not in ARCHITECTURES]
-    prepare(out, arguments, setup | {f"{name} of a file with SHA-256": fingerprint(name) for name in own})
+    runner.prepare(out, arguments, setup | {f"{name} of a file with SHA-256": fingerprint(name) for name in own})
 
     def collected(*, interrupted: bool) -> dict[str, Any]:
         results = collect(out, common) | {"interrupted": interrupted}
@@ -215,10 +195,10 @@ def run(
         return results
 
     collected(interrupted=True)  # a damaged outcome is found before anything is trained
-    done = run_grids(grids, processes=processes, cluster=cluster, save=lambda: collected(interrupted=True))
+    done = runner.run_grids(grids, processes=processes, cluster=cluster, save=lambda: collected(interrupted=True))
     results = collected(interrupted=not done)
     where = f"Tables: {out / 'tables.md'}. "
-    report(results, out, f"{tables(results)}\n", drawable=bool(results["best"]), also=where)
+    runner.report(results, out, f"{tables(results)}\n", drawable=bool(results["best"]), also=where)
     if done and not results["best"]:
         raise UserError(f"none of {len(results['runs'])} runs finished; {results['runs'][-1]['reason']}")
     return results
@@ -234,7 +214,7 @@ def make_grid(
     name = case["architecture"]
     case = case | {"label": architecture(name).label}
     space: dict[str, Values] = {**choices.of(name, sweep=sweep)}
-    runs = [case | values for values in combinations(space)]
+    runs = [case | values for values in runner.combinations(space)]
     for settings in runs:
         check_architecture(name, **{size: settings[size] for size in SIZES})
         make_task(settings)  # which checks its values
@@ -332,7 +312,7 @@ def _test(trainer: Trainer, task: RegBench, by: str) -> dict[str, Any]:
 def collect(out: Path, common: Settings) -> dict[str, Any]:
     """Return all runs of the folder, and of each case the one with the lowest validation loss."""
     outcomes = [
-        (folder.name, read_outcome(folder, ("train_loss", *BEST), (*CASE, "label")))
+        (folder.name, runner.read_outcome(folder, ("train_loss", *BEST), (*CASE, "label")))
         for folder in sorted(out.glob("trials/*"))
     ]
     runs = [{"name": name, **outcome} for name, outcome in outcomes if outcome]
@@ -341,11 +321,11 @@ def collect(out: Path, common: Settings) -> dict[str, Any]:
         if one["status"] == "finished":
             cases.setdefault(_rank(one), []).append(one)
     best = {rank: min(same, key=lambda one: one["valid_loss"]) for rank, same in sorted(cases.items())}
-    published = load_packaged("regbench_published")
+    published = runner.load_packaged("regbench_published")
     return {
         "study": "regbench",
         "interrupted": False,
-        **merge_environments(runs),
+        **runner.merge_environments(runs),
         "held_out": common["held_out"],
         "labels": {one["architecture"]: one["label"] for one in runs},
         "anchors": _anchors(make_task(common | {"environments": 1, "in_distribution": False})),  # all share the test

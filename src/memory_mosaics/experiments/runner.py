@@ -630,10 +630,8 @@ def merge_environments(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def report(results: dict[str, Any], out: Path, table: str, *, drawable: bool, also: str = "") -> None:
-    """Write results.json, draw its figures if there is something to draw, and print the table and the files."""
+    """Write results.json, draw its figures if any run has finished, and print the table and the files."""
     write_results(out / "results.json", results)
-    drawn = ""
-    if figures.names(results["study"]):
-        drawn = figures.draw_if_possible(results, out) if drawable else "No figures: no run has finished."
+    drawn = figures.draw_if_possible(results, out) if drawable else "No figures: no run has finished."
     stopped = "Stopped; the same command continues. " if results["interrupted"] else ""
-    print(f"{table}\n{stopped}Results: {out / 'results.json'}. {also}{drawn}".rstrip())
+    print(f"{table}\n{stopped}Results: {out / 'results.json'}. {also}{drawn}")

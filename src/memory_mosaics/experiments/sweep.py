@@ -17,30 +17,15 @@ from typing import Any, Literal
 
 from memory_mosaics.config import MAX_JOBS, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range
+from memory_mosaics.experiments import runner
 from memory_mosaics.experiments.report import text_table
-from memory_mosaics.experiments.runner import (
-    Grid,
-    OptunaQueue,
-    Outcome,
-    Search,
-    Settings,
-    Values,
-    check_devices,
-    combinations,
-    import_optuna,
-    load_packaged,
-    merge_environments,
-    prepare,
-    read_outcome,
-    report,
-    run_grids,
-)
+from memory_mosaics.experiments.runner import Grid, OptunaQueue, Outcome, Search, Settings, Values
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training import trainer
 from memory_mosaics.training.config import ModelArgs, Run, Training, as_flag_only
 
-RECIPE = load_packaged("sweep")
+RECIPE = runner.load_packaged("sweep")
 SHORT = {"learning_rate": "lr", "dropout": "dropout", "weight_decay": "decay", "warm_up": "warm", "steps": "steps"}
 MEASURED = ("train_loss", "valid_loss", "best", "best_step", "seconds", "tokens_per_second", "parameters", "hardware")
 
@@ -132,15 +117,15 @@ def run(
     grid, setup = make_grid(
         Run(data=data, out=out, model=model, training=training, runtime=runtime), method, space, trials
     )
-    import_optuna()
-    check_devices(runtime, cluster)
-    prepare(out, arguments, setup)
+    runner.import_optuna()
+    runner.check_devices(runtime, cluster)
+    runner.prepare(out, arguments, setup)
     queue = grid.queue()
     assert isinstance(queue, OptunaQueue)
-    done = run_grids([grid], processes=jobs, cluster=cluster)
+    done = runner.run_grids([grid], processes=jobs, cluster=cluster)
     results = {"study": "sweep", "interrupted": not done, "data": str(data), **setup, **collect(grid, queue.settings())}
     finished = any(row["valid_loss"] is not None for row in results["rows"])
-    report(results, out, table(results), drawable=finished, also=f"Trials: {out / 'trials'}. ")
+    runner.report(results, out, table(results), drawable=finished, also=f"Trials: {out / 'trials'}. ")
     return results
 
 
@@ -162,7 +147,7 @@ def make_grid(run: Run, method: str, space: Space, trials: int) -> tuple[Grid, S
         for name, choices in values.items():
             if isinstance(choices, tuple):
                 raise UserError(f"grid takes lists, and space.{name} is the range {choices[0]}..{choices[1]}")
-        runs = [base | row for row in combinations(values)]
+        runs = [base | row for row in runner.combinations(values)]
     for name, choices in values.items():
         for value in choices:
             trial_run(run, base | {name: value}).model.build(corpus.vocabulary)
@@ -220,7 +205,7 @@ def collect(grid: Grid, trials: list[Settings]) -> dict[str, Any]:
     base, rows = grid.search.base, {}
     for settings in trials:
         name = name_of(settings)
-        outcome = read_outcome(grid.folder(settings)) or {"status": "unfinished"}
+        outcome = runner.read_outcome(grid.folder(settings)) or {"status": "unfinished"}
         changed = [name for name, value in settings.items() if value != base[name]]
         rows[name] = (
             {"name": name, **settings, "changed": changed, "train_loss": None, "valid_loss": None} | outcome | settings
@@ -228,7 +213,7 @@ def collect(grid: Grid, trials: list[Settings]) -> dict[str, Any]:
     finished = [row for row in rows.values() if row["status"] == "finished"]
     best = min(finished, key=lambda row: row["valid_loss"], default=None)
     return {
-        **merge_environments(list(rows.values())),
+        **runner.merge_environments(list(rows.values())),
         "base": base,
         "best": best["name"] if best else None,
         "rows": list(rows.values()),
