@@ -183,6 +183,13 @@ def test_a_table_of_positions_bounds_the_context():
         ModelArgs(context=32).apply_to(config, Path("runs/a"))
 
 
+@pytest.mark.parametrize(("name", "value"), [("dropout", 2.0), ("context", 0)])
+def test_a_value_that_the_model_cannot_have_is_an_error_of_the_user(name, value):
+    config = ModelArgs(name="transformer-tiny", width=16, heads=2, context=16).build(257)
+    with pytest.raises(UserError, match=rf"model runs/a: {name} must be .*, not {value}"):
+        ModelArgs(**{name: value}).apply_to(config, Path("runs/a"))
+
+
 @pytest.mark.parametrize("step", [False, True])
 def test_a_checkpoint_where_only_a_configuration_is_read_is_refused(base, tuned, step):
     folder = base.out / "step-00000024" if step else base.out

@@ -8,7 +8,7 @@ state, and the rows of a batch can be distributed over any number of processes.
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,21 +18,13 @@ from memory_mosaics.errors import UserError
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.runtime import Runtime
 from memory_mosaics.tasks.task import EAGER, Batch, TokenTask
-from memory_mosaics.text.corpus import Corpus
-
-
-@runtime_checkable
-class Tokens(Protocol):
-    """An array of ids, or a file of them."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, part: slice, /) -> np.ndarray: ...
+from memory_mosaics.text.corpus import Corpus, TokenFile
 
 
 class Windows:
     """Windows of `length` tokens of a corpus, and the token that follows each of them. T is that length."""
 
-    def __init__(self, tokens: Tokens, length: int, *, seed: int = 0, name: str = "the corpus"):
+    def __init__(self, tokens: np.ndarray | TokenFile, length: int, *, seed: int = 0, name: str = "the corpus"):
         self.tokens, self.length, self.seed = tokens, length, seed
         if len(tokens) <= length:
             raise UserError(
@@ -68,7 +60,7 @@ class Windows:
         return Batch(rows[:, :-1], rows[:, 1:])
 
 
-def openings(tokens: Tokens, end: int, *, count: int, length: int = 12) -> list[torch.Tensor]:
+def openings(tokens: np.ndarray | TokenFile, end: int, *, count: int, length: int = 12) -> list[torch.Tensor]:
     """Return the first tokens of the first documents; a document starts after each `end`."""
     tokens = np.asarray(tokens[:1_000_000], dtype=np.int64)
     starts = [0, *np.flatnonzero(tokens[: len(tokens) - length] == end) + 1]

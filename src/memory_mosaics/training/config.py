@@ -57,7 +57,7 @@ class ModelArgs:
                 config = preset(name, vocabulary=vocabulary, **changes)
             else:
                 config = replace(_read_model_file(Path(name)), vocabulary=vocabulary, **changes)
-            weight_shapes(config)  # parts that do not fit together are found here
+            weight_shapes(config)  # raises an error if the parts do not fit together
             return config
         except (TypeError, ValueError) as error:
             raise UserError(f"model {name}: {one_line(error)}") from error
@@ -67,7 +67,7 @@ class ModelArgs:
 
         Any other value that is given must be what the checkpoint has.
         """
-        remedy = f"the model is that of --from {where}: leave out what is another"
+        remedy = f"the model is that of --from {where}: leave out the values that differ"
         plain = to_plain(config)
         if self.name is not None:
             other = replace(self, context=config.context, dropout=config.dropout).build(config.vocabulary)
@@ -80,15 +80,14 @@ class ModelArgs:
                 if given is not None and found != [given]:
                     values = ", ".join(map(str, found)) or "none"
                     raise UserError(f"--model.{name} is {given}, and the checkpoint has {values}; {remedy}")
-        if self.context is not None:
-            limit = getattr(config.positions, "context", self.context)
-            if limit < self.context:
-                raise UserError(f"--model.context is {self.context}, and {where} has positions for {limit} tokens")
-            config = replace(config, context=self.context)
-        if self.dropout is not None:
-            config = replace(config, dropout=self.dropout)
-        weight_shapes(config)
-        return config
+        changes = {name: getattr(self, name) for name in ("context", "dropout") if getattr(self, name) is not None}
+        limit = getattr(config.positions, "context", math.inf)
+        if changes.get("context", 0) > limit:
+            raise UserError(f"--model.context is {self.context}, and {where} has positions for {limit} tokens")
+        try:
+            return replace(config, **changes)
+        except ValueError as error:
+            raise UserError(f"model {where}: {one_line(error)}") from error
 
 
 def _read_model_file(file: Path) -> LanguageModelConfig:
