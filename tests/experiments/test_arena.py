@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from memory_mosaics.cli import main
+from memory_mosaics.errors import UserError
 from memory_mosaics.experiments import arena
 from memory_mosaics.experiments.figures.arena import best_anchor, best_transformer, verdict
 from memory_mosaics.runtime import RuntimeConfig
@@ -174,7 +175,7 @@ def end(contest, run, status="finished", score=0.5):
     folder = contest._grid([run]).folder(run)
     folder.mkdir(parents=True)
     found = {"valid_loss": 1 - score, "valid_score": score, "parameters": 9, "seconds": 1.0, "hardware": "CPU"}
-    found |= {"tests": [score], "curve": [[1, score]], "reason": "the loss is nan"}
+    found |= {"tests": [{"accuracy": score}] * 2, "curve": [[1, score]], "reason": "the loss is nan"}
     (folder / "outcome.json").write_text(json.dumps({"status": status} | run | found))
 
 
@@ -183,14 +184,14 @@ def test_values_beyond_the_edge_that_no_model_can_have_are_left_out(suite):
     for run in one._search_runs("transformer"):
         end(one, run, score=run["dropout"])
     assert [run["dropout"] for run in one._search_runs("transformer")] == [0.1, 0.5]
-    assert one.results()["contestants"]["transformer"]["at_edge"] == ["dropout"]
+    assert one.results()["mixed"]["contestants"]["transformer"]["at_edge"] == ["dropout"]
 
 
 def test_seeds_that_failed_are_counted(suite):
     one = contest(suite)
     for run in one._search_runs("transformer"):
         end(one, run, status="fail")
-    record = one.results()["contestants"]["transformer"]
+    record = one.results()["mixed"]["contestants"]["transformer"]
     assert {run["status"] for run in record["searched"]} == {"fail"}
     assert arena._cell(record) == "failed"
     one = replace(one, out=suite.parent / "other")
@@ -198,7 +199,47 @@ def test_seeds_that_failed_are_counted(suite):
         end(one, run, score=0.999)
     for run, status in zip(one.report_grid().runs, ("finished", "fail"), strict=True):
         end(one, run, status=status)
-    assert arena._cell(one.results()["contestants"]["transformer"]) == "0.500, 1 failed"
+    assert arena._cell(one.results()["mixed"]["contestants"]["transformer"]) == "0.500, 1 failed"
+
+
+def test_each_text_that_is_read_has_a_row_and_its_anchors(tmp_path):
+    """Bits of the page and the figures are made from these fields."""
+    text = {"part": "text", "train": ["stories:120"], "valid_share": 0.3, "length": 32, "windows": 4}
+    text["read"] = {"others": ["stories:30:1"]}
+    plain = {"contestants": ["memory-mosaic", "transformer"], "seeds": 2, "tasks": {"stories": TASK | {"data": text}}}
+    plain["tasks"]["stories"]["search"] = {"learning_rate": [0.003]}
+    plain["tasks"]["stories"]["model"] = {"width": 8, "blocks": 1, "heads": 1}
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(yaml.safe_dump(plain))
+    results = run(suite)
+    assert list(results["tasks"]) == ["stories-valid", "stories-others"]
+    for task in results["tasks"].values():
+        assert task["anchors"].keys() == {"guess", "unigram", "unigram cache", "4-gram cache"}
+        assert task["perfect"] == min(
+            *task["anchors"].values(), *(one["score"] for one in task["contestants"].values())
+        )
+        for record in task["contestants"].values():
+            assert record["measures"]["loss"] == [record["score"], record["within"]]
+            assert record["measures"].keys() >= {"seen", "gain", "bits_per_byte", "by_position"}
+            assert len(record["measures"]["by_position"]) == 6
+    assert (tmp_path / "out" / "stories-others.png").stat().st_size
+    assert run(suite) == results
+    (tmp_path / "out" / "stories" / "data" / "train" / "train.bin").write_bytes(b"")
+    words = ["arena", "--out", str(tmp_path / "out"), "--suite", str(suite), "--runtime.device", "cpu"]
+    assert main(words) == 2
+
+
+@pytest.mark.parametrize("tests", [[0.5], [{"accuracy": "high"}] * 2, [{}] * 2, "none", [{"accuracy": 0.5}]])
+def test_an_outcome_with_damaged_tests_is_named(suite, tests):
+    one = contest(suite)
+    for run in one._search_runs("transformer"):
+        end(one, run, score=0.999)
+    run = one.report_grid().runs[0]
+    end(one, run)
+    file = one._grid([run]).folder(run) / "outcome.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"tests": tests}))
+    with pytest.raises(UserError, match=r"outcome\.json is damaged: its tests are"):
+        one.results()
 
 
 def test_names_of_runs_tell_the_fields_apart():
@@ -287,11 +328,13 @@ def test_every_task_of_the_tiny_suite_trains_and_is_tested(name, tmp_path):
     runtime = RuntimeConfig(device="cpu", samples=0)
     contest = arena.Contest(out=tmp_path, task=task, contestants=["memory-mosaic"], seeds=1, runtime=runtime)
     contest.check()
+    contest.prepare()
     outcome = contest.train(arena.settings("memory-mosaic", task.combinations()[0], 1), tmp_path / "run")
     assert outcome is not None
-    assert len(outcome["tests"]) == len(task.data.variants())
+    tests = task.data.open(contest.data_folder).test_sets()
+    assert len(outcome["tests"]) == len(tests)
     assert len(outcome["curve"]) == 2
-    assert "guess" in task.data.anchors(task.data.split("test"))
+    assert all("guess" in test.anchors() for test in tests)
 
 
 @pytest.mark.slow

@@ -49,7 +49,8 @@ from memory_mosaics.results import (
 )
 from memory_mosaics.runtime import Runtime, RuntimeConfig, find_device, start_runtime
 from memory_mosaics.tasks import induction, mad, mqar, regbench, regression, ruler  # noqa: F401 - they register parts
-from memory_mosaics.tasks.synthetic import Synthetic, SyntheticData, measure
+from memory_mosaics.tasks.synthetic import SyntheticData, SyntheticTest
+from memory_mosaics.tasks.text import TextData, TextTest
 from memory_mosaics.training.config import TaskRun, Training
 from memory_mosaics.training.loggers import read_log
 from memory_mosaics.training.trainer import Trainer
@@ -63,13 +64,17 @@ MAX_SUITE_BYTES = 1 << 20
 RUNTIME = RuntimeConfig()
 SAVE_SECONDS = 60.0  # between checkpoints: most runs end sooner
 
+TEXT_MEASURES = ("loss", "seen", "gain", "bits_per_byte")  # of the second table
+
+Data = SyntheticData | TextData
+
 
 @dataclass(frozen=True, kw_only=True)
 class ArenaTask:
     """A task of a suite: its examples, the sizes of all contestants, how they are trained, and what is searched."""
 
     name: str
-    data: SyntheticData
+    data: Data
     sizes: dict[str, Any]  # width, blocks and heads
     channel_mixer: bool  # false: sequence mixers alone
     training: Training
@@ -128,7 +133,7 @@ class ArenaTask:
 class Holder:
     """A part in plain form has its name only inside another."""
 
-    data: SyntheticData
+    data: Data
 
 
 TRAINING_FIELDS = {field.name for field in fields(Training)} - {"steps", "batch", "seed"}
@@ -229,17 +234,20 @@ def run(
     for contest in contests:
         contest.check()
     create_output_folder(out)
+    for contest in contests:
+        prepared = contest.prepare()
+        if not estimate:
+            contest.out.mkdir(exist_ok=True)
+            check_setup(contest.out, contest.setup | prepared | common)
     if estimate:
         return print_estimate(contests, out)
-    for contest in contests:
-        contest.out.mkdir(exist_ok=True)
-        check_setup(contest.out, contest.setup | common)
     write_text(out / "suite.yaml", yaml.safe_dump(plain, sort_keys=False))
     run_all = partial(run_grids, processes=jobs, cluster=cluster)
     done = search(contests, run_all)
     done = done and run_all([contest.report_grid() for contest in contests])
     results = {"study": "arena", "interrupted": not done, "suite": suite, "seeds": seeds}
-    results |= environment_info() | {"tasks": {contest.task.name: contest.results() for contest in contests}}
+    results |= environment_info()
+    results["tasks"] = {name: record for contest in contests for name, record in contest.results().items()}
     tested = any("score" in one for task in results["tasks"].values() for one in task["contestants"].values())
     if tested:
         write_page(out / "arena.html", TEMPLATES / "arena.html", title="The arena", results=results)
@@ -283,6 +291,17 @@ class Contest:
                         config.build()
                 except (TypeError, ValueError) as error:
                     raise UserError(f"{name} on {self.task.name}: {one_line(error)}") from error
+
+    def prepare(self) -> Settings:
+        """Write the data that are read from files, and return what identifies them."""
+        found = self.task.data.prepare(self.data_folder)
+        training = self.task.training
+        self.task.data.open(self.data_folder).task(batch_size=training.batch, seed=0, steps=training.steps)
+        return found
+
+    @property
+    def data_folder(self) -> Path:
+        return self.out / "data"
 
     @property
     def setup(self) -> Settings:
@@ -343,7 +362,16 @@ class Contest:
 
     def _outcome(self, run: Settings) -> Outcome | None:
         grid = self._grid([run])
-        return grid.outcome(grid.folder(run))
+        outcome = grid.outcome(grid.folder(run))
+        if outcome and outcome["status"] == "finished" and run["seed"] != SEARCH_SEED:
+            count, metric = len(self.task.data.open(self.data_folder).test_sets()), self.task.data.metric
+            tests = outcome.get("tests")
+            scores = [isinstance(one, dict) and one.get(metric) for one in tests] if isinstance(tests, list) else []
+            if [type(score) for score in scores] != [float] * count:
+                file = grid.folder(run) / "outcome.json"
+                wanted = f"not {count} with a number for {metric}; remove it to train that run again"
+                raise UserError(f"{file} is damaged: its tests are {one_line(ValueError(repr(tests)), 80)}, {wanted}")
+        return outcome
 
     def _rank(self, outcome: Outcome) -> tuple[float, float]:
         """What a better outcome has more of."""
@@ -365,32 +393,43 @@ class Contest:
         spec = TaskRun(out=folder, name=folder.name, task=task.data, model=config, training=training, runtime=runtime)
         with start_runtime(runtime) as here:
             # Graphs without a compiler: small models train in the time that it would take to compile them.
-            trainer = Trainer(spec, _task(task, training), config, here, compiled=bool(runtime.compile))
+            data = task.data.open(self.data_folder)
+            source = data.task(batch_size=training.batch, seed=training.seed, steps=training.steps)
+            trainer = Trainer(spec, source, config, here, compiled=bool(runtime.compile))
             results = trainer.run()
             if results["interrupted"]:
                 return None
-            tests = [] if settings["seed"] == SEARCH_SEED else test(task.data, trainer.model.eval(), here)
+            tests = [] if settings["seed"] == SEARCH_SEED else test(data.test_sets(), trainer.model.eval(), here)
         progress = trainer.progress
         found = {"parameters": results["parameters"], "valid_loss": round_digits(progress["valid_loss"], 5)}
         found |= {"valid_score": round_digits(progress[task.data.metric], 5), "seconds": round(progress["seconds"], 1)}
         found["curve"] = [[step, round_digits(score, 4)] for step, *_, score in progress["curve"]]
         return found | {"hardware": results["hardware"]} | ({"tests": tests} if tests else {})
 
-    def results(self) -> dict[str, Any]:
-        """Return what results.json has of this task."""
-        data = self.task.data
-        found = {name: record for name in self.contestants if (record := self._record(name))}
-        anchors = [variant.anchors(variant.split("test")) for variant in data.variants()]
-        shared = [name for name in anchors[0] if all(name in one for one in anchors)]
-        anchors = {name: round_digits(fmean(one[name] for one in anchors), 4) for name in shared}
-        about = {
-            "metric": data.metric,
-            "higher_is_better": data.higher_is_better,
-            "tests": [one.label for one in data.variants()],
-        }
-        return about | {"anchors": anchors, "setup": self.task.setup, "search": self.task.search, "contestants": found}
+    def results(self) -> dict[str, dict[str, Any]]:
+        """Return what results.json has of this task: one record, or one for each test if these are not averaged."""
+        tests = self.task.data.open(self.data_folder).test_sets()
+        if self.task.data.tests_are_averaged:
+            return {self.task.name: self._results(tests, list(range(len(tests))))}
+        return {f"{self.task.name}-{test.label}": self._results(tests, [at]) for at, test in enumerate(tests)}
 
-    def _record(self, contestant: str) -> dict[str, Any] | None:
+    def _results(self, tests: "Sequence[SyntheticTest | TextTest]", chosen: list[int]) -> dict[str, Any]:
+        """Return a record over the tests of these numbers."""
+        data = self.task.data
+        found = {name: record for name in self.contestants if (record := self._record(name, chosen))}
+        anchors = [tests[at].anchors() for at in chosen]
+        shared = [name for name in anchors[0] if all(name in one for one in anchors)]
+        means = {name: round_digits(fmean(one[name][data.metric] for one in anchors), 4) for name in shared}
+        scores = [one["score"] for one in found.values() if "score" in one]
+        record = {"metric": data.metric, "higher_is_better": data.higher_is_better}
+        record["perfect"] = 1.0 if data.higher_is_better else 0.0
+        if not data.tests_are_averaged:  # nobody knows the entropy of a text: the best of the table stands for it
+            record["perfect"] = min([*scores, *means.values()])
+            record["anchor_measures"] = {name: _summarize([anchors[0][name]]) for name in shared}
+        record |= {"tests": [tests[at].label for at in chosen], "anchors": means}
+        return record | {"setup": self.task.setup, "search": self.task.search, "contestants": found}
+
+    def _record(self, contestant: str, tests: list[int]) -> dict[str, Any] | None:
         searched = [one for run in self._search_runs(contestant) if (one := self._outcome(run))]
         if not searched:
             return None
@@ -409,29 +448,41 @@ class Contest:
         record |= {"valid_score": best["valid_score"], "seconds": best["seconds"], "hardware": best["hardware"]}
         record["failed"] = len(ended) - len(runs)
         if runs:
-            scores = [fmean(one["tests"]) for one in runs]
+            found = [[one["tests"][at][self.task.data.metric] for at in tests] for one in runs]
+            scores = [fmean(one) for one in found]
             mean, within = mean_and_interval(scores)
             record |= {"score": round_digits(mean, 4), "within": round_digits(within, 3)}
-            by_test = [mean_and_interval(values) for values in zip(*(one["tests"] for one in runs), strict=True)]
+            by_test = [mean_and_interval(values) for values in zip(*found, strict=True)]
             record["by_test"] = [[round_digits(mean, 4), round_digits(within, 3)] for mean, within in by_test]
+            if not self.task.data.tests_are_averaged:
+                record["measures"] = _summarize([one["tests"][tests[0]] for one in runs])
             record |= {"scores": round_digits(scores, 4), "curves": [one["curve"] for one in runs]}
             record["seconds"] = round_digits(fmean(one["seconds"] for one in runs), 3)
         return record
 
 
-def _task(task: ArenaTask, training: Training) -> Synthetic:
-    return Synthetic(task.data, batch_size=training.batch, seed=training.seed)
-
-
-def test(data: SyntheticData, model: Any, here: Runtime) -> list[float]:
-    """Return the scores on the test examples of all variants; 0 where a model has too few positions to read them."""
+def test(tests: "Sequence[SyntheticTest | TextTest]", model: Any, here: Runtime) -> list[dict[str, Any]]:
+    """Return the measures of all tests; a score of 0 where a model has too few positions to read one."""
     limit = getattr(model, "max_positions", None)
-    scores = []
-    for variant in data.variants():
-        readable = limit is None or variant.length <= limit
-        found = measure(variant, model, variant.split("test"), here)[data.metric] if readable else 0.0
-        scores.append(round_digits(found, 5))
-    return scores
+    found = []
+    for one in tests:
+        readable = limit is None or one.length <= limit
+        measures = one.measure(model, here) if readable else dict.fromkeys(one.anchors()["guess"], 0.0)
+        found.append({name: round_digits(value, 5) for name, value in measures.items()})
+    return found
+
+
+def _summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return mean and 95 % interval over runs of every measure; those by position are [first, end, mean, interval]."""
+
+    def summary(values: Sequence[float]) -> list[float | None]:
+        mean, within = mean_and_interval(values)
+        return [round_digits(mean, 4), round_digits(within, 3)]
+
+    spans = zip(*(one["by_position"] for one in runs), strict=True)
+    by_position = [[int(cells[0][0]), int(cells[0][1]), *summary([loss for _, _, loss in cells])] for cells in spans]
+    names = [name for name in runs[0] if name != "by_position"]
+    return {name: summary([one[name] for one in runs]) for name in names} | {"by_position": by_position}
 
 
 def settings(contestant: str, values: Settings, seed: int) -> Settings:
@@ -480,7 +531,7 @@ def print_estimate(contests: Sequence[Contest], out: Path) -> dict[str, Any]:
                 speed = read_log(folder / "log.jsonl", "tokens_per_second")[-1]["tokens_per_second"]
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
-            seconds = task.training.steps * _task(task, task.training).tokens_per_step / speed
+            seconds = task.training.steps * task.training.batch * task.data.length / speed
             minutes[f"{task.name} {name}"] = runs * seconds / 60
             rows.append(
                 [f"{task.name}, {name}", f"{speed:,.0f}", str(runs), f"{seconds:.1f}", f"{runs * seconds / 60:.2f}"]
@@ -502,11 +553,27 @@ def table(results: dict[str, Any]) -> str:
         cells = [_cell(task["contestants"].get(contestant, {})) for contestant in labels]
         guess = f"{task['anchors']['guess']:.3f}"
         rows.append([name, *cells, guess, f"{task['anchors'][anchor]:.3f} {anchor}" if anchor else "-"])
-    return text_table(["task", *labels.values(), "(guess)", "(best anchor)"], rows)
+    parts = [text_table(["task", *labels.values(), "(guess)", "(best anchor)"], rows)]
+    texts = [[name, *row] for name, task in tasks.items() if "anchor_measures" in task for row in _text_rows(task)]
+    if texts:
+        parts.append(text_table(["text", "", *(name.replace("_", " ") for name in TEXT_MEASURES)], texts))
+    return "\n\n".join(parts)
+
+
+def _text_rows(task: dict[str, Any]) -> list[list[str]]:
+    """Return the measures of the contestants on a text, and of the anchors in parentheses."""
+    found = {one["label"]: one["measures"] for one in task["contestants"].values() if "measures" in one}
+    found |= {f"({name})": one for name, one in task["anchor_measures"].items()}
+    return [[label, *(_with_interval(*one[name]) for name in TEXT_MEASURES)] for label, one in found.items()]
+
+
+def _with_interval(mean: float, within: float | None) -> str:
+    return f"{mean:.3f}" + ("" if within is None else f" ± {within:.3f}")
 
 
 def _cell(record: dict[str, Any]) -> str:
     if "score" not in record:
         return "failed" if record and "chosen" not in record else "-"
-    within = "" if record["within"] is None else f" ± {record['within']:.3f}"
-    return f"{record['score']:.3f}{within}" + (f", {record['failed']} failed" if record["failed"] else "")
+    return _with_interval(record["score"], record["within"]) + (
+        f", {record['failed']} failed" if record["failed"] else ""
+    )

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -58,6 +59,7 @@ class SyntheticData(ABC):
     metric: ClassVar[str] = "accuracy"
     higher_is_better: ClassVar[bool] = True
     has_tokens: ClassVar[bool] = True  # the inputs are tokens, not vectors
+    tests_are_averaged: ClassVar[bool] = True  # the score of a model is the mean over its tests
 
     def __post_init__(self) -> None:
         check_range(2, MAX_VOCABULARY, vocabulary=self.vocabulary)
@@ -110,6 +112,22 @@ class SyntheticData(ABC):
     def model(self, body: LanguageModelConfig) -> Any:
         """Return the configuration of the model to train: a language model, or one that is built around it."""
         return body
+
+    def prepare(self, folder: Path) -> dict[str, Any]:
+        """Write what training reads from files, and return what identifies it; nothing, since examples are drawn."""
+        return {}
+
+    def open(self, folder: Path) -> "SyntheticData":
+        """Return what has a task and tests, once `prepare` has written its files."""
+        return self
+
+    def task(self, *, batch_size: int, seed: int, steps: int) -> "Synthetic":
+        """Return the task for the trainer."""
+        return Synthetic(self, batch_size=batch_size, seed=seed)
+
+    def test_sets(self) -> list["SyntheticTest"]:
+        """Return what a trained model is tested on."""
+        return [SyntheticTest(one) for one in self.variants()]
 
     @property
     def targets_per_example(self) -> int | None:
@@ -263,6 +281,30 @@ class Synthetic(Task):
 
     def evaluate(self, model: Any, runtime: Runtime = EAGER) -> dict[str, float]:
         return measure(self.data, model, self.split("validation"), runtime)
+
+
+@dataclass(frozen=True)
+class SyntheticTest:
+    """The test examples of one kind."""
+
+    data: SyntheticData
+
+    @property
+    def label(self) -> str:
+        return self.data.label
+
+    @property
+    def length(self) -> int:
+        return self.data.length
+
+    def measure(self, model: Any, runtime: Runtime = EAGER) -> dict[str, float]:
+        """Return the score of a model by the name of the metric."""
+        return {self.data.metric: measure(self.data, model, self.data.split("test"), runtime)[self.data.metric]}
+
+    def anchors(self) -> dict[str, dict[str, float]]:
+        """Return the scores of predictors that need no training."""
+        scores = self.data.anchors(self.data.split("test"))
+        return {name: {self.data.metric: score} for name, score in scores.items()}
 
 
 def measure(data: SyntheticData, model: Any, examples: Batch, runtime: Runtime = EAGER) -> dict[str, float]:

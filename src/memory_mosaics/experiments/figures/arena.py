@@ -6,6 +6,8 @@ from math import hypot
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from memory_mosaics.experiments.figures import COLOURS, DASHED, GREY, INK, canvas, set_panel_title
 
 if TYPE_CHECKING:
@@ -54,8 +56,7 @@ def verdict(task: dict[str, Any], name: str) -> int:
 
 def shade(task: dict[str, Any], score: float) -> float:
     """Scale a score to 0 for a guess and 1 for a perfect answer, which a guess is where there is no choice."""
-    guess = task["anchors"]["guess"]
-    perfect = 1.0 if task["higher_is_better"] else 0.0
+    guess, perfect = task["anchors"]["guess"], task["perfect"]
     return 1.0 if guess == perfect else min(max((score - guess) / (perfect - guess), 0.0), 1.0)
 
 
@@ -89,7 +90,7 @@ def overview(results: dict[str, Any]) -> "Figure | None":
     note = [
         "bold: the best transformer",
         f"{BETTER} better, {WORSE} worse than it, beyond the 95 % interval of the difference",
-        f"intervals over {results['seeds']} seeds of training; of squared errors less is better",
+        f"intervals over {results['seeds']} seeds of training; of losses and squared errors less is better",
     ]
     axes.set_xlabel("\n".join(note), loc="left", fontsize=8.5)
     return figure
@@ -109,7 +110,8 @@ def task_figure(results: dict[str, Any], name: str) -> "Figure | None":
     left.set(xlabel="training steps", xlim=(0, None))
     if task["higher_is_better"]:
         left.set_ylim(0, 1.04)
-    (_by_test if len(task["tests"]) > 1 else _bars)(right, task, colours)
+    draw = _by_position if "anchor_measures" in task else _by_test if len(task["tests"]) > 1 else _bars
+    draw(right, task, colours)
     return figure
 
 
@@ -136,6 +138,23 @@ def _by_test(axes: "Axes", task: dict[str, Any], colours: dict[str, str]) -> Non
     for name, score in task["anchors"].items():
         axes.axhline(score, color=GREY, linestyle=DASHED, linewidth=0.9, label=f"({name}, mean)")
     axes.set_xticks(positions, labels=task["tests"], rotation=30, ha="right", fontsize=8)
+    axes.legend(fontsize=8)
+
+
+def _by_position(axes: "Axes", task: dict[str, Any], colours: dict[str, str]) -> None:
+    set_panel_title(axes, "loss by position on the test, mean and 95 % interval over seeds")
+    curves = {name: (one["measures"], colours[name], one["label"]) for name, one in tested(task).items()}
+    anchors = {name: one for name, one in task["anchor_measures"].items() if name != "guess"}
+    curves |= {name: (one, GREY, f"({name})") for name, one in anchors.items()}
+    styles = iter([DASHED, ":", "-."])
+    for measures, colour, label in curves.values():
+        positions = [(first + end + 1) / 2 for first, end, *_ in measures["by_position"]]
+        losses, within = (np.array([span[at] or 0.0 for span in measures["by_position"]]) for at in (2, 3))
+        style = "-" if colour != GREY else next(styles)
+        axes.plot(positions, losses, color=colour, label=label, linestyle=style, linewidth=1.4)
+        axes.fill_between(positions, losses - within, losses + within, color=colour, alpha=0.15, linewidth=0)
+    axes.set_xscale("log", base=2)
+    axes.set(xlabel="position in the window, from 1", ylabel="nats per token")
     axes.legend(fontsize=8)
 
 

@@ -36,7 +36,7 @@ function verdict(task, name) {
 }
 
 function shade(task, score) {
-  const guess = task.anchors.guess, perfect = task.higher_is_better ? 1 : 0;
+  const guess = task.anchors.guess, perfect = task.perfect;
   return guess === perfect ? 1 : Math.min(Math.max((score - guess) / (perfect - guess), 0), 1);
 }
 
@@ -70,6 +70,9 @@ function show(button, taskName, name) {
   add("seeds", record.scores.map(score => digits(score)).join(", ") + (record.failed ? `; ${record.failed} failed` : ""));
   if (task.tests.length > 1)
     add("by test", task.tests.map((test, i) => `${test}: ${digits(record.by_test[i][0])}`).join("; "));
+  for (const [measure, values] of Object.entries(record.measures ?? {}))
+    if (measure !== "by_position") add(measure.replaceAll("_", " "), `${digits(values[0])}${interval({ within: values[1] })}`);
+    else add("loss by position", values.map(([first, end, loss]) => `[${first}, ${end}) ${digits(loss)}`).join("; "));
   if (best && best !== name) add("best transformer", `${task.contestants[best].label}, ${digits(task.contestants[best].score)}`);
   add("anchors", Object.entries(task.anchors).map(([anchor, score]) => `${anchor} ${digits(score)}`).join("; "));
   add("parameters", record.parameters.toLocaleString("en"));

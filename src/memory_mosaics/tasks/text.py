@@ -1,0 +1,264 @@
+"""Text in context: models are trained on one text, and read that and others.
+
+Every document is assigned to one of two halves by a hash of its tokens. Values are chosen on the `choosing` half of
+the validation documents; a test reads the `report` half, of these and of each of the other texts, in windows of the
+length of training:
+
+    choosing half    | doc | doc |     loss after training            -> which values
+    report half      | window 0 | window 1 | ...    loss by position  -> what is reported
+                     ^ position 0          ^ position length - 1
+
+Beside the loss in nats per token a test reports
+
+    seen             the loss on tokens that occur in the training text
+    gain             how much the context helps: the mean loss of the first eighth of the positions less that of the
+                     last quarter
+    bits per byte    which compares tokenizers
+    by_position      the mean loss between positions 0, 1, 2, 4, 8, ...
+
+and the same of predictors that need no training: the unigram of the training text, a cache of the unigrams of the
+context, and a cache of its n-grams (evaluation.py).
+"""
+
+import hashlib
+import math
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+
+from memory_mosaics.config import check_choices, part
+from memory_mosaics.errors import UserError, check_range
+from memory_mosaics.evaluation import cache_losses, count_tokens, token_losses
+from memory_mosaics.language_model import LanguageModelConfig
+from memory_mosaics.runtime import Runtime
+from memory_mosaics.tasks.language_modeling import LanguageModeling, Windows
+from memory_mosaics.tasks.task import EAGER, Batch
+from memory_mosaics.text.corpus import Corpus, prepare
+from memory_mosaics.text.sources import GENERATORS
+
+BYTES = 257  # ids of the tokenizer of bytes, with the end of a text
+MAX_LENGTH, MAX_WINDOWS = 1 << 16, 1 << 20
+EVAL_TOKENS = 1 << 15  # at once
+UNIGRAM_SMOOTHING = 1.0  # added to the count of every token
+
+Measures = dict[str, Any]
+
+
+@part("text")
+@dataclass(frozen=True, kw_only=True)
+class TextData:
+    """A training text, and others to read.
+
+    Args:
+        train: Sources as of `mosaics prepare`: files, directories, stories:COUNT, python:VERSION.
+        valid: Sources to validate and test on; without them a share of the documents of `train`.
+        valid_share: That share.
+        read: Other texts by name, each a list of sources.
+        tokenizer: bytes, or a bpe that is trained on the training text; all of its ids but some bytes occur there.
+        vocabulary: Ids of the bpe. The tokenizer of bytes has 257.
+        length: Tokens per window.
+        windows: How many a test reads of each text, evenly spaced over the report half.
+        order: The longest n-gram of the cache of n-grams.
+        once: Refuse to read a training token twice.
+        text_field: The field of a JSON object that holds the text.
+
+    """
+
+    train: tuple[str, ...]
+    valid: tuple[str, ...] = ()
+    valid_share: float = 0.05
+    read: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    tokenizer: Literal["bytes", "bpe"] = "bytes"
+    vocabulary: int = BYTES
+    length: int = 512
+    windows: int = 200
+    order: int = 4
+    once: bool = False
+    text_field: str = "text"
+
+    metric: ClassVar[str] = "loss"
+    higher_is_better: ClassVar[bool] = False
+    tests_are_averaged: ClassVar[bool] = False  # each text has a row of its own
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        check_range(1, MAX_LENGTH, length=self.length)
+        check_range(1, MAX_WINDOWS, windows=self.windows)
+        check_range(1, 16, order=self.order)
+        if self.tokenizer == "bytes" and self.vocabulary != BYTES:
+            raise UserError(f"the tokenizer of bytes has a vocabulary of {BYTES}, not {self.vocabulary}")
+        if "valid" in self.read:
+            raise UserError("'valid' cannot be the name of another text: it is that of the validation documents")
+
+    def model(self, body: LanguageModelConfig) -> LanguageModelConfig:
+        return body
+
+    def prepare(self, folder: Path) -> Measures:
+        """Write the corpora of all texts, unless they are there; return their checksums."""
+        options: dict[str, Any] = {"field": self.text_field, "vocabulary": self.vocabulary, "tokenizer": self.tokenizer}
+        held_out: Any = {"valid": list(self.valid)} if self.valid else {"valid_share": self.valid_share}
+        corpora = {"train": prepare(list(self.train), out=folder / "train", **options, **held_out)}
+        if self.tokenizer == "bpe":
+            options["tokenizer"] = str(folder / "train")
+        for name, sources in self.read.items():
+            corpora[name] = prepare(list(sources), out=folder / name, **options, valid_share=0.0)
+        return {"corpora": {name: corpus.fingerprint["corpus"] for name, corpus in corpora.items()}}
+
+    def open(self, folder: Path) -> "Text":
+        return Text(self, folder)
+
+
+class Text:
+    """The prepared texts of a `TextData`."""
+
+    def __init__(self, data: TextData, folder: Path):
+        self.data, self.folder = data, folder
+        self.corpus = Corpus.open(folder / "train")
+        if self.corpus.vocabulary > data.vocabulary:
+            raise UserError(f"{folder / 'train'} has {self.corpus.vocabulary} ids, not {data.vocabulary}")
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """How often each id occurs in the training text."""
+        return count_tokens(self.corpus)
+
+    def task(self, *, batch_size: int, seed: int, steps: int) -> "TextTask":
+        task = TextTask(self, batch_size=batch_size, seed=seed)
+        windows = task.windows["train"].per_epoch
+        if self.data.once and steps * batch_size > windows:
+            need = f"{steps:,} steps of {batch_size} windows need {steps * batch_size:,}"
+            raise UserError(f"the training text has {windows:,} windows, and {need}; take more text or fewer steps")
+        return task
+
+    def test_sets(self) -> list["TextTest"]:
+        """The validation documents first, then the other texts."""
+        tests = [TextTest(self, "valid", self.corpus, "valid")]
+        return tests + [TextTest(self, name, Corpus.open(self.folder / name), "train") for name in self.data.read]
+
+
+def split_half(corpus: Corpus, split: str, half: Literal["choosing", "report"]) -> np.ndarray:
+    """Return the tokens of every document whose hash assigns it to this half, each with its end of text."""
+    tokens = np.asarray(corpus.tokens(split))
+    ends = np.flatnonzero(tokens == corpus.end_of_text) + 1
+    documents = np.split(tokens, ends[ends < len(tokens)])
+    wanted = ("choosing", "report").index(half)
+    chosen = [one for one in documents if hashlib.blake2b(one.tobytes(), digest_size=1).digest()[0] % 2 == wanted]
+    return np.concatenate(chosen) if chosen else tokens[:0]
+
+
+class TextTask(LanguageModeling):
+    """Language modeling that is validated on the choosing half of the validation documents."""
+
+    def __init__(self, text: Text, *, batch_size: int, seed: int):
+        length, folder = text.data.length, text.corpus.folder
+        super().__init__(text.corpus, context=length, batch_size=batch_size, seed=seed)
+        name = f"the choosing half of the validation documents of {folder}"
+        self.windows["valid"] = Windows(split_half(text.corpus, "valid", "choosing"), length, seed=seed, name=name)
+        self.evaluate_windows = text.data.windows
+
+    @torch.no_grad()
+    def evaluate(self, model: Any, runtime: Runtime = EAGER) -> dict[str, float]:
+        loss = self.evaluate_split(model, "valid", runtime)
+        return {"valid_loss": loss, TextData.metric: loss}
+
+
+@dataclass(frozen=True)
+class TextTest:
+    """Windows of the report half of one text."""
+
+    text: Text
+    label: str
+    corpus: Corpus
+    split: str
+
+    @property
+    def length(self) -> int:
+        return self.text.data.length
+
+    def batches(self, rows: int) -> Iterator[Batch]:
+        """Yield the windows, some at a time."""
+        tokens = split_half(self.corpus, self.split, "report")
+        name = f"the report half of the text {self.label!r} in {self.corpus.folder}"
+        windows = Windows(tokens, self.length, name=name)
+        count = min(self.text.data.windows, windows.adjacent)
+        for first in range(0, count, rows):
+            yield windows.evenly_spaced(range(count)[first : first + rows], count)
+
+    def measure(self, model: Any, runtime: Runtime = EAGER) -> Measures:
+        """Return the loss of a model and what else is reported; `loss` is the score."""
+
+        def losses(batch: Batch) -> np.ndarray:
+            with torch.no_grad(), runtime.autocast():
+                found = token_losses(model, batch.inputs.to(runtime.device), batch.targets.to(runtime.device))
+            return found.double().cpu().numpy()
+
+        return self._measure(losses, rows=max(1, EVAL_TOKENS // self.length))
+
+    def anchors(self) -> dict[str, Measures]:
+        """Return the same measures of a guess, the unigram, and caches of the context."""
+        counts, data = self.text.counts, self.text.data
+        smoothed = counts + UNIGRAM_SMOOTHING
+        unigram = smoothed / smoothed.sum()
+        prior = unigram.tolist()
+
+        def cache(order: int) -> Callable[[Batch], np.ndarray]:
+            def losses(batch: Batch) -> np.ndarray:
+                rows = torch.cat([batch.inputs, batch.targets[:, -1:]], dim=1).tolist()
+                return np.array([cache_losses(row, prior, order=order) for row in rows])
+
+            return losses
+
+        predictors: dict[str, Callable[[Batch], np.ndarray]] = {
+            "guess": lambda batch: np.full(tuple(batch.targets.shape), math.log(len(counts))),
+            "unigram": lambda batch: -np.log(unigram[batch.targets.numpy()]),
+            "unigram cache": cache(1),
+            f"{data.order}-gram cache": cache(data.order),
+        }
+        return {name: self._measure(losses, rows=64) for name, losses in predictors.items()}
+
+    def _measure(self, losses_of: Callable[[Batch], np.ndarray], *, rows: int) -> Measures:
+        tokenizer = self.corpus.tokenizer()
+        sums, seen, seen_count, count, size = np.zeros(self.length), 0.0, 0, 0, 0
+        for batch in self.batches(rows):
+            losses, targets = losses_of(batch), batch.targets.numpy()
+            known = self.text.counts[targets] > 0
+            sums, count = sums + losses.sum(axis=0), count + len(losses)
+            seen, seen_count = seen + float(losses[known].sum()), seen_count + int(known.sum())
+            size += tokenizer.count_bytes(targets)
+        means, total = sums / count, count * self.length
+        edges = [0, *(2**power for power in range(self.length.bit_length()) if 2**power < self.length), self.length]
+        spans = [[first, end, float(means[first:end].mean())] for first, end in pairwise(edges)]
+        early, late = means[: max(1, self.length // 8)], means[-max(1, self.length // 4) :]
+        return {
+            "loss": float(means.mean()),
+            "seen": seen / max(1, seen_count),
+            "seen_share": seen_count / total,
+            "gain": float(early.mean() - late.mean()),
+            "bits_per_byte": float(sums.sum()) / max(1, size) / math.log(2),
+            "by_position": spans,
+        }
+
+
+def python_library(name: str) -> Iterator[str]:
+    """Yield the source files of Python's standard library: `python:3.11.7`, by the interpreter of that version.
+
+    Files of its tests and of other packages are not among them. The checksum of what was read is in the manifest.
+    """
+    wanted, running = name.partition(":")[2], ".".join(map(str, sys.version_info[:3]))
+    if wanted != running:
+        raise UserError(f"{name}: this is Python {running}; prepare the text with Python {wanted}")
+    root = Path(sysconfig.get_paths()["stdlib"])
+    others = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "lib2to3"}
+    files = sorted(file for file in root.rglob("*.py") if not others & {*file.relative_to(root).parts})
+    return (text for file in files if (text := file.read_text(encoding="utf-8", errors="replace")).strip())
+
+
+GENERATORS["python"] = python_library
