@@ -295,17 +295,15 @@ class Explorer:
         """What the page needs before anything is read. `identity` tells these models from others served later."""
         models = []
         for model in self.models:
-            config = model.model.config
-            size = {"width": config.width, "blocks": config.blocks, "context": config.context}
+            size = {"width": model.model.config.width, "blocks": model.model.config.blocks}
             models.append({"name": model.name, **size, "layers": model.describe_layers()})
         digest = hashlib.sha256(json.dumps(models).encode())
         for model in self.models:
             digest.update(model.tokenizer.fingerprint.encode())
             for weight in model.model.parameters():  # a training step changes all of them
                 digest.update(weight.detach().flatten()[:64].float().cpu().numpy().tobytes())
-        limits = {"characters": MAX_CHARACTERS, "tokens": MAX_TOKENS}
-        identity = digest.hexdigest()[:16]
-        return {"models": models, "limits": limits, "examples": {}, "moons": moons.limits(), "identity": identity}
+        found = {"models": models, "identity": digest.hexdigest()[:16], "moons": moons.limits()}
+        return found | {"limits": {"characters": MAX_CHARACTERS}, "examples": {}}
 
     def read(self, request: ReadRequest) -> dict[str, Any]:
         """Return a page of the text, without and with the edits, and what `look` asks for at a token of that page."""

@@ -207,8 +207,7 @@ class InstrumentedModel:
         chunk, _, _ = self.read([0], None, {})
         described = []
         for (block, kind), info in self.info.items():
-            layer = {"block": block, "kind": kind, "name": info.name, "heads": info.heads}
-            layer |= {"peek": info.lookahead, "slots": info.slots}
+            layer = {"block": block, "kind": kind, "name": info.name, "heads": info.heads, "peek": info.lookahead}
             parameters, per_token = chunk.parameters[block, kind], chunk.per_token((block, kind))
             layer |= {name: _numbers(values) for name, values in parameters.items() if name not in per_token}
             described.append(layer | {"per_token": ["contribution", "effective", *per_token]})
