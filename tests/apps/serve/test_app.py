@@ -2,13 +2,14 @@
 
 import json
 import socket
+import threading
 
 import pytest
 
 from apps.conftest import asked_by_hand, in_a_thread
 from memory_mosaics.cli import main
 from memory_mosaics.text.tokenizer import byte_tokenizer
-from waiting import until
+from waiting import HANG, until
 
 pytest.importorskip("fastapi", reason="pip install 'memory-mosaics[serve]'")
 pytest.importorskip("uvicorn", reason="pip install 'memory-mosaics[serve]'")
@@ -138,6 +139,25 @@ def test_who_goes_away_is_not_waited_for(server, endless, monkeypatch):
             (rows,) = service.engine.requests
         until(lambda: service.engine.unfinished == 0)
         assert sum(row.on_token.__self__.count for row in rows) < 32 * 390
+
+
+def test_nothing_is_decoded_for_a_client_that_left_while_its_prompt_was_read(story_run, monkeypatch):
+    with in_a_thread(story_run) as (service, ask):
+        encode, reading, submitted = service.encode, threading.Event(), []
+
+        def slow_encode(body):
+            reading.set()
+            until(lambda: not ask.server.server_state.connections)
+            return encode(body)
+
+        monkeypatch.setattr(service, "encode", slow_encode)
+        monkeypatch.setattr(service.engine, "submit", submitted.append)
+        for stream in (True, False):
+            reading.clear()
+            with asked_by_hand(ask.address, {"prompt": "a", "stream": stream}):
+                assert reading.wait(HANG)
+            until(lambda: not ask.server.guard.active)
+        assert not submitted
 
 
 def test_a_defect_is_a_server_error(story_run):

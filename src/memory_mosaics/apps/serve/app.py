@@ -85,6 +85,11 @@ class TextStream:
         return next((len(end) for end in ends if any(stop.startswith(end) for stop in self.stops)), 0)
 
 
+async def _check_connected(request: Request) -> None:
+    if await request.is_disconnected():
+        raise ApiError(499, "the client has disconnected")
+
+
 class Generation:
     """A request in progress: its rows, and a queue with their text that the decoding thread fills."""
 
@@ -110,8 +115,7 @@ class Generation:
         try:
             while unfinished:
                 if self.loop.time() > checked + DISCONNECT_POLL_SECONDS:
-                    if await request.is_disconnected():
-                        raise ApiError(499, "the client has disconnected")
+                    await _check_connected(request)
                     checked = self.loop.time()
                 try:
                     index, item = await asyncio.wait_for(self.queue.get(), DISCONNECT_POLL_SECONDS)
@@ -218,7 +222,9 @@ class Service:
         """Return the response to a request, once it is complete or as a stream."""
         self.check_model(body.model)
         self.engine.check()  # before the prompts are tokenized
-        generation = self.start(body, await run_in_threadpool(self.encode, body))
+        prompts = await run_in_threadpool(self.encode, body)
+        await _check_connected(request)  # else nobody would read the stream, and nothing cancel its rows
+        generation = self.start(body, prompts)
         form = ResponseFormat(self.loaded.name, chat=isinstance(body, ChatRequest), stream=bool(body.stream))
         if form.stream:
             usage = bool(body.stream_options and body.stream_options.include_usage)
