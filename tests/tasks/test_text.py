@@ -111,6 +111,21 @@ def test_a_bpe_of_the_training_text_reads_the_others(tmp_path):
     assert Corpus.open(tmp_path / "train").vocabulary == 300
 
 
+def test_a_corpus_is_opened_where_its_sources_are_not(tmp_path, capsys):
+    source = tmp_path / "stories.jsonl"
+    source.write_text("".join(json.dumps(f"Once there were {number} cats.") + "\n" for number in range(40)))
+    data = TextData(train=(str(source),), valid_share=0.3, length=8)
+    facts = data.prepare(tmp_path / "data")
+    source.write_text(json.dumps("Another text.") + "\n")
+    with pytest.raises(UserError, match="was prepared without"):
+        data.prepare(tmp_path / "data")
+    source.unlink()
+    assert data.prepare(tmp_path / "data") == facts
+    assert "is taken as it is: source" in capsys.readouterr().out
+    with pytest.raises(UserError, match="does not exist"):
+        data.prepare(tmp_path / "elsewhere")
+
+
 def test_a_text_that_is_read_once_must_be_long_enough(folder):
     once = TextData(train=DATA.train, valid_share=0.3, length=32, once=True)
     windows = DATA.open(folder).task(batch_size=1, seed=0, steps=1).windows["train"].per_epoch

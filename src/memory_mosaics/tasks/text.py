@@ -35,14 +35,14 @@ import numpy as np
 import torch
 
 from memory_mosaics.config import check_choices, part
-from memory_mosaics.errors import UserError, check_range
+from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.evaluation import cache_losses, count_tokens, token_losses
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.runtime import Runtime
 from memory_mosaics.tasks.language_modeling import LanguageModeling, Windows
 from memory_mosaics.tasks.task import EAGER, Batch
 from memory_mosaics.text.corpus import Corpus, prepare
-from memory_mosaics.text.sources import GENERATORS
+from memory_mosaics.text.sources import GENERATORS, find_sources
 
 BYTES = 257  # ids of the tokenizer of bytes, with the end of a text
 MAX_LENGTH, MAX_WINDOWS = 1 << 16, 1 << 20
@@ -105,15 +105,29 @@ class TextData:
         """Write the corpora of all texts, unless they are there; return their checksums."""
         options: dict[str, Any] = {"field": self.text_field, "vocabulary": self.vocabulary, "tokenizer": self.tokenizer}
         held_out: Any = {"valid": list(self.valid)} if self.valid else {"valid_share": self.valid_share}
-        corpora = {"train": prepare(list(self.train), out=folder / "train", **options, **held_out)}
+        corpora = {"train": prepare_or_open(list(self.train), out=folder / "train", **options, **held_out)}
         if self.tokenizer == "bpe":
             options["tokenizer"] = str(folder / "train")
         for name, sources in self.read.items():
-            corpora[name] = prepare(list(sources), out=folder / name, **options, valid_share=0.0)
+            corpora[name] = prepare_or_open(list(sources), out=folder / name, **options, valid_share=0.0)
         return {"corpora": {name: corpus.fingerprint["corpus"] for name, corpus in corpora.items()}}
 
     def open(self, folder: Path) -> "Text":
         return Text(self, folder)
+
+
+def prepare_or_open(sources: list[str], *, out: Path, valid: list[str] | None = None, **options: Any) -> Corpus:
+    """Prepare a corpus; where its sources are not at hand, open the one that was prepared where they were."""
+    try:
+        find_sources([*sources, *(valid or [])])
+    except UserError as error:
+        if not (out / "manifest.json").exists():
+            raise
+        corpus = Corpus.open(out)
+        corpus.verify()
+        print(f"{out} is taken as it is: {one_line(error)}")
+        return corpus
+    return prepare(sources, out=out, valid=valid, **options)
 
 
 class Text:
