@@ -22,7 +22,7 @@ from memory_mosaics.config import ExtractorConfig, MixerConfig, NormConfig, Part
 from memory_mosaics.errors import UserError
 from memory_mosaics.memory import Extractor, LinearConfig, check_causal, head_width
 from memory_mosaics.ops.common import at_least_fp32, at_least_fp32_dtype
-from memory_mosaics.shapes import Float
+from memory_mosaics.shapes import Float, Int
 from memory_mosaics.stores import (
     Inputs,
     Mask,
@@ -188,6 +188,12 @@ class AttentionConfig(MixerConfig):
         return Attention(width, self.heads, key=key, **options, dropout=dropout, bias=bias)
 
 
+def count_tokens(x: Inputs, seen: Int[Tensor, " B"], mask: Mask) -> tuple[Int[Tensor, "B T"], Int[Tensor, " B"]]:
+    """Positions that count the real tokens of each row, after `seen` earlier ones, and their number after x."""
+    real = torch.ones(x.shape[:2], dtype=torch.long, device=x.device) if mask is None else mask.long()
+    return (seen[:, None] + real.cumsum(dim=1) - 1).clamp(min=0), seen + real.sum(dim=1)
+
+
 class LearnedPositions(nn.Module):
     """x_t + P_t, t counted from the first real token of each row. State: how many tokens each row has seen."""
 
@@ -199,16 +205,14 @@ class LearnedPositions(nn.Module):
     def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         B, T, _ = x.shape
         (seen,) = state or (torch.zeros(B, dtype=torch.long, device=x.device),)
-        real = torch.ones(B, T, dtype=torch.long, device=x.device) if mask is None else mask.long()
-        total, context = seen + real.sum(dim=1), self.table.num_embeddings
+        (position, total), context = count_tokens(x, seen, mask), self.table.num_embeddings
         longest = T if state is None and mask is None else 0
         captured = torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
         if B > 0 and longest == 0 and not captured:  # a capture cannot wait for the device
             longest = int(total.max())
         if longest > context:
             raise ValueError(f"{longest} tokens are more than the {context} learned positions of this model")
-        position = seen[:, None] + real.cumsum(dim=1) - 1
-        return x + self.table(position.clamp(min=0)), (total,)
+        return x + self.table(position), (total,)
 
 
 @part("learned_positions")

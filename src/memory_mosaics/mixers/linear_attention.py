@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from memory_mosaics.config import MixerConfig, PositiveInt, part
 from memory_mosaics.memory import head_width, split_heads
+from memory_mosaics.mixers.attention import count_tokens
 from memory_mosaics.ops.common import at_least_fp32_dtype, flash_kernel, full_precision
 from memory_mosaics.ops.scan import Elements, scan, split_chunks
 from memory_mosaics.shapes import Float, Int
@@ -159,8 +160,7 @@ class RetNet(nn.Module):
         B, T, _ = x.shape
         exact = at_least_fp32_dtype(x)
         memory, seen = state or (None, torch.zeros(B, dtype=torch.long, device=x.device))
-        real = torch.ones(B, T, dtype=torch.long, device=x.device) if mask is None else mask.long()
-        position = (seen[:, None] + real.cumsum(dim=1) - 1).clamp(min=0)
+        position, total_seen = count_tokens(x, seen, mask)
         q = rotate(split_heads(self.query(x), self.heads, None).to(exact), position)
         k = rotate(split_heads(self.key(x), self.heads, mask).to(exact) * q.shape[-1] ** -0.5, position)
         v = split_heads(self.value(x), self.heads, None).to(exact)
@@ -177,7 +177,7 @@ class RetNet(nn.Module):
         total = -torch.expm1((position[..., None] + 1) * log_decay) / leak  # sum_s gamma^(t-s), (B, T, H)
         found = found / total.sqrt()[..., None]
         outputs = found[..., :-1] / found[..., -1:].detach().abs().clamp(min=1.0)
-        return self.combine(gate_heads(self.gate(x), outputs)), (memory, seen + real.sum(dim=1))
+        return self.combine(gate_heads(self.gate(x), outputs)), (memory, total_seen)
 
 
 class GLA(nn.Module):

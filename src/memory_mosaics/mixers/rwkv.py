@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from memory_mosaics.config import MixerConfig, part
+from memory_mosaics.mixers.state_space import apply_mask
 from memory_mosaics.ops.common import at_least_fp32_dtype
 from memory_mosaics.ops.scan import Elements, scan
 from memory_mosaics.parameters import SENSITIVE, ParamSpec
@@ -74,7 +75,7 @@ class RWKV(nn.Module):
 
     def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         exact = at_least_fp32_dtype(x)
-        x = x if mask is None else x * mask[..., None]
+        x = apply_mask(x, mask)
         last, *average = state or (x.new_zeros(len(x), x.shape[2]),)
         inputs = torch.cat([last[:, None].to(x.dtype), x], dim=1)
         shifted = inputs[:, :-1]
