@@ -148,8 +148,8 @@ def test_measure_against_a_count_by_hand():
     [
         ({"steps": 0}, "steps must be at least 1, not 0"),
         ({"batch_size": -1}, "batch_size must be at least 1, not -1"),
-        ({"step_size": 0.0}, "step_size must be more than 0, not 0.0"),
-        ({"step_size": float("nan")}, "step_size must be more than 0, not nan"),
+        ({"step_size": 0.0}, "step_size must be positive, not 0.0"),
+        ({"step_size": float("nan")}, "step_size must be positive, not nan"),
         ({"seed": -1}, "seed must be at least 0, not -1"),
         ({"width": 30}, "width 30 does not split into 4 heads"),
         ({"task": InductionData(triggers=0)}, "no trigger of this task occurs twice"),

@@ -114,7 +114,7 @@ def check(settings: dict[str, Any], task: InductionData) -> CountedBatch:
     check_range(1, 10_000, seeds=settings["seeds"])
     check_range(0, MAX_SEED, seed=settings["seed"])
     if not 0 < settings["step_size"] < inf:
-        raise UserError(f"step_size must be more than 0, not {settings['step_size']}")
+        raise UserError(f"step_size must be positive, not {settings['step_size']}")
     if settings["width"] % HEADS:
         raise UserError(f"width {settings['width']} does not split into {HEADS} heads; choose a multiple of {HEADS}")
     rows = max(HELD_OUT, settings["batch_size"])  # of 8 bytes, with their random numbers and targets
