@@ -71,10 +71,9 @@ def measure(timer: Timer, ceilings: dict[str, Any], work: Workload) -> Iterator[
 
     The rows of kernels are those with "kernel".
     """
-    size, _ = work.sizes[0]
     about = {
-        "training": {"size": size.name, "batch": size.batch, "time": size.time},
-        "decoding": {"size": size.name, "batch": work.batches[0], "time": work.prompt + work.length},
+        "training": {"size": work.size.name, "batch": work.size.batch, "time": work.size.time},
+        "decoding": {"size": work.size.name, "batch": work.batches[0], "time": work.prompt + work.length},
     }
     for step, name in progress([(step, name) for step in about for name in throughput.PAIR], "profile"):
         timer.reset()
@@ -85,18 +84,16 @@ def measure(timer: Timer, ceilings: dict[str, Any], work: Workload) -> Iterator[
 
 
 def _training(name: str, work: Workload, timer: Timer) -> tuple[list[Slice], float | None]:
-    size, _ = work.sizes[0]
     torch.manual_seed(0)
-    task = throughput.RandomTokens(size, timer.device)
-    model = LanguageModel(size.config(name)).to(timer.device)
+    task = throughput.RandomTokens(work.size, timer.device)
+    model = LanguageModel(work.size.config(name)).to(timer.device)
     step = throughput.training_step(model, task)
     return _median_profile(model, step, timer, work.repeats["profile"], warm_up=WARM_UP + 2)
 
 
 def _decoding(name: str, work: Workload, timer: Timer) -> tuple[list[Slice], float | None]:
-    size, _ = work.sizes[0]
-    model = throughput.random_model(name, size, timer.device)
-    prompts = torch.randint(size.vocabulary, (work.batches[0], work.prompt), device=timer.device)
+    model = throughput.random_model(name, work.size, timer.device)
+    prompts = torch.randint(work.size.vocabulary, (work.batches[0], work.prompt), device=timer.device)
     decoder = Decoder(model, list(prompts), compiled=timer.cuda)
     decoder.reserve(work.length)
     repeats = min(work.repeats["profile"], (work.length - 2) // 2)  # timed and profiled, after two to warm up

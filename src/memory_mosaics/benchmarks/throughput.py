@@ -68,9 +68,14 @@ class Workload:
         plain = TABLES["workloads"][device]
         return cls(**plain | {"sizes": [(Size(**size), models or MODELS) for size, models in plain["sizes"]]})
 
+    @property
+    def size(self) -> Size:
+        """The first size, which is that of all benchmarks but training."""
+        return self.sizes[0][0]
+
     def resized(self, batches_and_times: Iterable[tuple[int, int]]) -> list[Size]:
-        """Return the first size with each of these batch sizes and sequence lengths."""
-        return [replace(self.sizes[0][0], batch=batch, time=time) for batch, time in batches_and_times]
+        """Return that size with each of these batch sizes and sequence lengths."""
+        return [replace(self.size, batch=batch, time=time) for batch, time in batches_and_times]
 
 
 class RandomTokens(TokenTask):
@@ -273,10 +278,9 @@ def measure_decoding(timer: Timer, ceilings: dict[str, Any], work: Workload) -> 
 
 def _time_decoding(timer: Timer, work: Workload, batch: int, name: str) -> dict[str, Any]:
     """Time one model, which is freed on return, so that it does not count in the memory of the next."""
-    size, _ = work.sizes[0]
-    prompts = torch.randint(size.vocabulary, (batch, work.prompt), device=timer.device)
+    prompts = torch.randint(work.size.vocabulary, (batch, work.prompt), device=timer.device)
     try:
-        decode = build_decode(name, size, timer.device)
+        decode = build_decode(name, work.size, timer.device)
         # All tokens first: what is compiled for them should not have to serve other lengths too.
         whole, first = (
             timer.median(partial(decode, prompts, length), work.repeats["decode"], warm_up=1)
