@@ -203,7 +203,7 @@ def run(
 
     Args:
         out: folder of the runs, results.json, the figures and the page
-        suite: tiny, for a CPU, or a YAML file of your own tasks
+        suite: tiny, for a CPU; reduced or published, for a GPU; or a YAML file of your own tasks
         tasks: of the suite; all if none are named
         contestants: architectures such as memory-mosaic or mamba; those of the suite if none are named
         mine: further contestants: the configurations of your own mixers, such as my_module.MyMixerConfig
