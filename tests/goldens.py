@@ -204,7 +204,7 @@ SCHEDULE += ["--training.evaluate_windows", 4, "--model.width", WIDTH, "--model.
 
 
 def curves(folder: Path) -> Any:
-    words = ["--blocks", 1, "--rates", 1e-3, 3e-3, "--out", folder, "--runtime.device", "cpu"]
+    words = ["--blocks", 1, "--learning_rates", 1e-3, 3e-3, "--out", folder, "--runtime.device", "cpu"]
     mosaics("curves", corpus(), *words, *SCHEDULE)
     return results(folder)
 

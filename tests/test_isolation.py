@@ -207,7 +207,7 @@ def test_files_that_users_name_are_read_within_bounds(tmp_path, monkeypatch, cap
         "induction --task.length 1000000000",
         "sweep corpus --jobs 1000000000",
         "curves corpus --jobs 1000000000",
-        "regbench --processes 1000000000",
+        "regbench --jobs 1000000000",
         "demo --story_count 1000000000",
         "babistories stories --server http://localhost:1 --concurrency 1000000000",
     ],

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 
 # Messages of PyTorch for sizes that exceed the memory or a 64-bit integer.
 NO_MEMORY = re.compile(r"out of memory|(allocate|enough) memory|calculation overflowed|multiplication overflow")
@@ -52,3 +53,10 @@ def within_memory(advice: str) -> Iterator[None]:
         if isinstance(error, RuntimeError) and not NO_MEMORY.search(str(error)):
             raise
         raise UserError(f"out of memory: {advice}") from error
+
+
+def did_you_mean(name: str, known: Iterable[str], *, otherwise: str | None = None) -> str:
+    """Suggest the nearest of the known names; where none is near, all of them, or the text `otherwise`."""
+    known = list(known)
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else otherwise or f"there are {', '.join(known)}"

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError, check_range, within_memory
-from memory_mosaics.language_model import LanguageModel, without_state
+from memory_mosaics.language_model import LanguageModel, last_hidden_state
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.results import NORMAL_95, progress_bar
 from memory_mosaics.shapes import Float, Int
@@ -28,7 +28,7 @@ MAX_LOGITS = 1 << 25  # computed at a time: 128 MiB in float32
 
 
 @dataclass(frozen=True)
-class Windows:
+class EvalWindows:
     """The windows that every model reads: from each start, `length` input tokens and the token after them."""
 
     corpus: Corpus
@@ -61,7 +61,7 @@ def sample_windows(
     count: int | None = None,
     at_documents: bool = False,
     overlap: bool = False,
-) -> Windows:
+) -> EvalWindows:
     """Choose `count` windows (None: all), evenly spaced over a split.
 
     Windows are adjacent; with `overlap` one may start at any token. With `at_documents` each starts with a document and
@@ -80,7 +80,7 @@ def sample_windows(
         starts = range(0, len(tokens) - length, 1 if overlap else length)
     count = len(starts) if count is None else min(count, len(starts))
     starts = [int(starts[number * len(starts) // count]) for number in range(count)]
-    return Windows(corpus, split, tokens, starts, length, at_documents)
+    return EvalWindows(corpus, split, tokens, starts, length, at_documents)
 
 
 def _long_documents(tokens: TokenFile, corpus: Corpus, split: str, length: int) -> np.ndarray:
@@ -153,7 +153,7 @@ class LossStatistics:
         return NORMAL_95 * np.sqrt(variance / self.windows)
 
 
-def evaluate(trained: LoadedModel, text: Windows, *, batch: int = 8) -> LossStatistics:
+def evaluate(trained: LoadedModel, text: EvalWindows, *, batch: int = 8) -> LossStatistics:
     """Compute losses on every window, up to the model's last position where it has learned positions."""
     model, length = trained.model.eval(), min(text.length, trained.model.max_positions or text.length)
     device, measured = model.embedding.weight.device, LossStatistics(length, smoothing=text.length // 100)
@@ -180,7 +180,7 @@ def smooth(losses: Float[np.ndarray, "*B T"], radius: int) -> Float[np.ndarray, 
 @torch.no_grad()
 def token_losses(model: LanguageModel, inputs: Int[Tensor, "B T"], targets: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:
     """Return the loss of every token. Logits are computed in chunks, since all of them may take gigabytes."""
-    features, _ = model.features(model.embedding(inputs), block_fn=without_state)
+    features = last_hidden_state(model, inputs)
     size = max(1, MAX_LOGITS // model.config.vocabulary)
     chunks = zip(features.flatten(0, 1).split(size), targets.flatten().split(size), strict=True)
     losses = [F.cross_entropy(at_least_fp32(model.logits(x)), wanted, reduction="none") for x, wanted in chunks]

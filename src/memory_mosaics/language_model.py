@@ -234,6 +234,11 @@ def without_state(block: nn.Module, x: Tensor, state: None, mask: None) -> tuple
     return block(x)[0], ()
 
 
+def last_hidden_state(model: Any, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T width"]:
+    """Return the input of the output matrix for a batch of whole texts, without states."""
+    return model.features(model.embedding(tokens), block_fn=without_state)[0]
+
+
 def next_token_loss(logits: Float[Tensor, "B T vocabulary"], targets: Int[Tensor, "B T"]) -> Float[Tensor, ""]:
     """Mean cross-entropy in nats over targets other than -100, which PyTorch ignores."""
     return F.cross_entropy(at_least_fp32(logits.flatten(0, 1)), targets.flatten())

@@ -4,13 +4,13 @@
 ARCHITECTURES, and then has presets like all others: NAME-tiny for a laptop, NAME-small, and NAME-12 at GPT-2's size.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
 from memory_mosaics.config import MixerConfig
+from memory_mosaics.errors import did_you_mean
 from memory_mosaics.language_model import LanguageModelConfig, weight_count
 from memory_mosaics.memory import ContextualMemoryConfig, PersistentMemoryConfig
 from memory_mosaics.mixers.attention import (
@@ -234,10 +234,3 @@ def preset_hint(name: str) -> str:
     """The remedy for the name of an unknown preset."""
     names = f"a preset is an architecture and a size, such as mamba-tiny, -small or -12: {', '.join(ARCHITECTURES)}"
     return did_you_mean(name, PRESETS, otherwise=names)
-
-
-def did_you_mean(name: str, known: Iterable[str], *, otherwise: str | None = None) -> str:
-    """Suggest the nearest of the known names; where none is near, all of them, or the text `otherwise`."""
-    known = list(known)
-    near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else otherwise or f"there are {', '.join(known)}"

@@ -26,10 +26,9 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, get_lo
 from jsonargparse._core import ArgumentGroup
 
 from memory_mosaics.config import MAX_SEED
-from memory_mosaics.errors import UserError, join_or, one_line
+from memory_mosaics.errors import UserError, did_you_mean, join_or, one_line
 from memory_mosaics.experiments.runner import RECIPES
 from memory_mosaics.files import check_yaml, read_text, read_yaml
-from memory_mosaics.models import did_you_mean
 from memory_mosaics.training.config import recipe
 
 NOUNS = {int: "whole number", float: "number", str: "text", Path: "path"}

@@ -24,7 +24,7 @@ SETTINGS = {  # seconds on a CPU
     "learning_rate": 1e-2,
     "seed": 0,
     "epochs": 3,
-    "most_steps": None,
+    "max_steps": None,
     "patience": None,
     "held_out": 6,
     "distinct": False,

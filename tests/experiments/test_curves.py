@@ -33,7 +33,7 @@ def train_curves(corpus, out, **options):
 
 
 def test_every_pair_is_trained_and_drawn(corpus, tmp_path):
-    results = train_curves(corpus, tmp_path, blocks=[1, 2], rates=[1e-3, 1e-2])
+    results = train_curves(corpus, tmp_path, blocks=[1, 2], learning_rates=[1e-3, 1e-2])
     labels = [(run["architecture"], run["blocks"], run["learning_rate"]) for run in results["runs"]]
     assert len(set(labels)) == 8
     assert json.loads((tmp_path / "results.json").read_text()) == json.loads(json.dumps(results))
@@ -59,21 +59,23 @@ def test_a_memory_mosaic_is_as_large_as_its_transformer(corpus, tmp_path, twin, 
 
 
 def test_a_transformer_with_other_positions_is_named_by_them(corpus, tmp_path):
-    runs = train_curves(corpus, tmp_path, model=replace(MODEL, position="rotary"), blocks=[1], rates=[1e-3])["runs"]
+    runs = train_curves(corpus, tmp_path, model=replace(MODEL, position="rotary"), blocks=[1], learning_rates=[1e-3])[
+        "runs"
+    ]
     assert [run["architecture"] for run in runs] == ["memory-mosaic", "transformer-rotary"]
 
 
 def test_finished_runs_are_not_repeated(corpus, tmp_path):
-    first = train_curves(corpus, tmp_path, blocks=[1], rates=[1e-3])
+    first = train_curves(corpus, tmp_path, blocks=[1], learning_rates=[1e-3])
     stamps = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("model.safetensors")}
     assert len(stamps) == 2
-    again = train_curves(corpus, tmp_path, blocks=[1], rates=[1e-3])
+    again = train_curves(corpus, tmp_path, blocks=[1], learning_rates=[1e-3])
     assert again["runs"] == first["runs"]
     assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("model.safetensors")} == stamps
 
 
 def test_a_run_that_diverges_is_a_fail_and_the_others_go_on(corpus, tmp_path, capsys):
-    results = train_curves(corpus, tmp_path, blocks=[1], rates=[1e30, 1e-3])
+    results = train_curves(corpus, tmp_path, blocks=[1], learning_rates=[1e30, 1e-3])
     assert [run["valid_loss"] is None for run in results["runs"]] == [True, True, False, False]
     assert "fail" in capsys.readouterr().out
     assert (tmp_path / "curves.png").exists()
@@ -81,7 +83,7 @@ def test_a_run_that_diverges_is_a_fail_and_the_others_go_on(corpus, tmp_path, ca
 
 def test_nothing_is_drawn_where_all_fail(corpus, tmp_path, capsys):
     with pytest.raises(UserError, match="none of 2 runs finished"):
-        train_curves(corpus, tmp_path, blocks=[1], rates=[1e30])
+        train_curves(corpus, tmp_path, blocks=[1], learning_rates=[1e30])
     assert "No figures: no run has finished." in capsys.readouterr().out
     assert main(["draw", str(tmp_path)]) == 2
     assert "there is nothing to draw" in capsys.readouterr().err
@@ -90,7 +92,7 @@ def test_nothing_is_drawn_where_all_fail(corpus, tmp_path, capsys):
 def test_figures_can_be_drawn_elsewhere(corpus, tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as without_matplotlib:
         without_matplotlib.setattr(figures, "available", lambda: False)
-        train_curves(corpus, tmp_path, blocks=[1], rates=[1e-3])
+        train_curves(corpus, tmp_path, blocks=[1], learning_rates=[1e-3])
     assert "mosaics draw makes them" in capsys.readouterr().out
     assert not (tmp_path / "curves.png").exists()
     assert main(["draw", str(tmp_path)]) == 0
@@ -99,7 +101,12 @@ def test_figures_can_be_drawn_elsewhere(corpus, tmp_path, monkeypatch, capsys):
 
 def test_seeds_are_trained_at_the_best_rate_of_a_search_that_ends_inside(corpus, tmp_path, capsys):
     results = train_curves(
-        corpus, tmp_path, architectures=["memory-mosaic", "transformer-rotary"], blocks=[1], rates=[1e-3, 2e-3], seeds=3
+        corpus,
+        tmp_path,
+        architectures=["memory-mosaic", "transformer-rotary"],
+        blocks=[1],
+        learning_rates=[1e-3, 2e-3],
+        seeds=3,
     )
     for row in results["summary"]:
         own = [run for run in results["runs"] if run["architecture"] == row["architecture"]]
@@ -117,23 +124,23 @@ def test_seeds_are_trained_at_the_best_rate_of_a_search_that_ends_inside(corpus,
 
 def test_what_is_named_twice_counts_once(corpus, tmp_path):
     kinds = ["memory-mosaic", "transformer", "transformer"]
-    results = train_curves(corpus, tmp_path, architectures=kinds, blocks=[1, 1], rates=[1e-3, 1e-3])
+    results = train_curves(corpus, tmp_path, architectures=kinds, blocks=[1, 1], learning_rates=[1e-3, 1e-3])
     assert [run["architecture"] for run in results["runs"]] == ["memory-mosaic", "transformer"]
     assert [row["seeds"] for row in results["summary"]] == [1, 1]
 
 
 def test_several_at_once_train_the_same(corpus, tmp_path):
-    alone = train_curves(corpus, tmp_path / "alone", blocks=[1], rates=[1e-3, 1e30])
-    beside = train_curves(corpus, tmp_path / "beside", blocks=[1], rates=[1e-3, 1e30], jobs=2)
+    alone = train_curves(corpus, tmp_path / "alone", blocks=[1], learning_rates=[1e-3, 1e30])
+    beside = train_curves(corpus, tmp_path / "beside", blocks=[1], learning_rates=[1e-3, 1e30], jobs=2)
     for one, other in zip(alone["runs"], beside["runs"], strict=True):
         assert one["valid_loss"] == other["valid_loss"]
         assert one["curve"] == other["curve"]
 
 
 def test_another_recipe_is_refused_in_the_same_folder(corpus, tmp_path):
-    train_curves(corpus, tmp_path, blocks=[1], rates=[1e-3])
+    train_curves(corpus, tmp_path, blocks=[1], learning_rates=[1e-3])
     with pytest.raises(UserError, match=r"holds runs with training\.batch 4, not 2"):
-        train_curves(corpus, tmp_path, blocks=[1], rates=[1e-3], training=replace(TRAINING, batch=2))
+        train_curves(corpus, tmp_path, blocks=[1], learning_rates=[1e-3], training=replace(TRAINING, batch=2))
 
 
 @pytest.mark.parametrize(
@@ -142,7 +149,7 @@ def test_another_recipe_is_refused_in_the_same_folder(corpus, tmp_path):
         {"architectures": ["transformer-rope"]},
         {"seeds": 0},
         {"jobs": 0},
-        {"rates": [0.0]},
+        {"learning_rates": [0.0]},
         {"model": replace(MODEL, name="transformer-12")},
         {"model": replace(MODEL, blocks=5)},
     ],

@@ -148,8 +148,8 @@ def test_measure_against_a_count_by_hand():
     [
         ({"steps": 0}, "steps must be at least 1, not 0"),
         ({"batch_size": -1}, "batch_size must be at least 1, not -1"),
-        ({"step_size": 0.0}, "step_size must be positive, not 0.0"),
-        ({"step_size": float("nan")}, "step_size must be positive, not nan"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive, not 0.0"),
+        ({"learning_rate": float("nan")}, "learning_rate must be positive, not nan"),
         ({"seed": -1}, "seed must be at least 0, not -1"),
         ({"width": 30}, "width 30 does not split into 4 heads"),
         ({"task": InductionData(triggers=0)}, "no trigger of this task occurs twice"),
@@ -162,8 +162,8 @@ def test_a_wrong_argument_is_named_before_anything_is_written(tmp_path, change, 
 
 
 def test_an_overflow_names_the_remedy(tmp_path):
-    with pytest.raises(UserError, match="contextual memory, 1 block overflows; lower step_size, now 1e"):
-        run(tmp_path, step_size=1e30)
+    with pytest.raises(UserError, match="contextual memory, 1 block overflows; lower learning_rate, now 1e"):
+        run(tmp_path, learning_rate=1e30)
 
 
 def test_a_file_in_the_way_is_named(tmp_path):

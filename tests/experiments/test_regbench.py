@@ -95,7 +95,7 @@ def test_published_numbers_stand_beside_ours():
 
 
 def test_processes_share_the_runs(tmp_path, finished):
-    results = run(tmp_path, architectures=["lstm", "gla"], processes=2)
+    results = run(tmp_path, architectures=["lstm", "gla"], jobs=2)
     expected = {one["name"]: one["valid_loss"] for one in finished[1]["runs"]}
     for one in results["runs"]:
         assert one["valid_loss"] == pytest.approx(expected[one["name"]], rel=1e-5)
@@ -181,7 +181,7 @@ def test_a_sweep_is_kept_in_a_journal_and_goes_on(tmp_path):
     assert len(whole["runs"]) == 4
     assert all(one in whole["runs"] for one in first["runs"])
     other = tmp_path / "grid"
-    results = run(other, sweep=True, choices=choices, environments=[8, 9], processes=2)
+    results = run(other, sweep=True, choices=choices, environments=[8, 9], jobs=2)
     assert [best["configurations"] for best in results["best"]] == [4, 4]
     for best in results["best"]:
         losses = [one["valid_loss"] for one in results["runs"] if one["environments"] == best["environments"]]

@@ -18,7 +18,7 @@ def test_a_mixer_of_your_own(tmp_path, monkeypatch):
     (tmp_path / "my_mixers.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    results = run(tmp_path / "out", architectures=["my_mixers.RunningMeanConfig", "lstm"], processes=2)
+    results = run(tmp_path / "out", architectures=["my_mixers.RunningMeanConfig", "lstm"], jobs=2)
     assert {one["architecture"] for one in results["runs"]} == {"my_mixers.RunningMeanConfig", "lstm"}
     assert results["labels"]["my_mixers.RunningMeanConfig"] == "RunningMean"
     assert all(one["status"] == "finished" for one in results["runs"])

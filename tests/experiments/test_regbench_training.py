@@ -34,7 +34,7 @@ def test_the_recipe_of_the_paper():
     ids=["few", "fewer epochs", "one epoch at least"],
 )
 def test_many_languages_are_seen_in_fewer_epochs(environments, steps):
-    training = training_of(SETTINGS | {"environments": environments, "epochs": 10, "most_steps": 800})
+    training = training_of(SETTINGS | {"environments": environments, "epochs": 10, "max_steps": 800})
     assert training.steps == steps
     assert (
         training.rate(steps // 10) > training.rate(steps - 1) >= 0.1 * training.learning_rate

@@ -69,7 +69,7 @@ def run(out: Path = Path("runs/demo"), *, steps: int = TRAINING.steps, story_cou
         "\n3. A Memory Mosaic and a transformer with rotary positions: same parameters, same batches in the same order"
     )
     trained = curves.run(
-        out / "corpus", out / "language", architectures=TWINS, blocks=[BLOCKS], rates=[training.learning_rate],
+        out / "corpus", out / "language", architectures=TWINS, blocks=[BLOCKS], learning_rates=[training.learning_rate],
         model=MODEL, training=training, runtime=RuntimeConfig(samples=0),
     )  # fmt: skip
     results = {"study": "demo", "interrupted": trained["interrupted"], "moons": moons_results}

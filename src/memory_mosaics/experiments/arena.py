@@ -23,7 +23,6 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -32,14 +31,23 @@ import torch
 import yaml
 
 from memory_mosaics.config import MAX_JOBS, from_plain, to_plain
-from memory_mosaics.errors import UserError, check_range, one_line
+from memory_mosaics.errors import UserError, check_range, did_you_mean, one_line
 from memory_mosaics.experiments.figures.arena import best_anchor
 from memory_mosaics.experiments.own_mixers import check_causal, fingerprint, own_mixer
 from memory_mosaics.experiments.report import TEMPLATES, text_table, write_page
-from memory_mosaics.experiments.runner import Grid, Outcome, Settings, check_ray, check_setup, report, run_grids
-from memory_mosaics.files import check_yaml, read_text, write_text
+from memory_mosaics.experiments.runner import (
+    Grid,
+    Outcome,
+    Settings,
+    check_devices,
+    check_setup,
+    combinations,
+    report,
+    run_grids,
+)
+from memory_mosaics.files import read_yaml, write_text
 from memory_mosaics.language_model import LanguageModelConfig
-from memory_mosaics.models import ARCHITECTURES, Architecture, baseline, did_you_mean
+from memory_mosaics.models import ARCHITECTURES, Architecture, baseline
 from memory_mosaics.results import (
     create_output_folder,
     environment_info,
@@ -47,7 +55,7 @@ from memory_mosaics.results import (
     round_digits,
     write_results,
 )
-from memory_mosaics.runtime import Runtime, RuntimeConfig, find_device, start_runtime
+from memory_mosaics.runtime import Runtime, RuntimeConfig, start_runtime
 from memory_mosaics.tasks import induction, mad, mqar, regbench, regression, ruler  # noqa: F401 - they register parts
 from memory_mosaics.tasks.synthetic import SyntheticData, SyntheticTest
 from memory_mosaics.tasks.text import TextData, TextTest
@@ -115,7 +123,7 @@ class ArenaTask:
         return {"data": data, "model": self.sizes | {"channel_mixer": self.channel_mixer}, "training": others}
 
     def combinations(self) -> list[Settings]:
-        return [dict(zip(self.search, row, strict=True)) for row in product(*self.search.values())]
+        return combinations(self.search)
 
     def config(self, contestant: str, values: Settings) -> Any:
         """Return the configuration of a contestant with these values."""
@@ -145,14 +153,10 @@ def load_suite(suite: str) -> tuple[dict[str, ArenaTask], Settings]:
     packaged = SUITES / f"{suite}.yaml"
     file = packaged if packaged.exists() else Path(suite)
     try:
-        text = read_text(file, MAX_SUITE_BYTES)
-        check_yaml(text, MAX_SUITE_BYTES)
-        plain = yaml.safe_load(text)
+        plain = read_yaml(file, MAX_SUITE_BYTES)
     except (FileNotFoundError, IsADirectoryError):
         names = sorted(path.stem for path in SUITES.glob("*.yaml"))
         raise UserError(f"no suite {suite!r}: neither a file nor one of {', '.join(names)}") from None
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise UserError(f"cannot read the suite {file}: {one_line(error)}") from error
     if not isinstance(plain, dict) or {"contestants", "seeds", "tasks"} != plain.keys() - {"defaults"}:
         raise UserError(f"the suite {file} must have the fields contestants, seeds and tasks, and may have defaults")
     if not isinstance(plain["tasks"], dict) or not plain["tasks"]:
@@ -221,11 +225,7 @@ def run(
     seeds = int(plain["seeds"] if seeds is None else seeds)
     check_range(1, MAX_JOBS, jobs=jobs)
     check_range(1, 10_000, seeds=seeds)
-    common: Settings = {}
-    if cluster == "ray":
-        check_ray()
-    else:
-        common["precision"] = runtime.precision_on(find_device(runtime.device))
+    common = check_devices(runtime, cluster)
     runtime = replace(runtime, samples=0, save_seconds=runtime.save_seconds or SAVE_SECONDS)
     chosen = [entries[name] for name in dict.fromkeys(tasks or entries)]
     contests = [

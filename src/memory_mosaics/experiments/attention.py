@@ -19,7 +19,7 @@ import torch
 
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.errors import UserError, check_range, within_memory
-from memory_mosaics.evaluation import Windows, sample_windows
+from memory_mosaics.evaluation import EvalWindows, sample_windows
 from memory_mosaics.experiments.report import collect_records, describe_model, print_summary, text_table
 from memory_mosaics.inspection import retrievals
 from memory_mosaics.results import environment_info, progress_bar, round_digits
@@ -75,7 +75,7 @@ def run(
 
 def _sequences(
     models: dict[str, Path], corpus: Corpus, split: str, lengths: list[int], count: int
-) -> dict[str, list[Windows]]:
+) -> dict[str, list[EvalWindows]]:
     """Return what each model reads, one sample per length, without models that can read none."""
     longest: dict[str, int] = {}
     for trained in iter_models(models):
@@ -94,7 +94,7 @@ def _sequences(
     return {name: read for name, read in texts.items() if read}
 
 
-def _record(trained: LoadedModel, text: Windows, batch: int) -> dict[str, Any]:
+def _record(trained: LoadedModel, text: EvalWindows, batch: int) -> dict[str, Any]:
     """Measure one model at one length."""
     start = time.monotonic()
     blocks = measure(trained, text, batch=batch)
@@ -120,7 +120,7 @@ def bin_means(weights: Float[np.ndarray, " N"], starts: list[int]) -> Float[np.n
     return np.add.reduceat(weights, starts) / np.diff([*starts, len(weights)])
 
 
-def measure(trained: LoadedModel, text: Windows, *, batch: int = 8) -> list[dict[str, Any]]:
+def measure(trained: LoadedModel, text: EvalWindows, *, batch: int = 8) -> list[dict[str, Any]]:
     """Return the heads of each block: their widths, lambda where there is one, and mean weights by position."""
     model, totals, mixers = trained.model, {}, {}
     device = model.embedding.weight.device

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from memory_mosaics.config import MAX_JOBS
-from memory_mosaics.errors import UserError, check_range
+from memory_mosaics.errors import UserError, check_range, did_you_mean
 from memory_mosaics.experiments import runner
 from memory_mosaics.experiments.figures.language import LABELS, best_runs
 from memory_mosaics.experiments.report import text_table
 from memory_mosaics.experiments.runner import Grid, Outcome, Settings
-from memory_mosaics.models import ARCHITECTURES, did_you_mean, matching_slots
+from memory_mosaics.models import ARCHITECTURES, matching_slots
 from memory_mosaics.results import mean_and_interval, round_digits, write_results
 from memory_mosaics.runtime import RuntimeConfig, start_runtime
 from memory_mosaics.text.corpus import Corpus
@@ -41,7 +41,7 @@ def run(
     *,
     architectures: list[str] | None = RECIPE["architectures"],
     blocks: list[int] | None = RECIPE["blocks"],
-    rates: list[float] | None = RECIPE["rates"],
+    learning_rates: list[float] | None = RECIPE["learning_rates"],
     seeds: int = RECIPE["seeds"],
     jobs: int = RECIPE["jobs"],
     model: ModelArgs = MODEL,
@@ -58,9 +58,9 @@ def run(
         architectures: any of memory-mosaic, transformer (learned positions), transformer-rotary, transformer-alibi,
             transformer-none, and the other mixers: mamba, rwkv, gla, ...; the first two if none are named
         blocks: the depths; 1 and 6 if none are named
-        rates: the largest learning rates; 1e-3, 3e-3 and 6e-3 if none are named
-        seeds: how many; more than one first extends the rates until none of the best lies at their edge, and trains
-            the other seeds at the best rate of each architecture and depth
+        learning_rates: the largest of each run; 1e-3, 3e-3 and 6e-3 if none are named
+        seeds: how many; more than one first extends the learning rates until none of the best lies at their edge,
+            and trains the other seeds at the best of each architecture and depth
         jobs: runs at once, each in a process of its own, distributed over the GPUs
         model: what all models have in common; --architectures and --blocks give name and blocks. Unless slots are
             given, a Memory Mosaic has those that make it as large as the first other architecture named, within 1 %
@@ -85,7 +85,7 @@ def run(
     common = CommonSettings(base, corpus.vocabulary, twin)
     first = [
         {"architecture": kind, "blocks": depth, "learning_rate": rate, "seed": training.seed}
-        for depth, rate, kind in product(depths, rates or [1e-3, 3e-3, 6e-3], kinds)
+        for depth, rate, kind in product(depths, learning_rates or [1e-3, 3e-3, 6e-3], kinds)
     ]
     first = list({common.name_of(settings): settings for settings in first}.values())  # each once
     for settings in first:
@@ -130,7 +130,7 @@ def run(
         if world.is_rank0:
             runner.report(results, out, table(results), drawable=bool(results["summary"]))
     if done and not results["summary"]:
-        raise UserError(f"none of {len(results['runs'])} runs finished; try smaller --rates")
+        raise UserError(f"none of {len(results['runs'])} runs finished; try smaller --learning_rates")
     return results
 
 

@@ -24,7 +24,7 @@ import torch
 from memory_mosaics import checkpoint, evaluation
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.errors import UserError, check_range, one_line
-from memory_mosaics.evaluation import LossStatistics, Windows, cache_losses, count_tokens, sample_windows
+from memory_mosaics.evaluation import EvalWindows, LossStatistics, cache_losses, count_tokens, sample_windows
 from memory_mosaics.experiments.report import collect_records, describe_model, print_summary, text_table
 from memory_mosaics.files import read_json
 from memory_mosaics.language_model import LanguageModelConfig
@@ -101,7 +101,7 @@ def run(
     return results
 
 
-def read_anchors(folder: Path, text: Windows) -> list[dict[str, Any]]:
+def read_anchors(folder: Path, text: EvalWindows) -> list[dict[str, Any]]:
     """Read the losses that `mosaics anchors` measured on the same windows."""
     try:
         found = read_json(folder / "results.json")
@@ -118,7 +118,7 @@ def read_anchors(folder: Path, text: Windows) -> list[dict[str, Any]]:
         raise UserError(f"{folder / 'results.json'} is not of mosaics anchors: {one_line(error)}") from error
 
 
-def _record(trained: LoadedModel, text: Windows, batch: int, *, by_position: bool) -> dict[str, Any]:
+def _record(trained: LoadedModel, text: EvalWindows, batch: int, *, by_position: bool) -> dict[str, Any]:
     start = time.monotonic()
     measured = evaluation.evaluate(trained, text, batch=batch)
     record = describe_model(trained) | measured.summary()

@@ -63,7 +63,7 @@ def run(
     steps: int = RECIPE["steps"],
     batch_size: int = RECIPE["batch_size"],
     width: int = RECIPE["width"],
-    step_size: float = RECIPE["step_size"],
+    learning_rate: float = RECIPE["learning_rate"],
     seed: int = RECIPE["seed"],
     seeds: int = RECIPE["seeds"],
 ) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def run(
         steps: training steps of each model
         batch_size: sequences per step
         width: width of the models; each has 4 heads
-        step_size: peak learning rate of AdamW
+        learning_rate: peak learning rate of AdamW
         seed: seed of the data and of the initial values
         seeds: models of each kind, with consecutive seeds; the table has mean and lowest, the figure the first
     """
@@ -113,8 +113,8 @@ def check(settings: dict[str, Any], task: InductionData) -> CountedBatch:
     check_range(1, MAX_SIZE, **{name: settings[name] for name in ("steps", "batch_size", "width")})
     check_range(1, 10_000, seeds=settings["seeds"])
     check_range(0, MAX_SEED, seed=settings["seed"])
-    if not 0 < settings["step_size"] < inf:
-        raise UserError(f"step_size must be positive, not {settings['step_size']}")
+    if not 0 < settings["learning_rate"] < inf:
+        raise UserError(f"learning_rate must be positive, not {settings['learning_rate']}")
     if settings["width"] % HEADS:
         raise UserError(f"width {settings['width']} does not split into {HEADS} heads; choose a multiple of {HEADS}")
     rows = max(HELD_OUT, settings["batch_size"])  # of 8 bytes, with their random numbers and targets
@@ -163,7 +163,7 @@ def train(
     training = Training(
         steps=settings["steps"],
         batch=settings["batch_size"],
-        learning_rate=settings["step_size"],
+        learning_rate=settings["learning_rate"],
         final_learning_rate=0.0,
         warm_up=20,
         schedule="trapezoid",
@@ -186,7 +186,7 @@ def train(
             results = trainer.run()
         except Diverged:
             raise UserError(
-                f"the loss of {run.name} overflows; lower step_size, now {training.learning_rate}"
+                f"the loss of {run.name} overflows; lower learning_rate, now {training.learning_rate}"
             ) from None
     if results["interrupted"]:
         return None

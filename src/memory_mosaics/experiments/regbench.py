@@ -99,8 +99,8 @@ def make_task(settings: Settings) -> RegBenchData:
 def training_of(settings: Settings) -> Training:
     """Return the published recipe with the values of a run, which is evaluated after each epoch."""
     epochs, steps_per_epoch = settings["epochs"], ceil(settings["environments"] / BATCH)
-    if settings["most_steps"] is not None:
-        epochs = min(epochs, max(1, settings["most_steps"] // steps_per_epoch))
+    if settings["max_steps"] is not None:
+        epochs = min(epochs, max(1, settings["max_steps"] // steps_per_epoch))
     return Training(
         steps=epochs * steps_per_epoch,
         batch=BATCH,
@@ -131,12 +131,12 @@ def run(
     trials: int | None = RECIPE["trials"],
     choices: Choices = CHOICES,
     epochs: int = RECIPE["epochs"],
-    most_steps: int | None = RECIPE["most_steps"],
+    max_steps: int | None = RECIPE["max_steps"],
     patience: int | None = RECIPE["patience"],
     held_out: int = RECIPE["held_out"],
     distinct: bool = RECIPE["distinct"],
     data_seed: int = RECIPE["data_seed"],
-    processes: int = RECIPE["processes"],
+    jobs: int = RECIPE["jobs"],
     cluster: Literal["ray"] | None = RECIPE["cluster"],
     device: str = RECIPE["device"],
     precision: Literal["auto", "float32", "bfloat16"] = RECIPE["precision"],
@@ -158,12 +158,12 @@ def run(
         trials: draw so many of a sweep for each architecture and number of environments; all of them if not given
         choices: the values to try
         epochs: of training; the best one is tested
-        most_steps: train for fewer epochs where there are so many languages that they would take more steps than this
+        max_steps: train for fewer epochs where there are so many languages that they would take more steps than this
         patience: end a run when its validation loss has not fallen for so many epochs; null trains them all
         held_out: sequences of the validation, and of the test
         distinct: use no language twice, neither in one split nor in two
         data_seed: of the languages and sequences; another one is another benchmark
-        processes: runs at once, distributed over the GPUs
+        jobs: runs at once, each in a process of its own, distributed over the GPUs
         cluster: ray trains on the Ray cluster of this machine or of RAY_ADDRESS, whose machines share the folder
         device: cuda, mps or cpu; auto takes the first that is available
         precision: of the products; auto is bfloat16 on CUDA, and float32 elsewhere
@@ -172,9 +172,9 @@ def run(
     arguments = dict(locals())
     numbers = list(dict.fromkeys(environments or ([100] if in_distribution else ENVIRONMENTS)))
     names = list(dict.fromkeys(architectures or ELEVEN))
-    setup: Settings = {"epochs": epochs, "most_steps": most_steps, "patience": patience}
+    setup: Settings = {"epochs": epochs, "max_steps": max_steps, "patience": patience}
     check_range(1, MAX_SIZE, **setup, trials=trials)
-    check_range(1, MAX_JOBS, processes=processes)
+    check_range(1, MAX_JOBS, jobs=jobs)
     if trials is not None and not sweep:
         raise UserError(f"--trials {trials} draws from a sweep; give --sweep too, or leave it out")
     setup |= {"held_out": held_out, "distinct": distinct, "data_seed": data_seed}
@@ -195,7 +195,7 @@ def run(
         return results
 
     collected(interrupted=True)  # a damaged outcome is found before anything is trained
-    done = runner.run_grids(grids, processes=processes, cluster=cluster, save=lambda: collected(interrupted=True))
+    done = runner.run_grids(grids, processes=jobs, cluster=cluster, save=lambda: collected(interrupted=True))
     results = collected(interrupted=not done)
     where = f"Tables: {out / 'tables.md'}. "
     runner.report(results, out, f"{tables(results)}\n", drawable=bool(results["best"]), also=where)

@@ -17,7 +17,7 @@ from typing import Any
 
 from memory_mosaics import models
 from memory_mosaics.config import MixerConfig
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.errors import UserError, did_you_mean, one_line
 from memory_mosaics.experiments.own_mixers import check_causal, own_mixer
 from memory_mosaics.language_model import LanguageModelConfig, weight_shapes
 from memory_mosaics.mixers.attention import LearnedPositionsConfig, MLPConfig
@@ -154,7 +154,7 @@ def architecture(name: str) -> Architecture:
         own = own_mixer(name)
         heads = 2 if own.has_heads else None
         return Architecture(label=own.label, config=partial(backbone, mixer=own.config), heads=heads)
-    hint = models.did_you_mean(name, ARCHITECTURES)
+    hint = did_you_mean(name, ARCHITECTURES)
     raise UserError(f"no architecture {name!r}; {hint} (your own has a dotted path: my_package.MyMixerConfig)")
 
 

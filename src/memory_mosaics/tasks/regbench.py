@@ -40,7 +40,7 @@ from torch import Tensor
 
 from memory_mosaics.config import part
 from memory_mosaics.errors import UserError, check_range
-from memory_mosaics.language_model import LanguageModel, without_state
+from memory_mosaics.language_model import LanguageModel, last_hidden_state
 from memory_mosaics.runtime import CapturedFunction, Runtime
 from memory_mosaics.shapes import Bool, Float, Int
 from memory_mosaics.tasks.synthetic import IGNORED, Arrays, SyntheticData
@@ -409,7 +409,7 @@ class RegBench(TokenTask):
 def _logits(model: LanguageModel, inputs: Int[Tensor, "B T"], runtime: Runtime) -> Float[Tensor, "B T V"]:
     """Compute logits in float32, whatever the precision of the model."""
     with runtime.autocast():
-        features, _ = model.features(model.embedding(inputs), block_fn=without_state)
+        features = last_hidden_state(model, inputs)
     return F.linear(features.float(), model.output.float())
 
 
@@ -522,7 +522,7 @@ class RegBenchExamples(SyntheticData):
 
     def score(self, model: Any, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the cross-entropies to a uniform choice of the legal letters, and whether the most likely is legal."""
-        features, _ = model.features(model.embedding(inputs), block_fn=without_state)
+        features = last_hidden_state(model, inputs)
         asked = targets != IGNORED
         logits = F.linear(features[asked].float(), model.output.float())
         legal = _legal(targets[asked])

@@ -40,7 +40,7 @@ from torch import Tensor
 
 from memory_mosaics.config import part
 from memory_mosaics.errors import UserError, check_range
-from memory_mosaics.language_model import without_state
+from memory_mosaics.language_model import last_hidden_state
 from memory_mosaics.shapes import Bool, Int
 from memory_mosaics.tasks.synthetic import IGNORED, MAX_LENGTH, Arrays, SyntheticData, distinct
 from memory_mosaics.tasks.task import Batch
@@ -115,7 +115,7 @@ class RulerData(SyntheticData):
         return predicted == answers
 
     def score(self, model: Any, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        features, _ = model.features(model.embedding(inputs), block_fn=without_state)
+        features = last_hidden_state(model, inputs)
         asked = targets != IGNORED
         logits, answers = F.linear(features[asked].float(), model.output.float()), targets[asked]
         right = self.correct(*(tokens.view(len(inputs), -1) for tokens in (logits.argmax(dim=-1), answers)))

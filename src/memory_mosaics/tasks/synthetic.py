@@ -20,7 +20,7 @@ from torch import Tensor
 
 from memory_mosaics.config import part
 from memory_mosaics.errors import UserError, check_range
-from memory_mosaics.language_model import LanguageModelConfig, without_state
+from memory_mosaics.language_model import LanguageModelConfig, last_hidden_state
 from memory_mosaics.ops.cross_entropy import linear_cross_entropy
 from memory_mosaics.runtime import Runtime
 from memory_mosaics.shapes import Float
@@ -145,7 +145,7 @@ class SyntheticData(ABC):
 
     def score(self, model: Any, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the losses and the scores of all answers of a batch."""
-        features, _ = model.features(model.embedding(inputs), block_fn=without_state)
+        features = last_hidden_state(model, inputs)
         asked = targets != IGNORED
         logits, answers = F.linear(features[asked].float(), model.output.float()), targets[asked]
         return F.cross_entropy(logits, answers, reduction="none"), (logits.argmax(dim=-1) == answers).float()

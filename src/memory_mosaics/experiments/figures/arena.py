@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memory_mosaics.experiments.figures import COLOURS, DASHED, GREY, INK, canvas, set_panel_title
+from memory_mosaics.experiments.figures import DASHED, GREY, INK, canvas, colours_of, set_panel_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 TRANSFORMERS = ("transformer", "transformer-rotary", "transformer-alibi", "llama")
-OTHERS = ("#8C564B", "#E69F00", "#17BECF", "#9467BD", "#BCBD22", "#7F7F7F", "#AA3377", "#332288", "#44AA99", "#999933")
 BETTER, WORSE = "\N{BLACK UP-POINTING TRIANGLE}", "\N{WHITE DOWN-POINTING TRIANGLE}"
 
 
@@ -101,7 +100,7 @@ def task_figure(results: dict[str, Any], name: str) -> "Figure | None":
     task = results["tasks"][name]
     if not tested(task):
         return None
-    colours = COLOURS | dict(zip([one for one in tested(task) if one not in COLOURS], OTHERS * 3, strict=False))
+    colours = colours_of(tested(task))
     figure, [[left, right]] = canvas(1, 2, 10.5, 1.6 + 0.32 * max(8, len(tested(task)) + len(task["anchors"])), name)
     set_panel_title(left, f"{task['metric']} on validation examples, all seeds")
     for contestant, record in tested(task).items():
