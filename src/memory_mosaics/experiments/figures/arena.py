@@ -66,7 +66,7 @@ def overview(results: dict[str, Any]) -> "Figure | None":
     if not names:
         return None
     labels = {name: one["label"] for task in tasks.values() for name, one in task["contestants"].items()}
-    title = "Arena: mean test score, coloured from a guess to a perfect answer"
+    title = "Arena: mean test score, coloured from a guess to a perfect answer (texts: to the best of the row)"
     figure, [[axes]] = canvas(1, 1, max(6.5, 2.6 + 1.2 * len(names)), 1.5 + 0.3 * len(tasks), title)
     blank = float("nan")
     cells = [

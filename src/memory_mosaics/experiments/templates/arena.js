@@ -71,7 +71,8 @@ function show(button, taskName, name) {
   if (task.tests.length > 1)
     add("by test", task.tests.map((test, i) => `${test}: ${digits(record.by_test[i][0])}`).join("; "));
   for (const [measure, values] of Object.entries(record.measures ?? {}))
-    if (measure !== "by_position") add(measure.replaceAll("_", " "), `${digits(values[0])}${interval({ within: values[1] })}`);
+    if (measure === task.metric) continue;
+    else if (measure !== "by_position") add(measure.replaceAll("_", " "), `${digits(values[0])}${interval({ within: values[1] })}`);
     else add("loss by position", values.map(([first, end, loss]) => `[${first}, ${end}) ${digits(loss)}`).join("; "));
   if (best && best !== name) add("best transformer", `${task.contestants[best].label}, ${digits(task.contestants[best].score)}`);
   add("anchors", Object.entries(task.anchors).map(([anchor, score]) => `${anchor} ${digits(score)}`).join("; "));
