@@ -101,6 +101,21 @@ def _regbench(given: Given, out: Path) -> Commands:
     return [["regbench", "--out", str(out), "--architectures=lstm", "--environments=8", *sizes, "--device=cpu"]]
 
 
+def _arena(given: Given, out: Path) -> Commands:
+    words = ["--suite", str(given.folder / "suite.yaml"), "--runtime.device=cpu", "--runtime.save_every=1"]
+    return [["arena", "--out", str(out), *words]]
+
+
+def _suite(stories: Path) -> Any:
+    """Examples that are drawn and a text, one contestant each."""
+    recall = {"part": "mqar", "vocabulary": 16, "length": 8, "pairs": 1, "examples": 16, "held_out": 4}
+    text = {"part": "text", "train": [str(stories)], "valid_share": 0.3, "length": 16, "windows": 2}
+    defaults = {"model": {"width": 8, "blocks": 1, "heads": 1}, "search": {"learning_rate": [3e-3]}}
+    defaults["training"] = {"steps": 2, "batch": 4, "warm_up": 1, "evaluate_every": 1}
+    tasks = {"recall": {"data": recall}, "text": {"data": text}}
+    return {"contestants": ["transformer"], "seeds": 2, "defaults": defaults, "tasks": tasks}
+
+
 def _studied(out: Path) -> Any:
     return {"left": _left(out), "results": stable(read_json(out / "results.json"))}
 
@@ -131,6 +146,7 @@ WORKLOADS = {
     "train": Workload(_train, _trained),
     "sweep": Workload(_sweep, _studied),
     "regbench": Workload(_regbench, _studied),
+    "arena": Workload(_arena, _studied),
     "babistories": Workload(_tell, _told),
 }
 IN_PROCESSES = Workload(lambda given, out: _prepare(given, out, "--workers", "2"), _prepared)
@@ -147,6 +163,7 @@ def make(folder: Path, names: Iterable[str] = WORKLOADS) -> Given:
     results.commit()
     given = Given(folder, address=_serve())
     checked([["stories", "--count", "40", "--out", str(folder / "stories.jsonl")]], folder)
+    (folder / "suite.yaml").write_text(json.dumps(_suite(folder / "stories.jsonl")))
     for name in names:
         first, second, workload = folder / name, folder / f"{name}-traced", WORKLOADS[name]
         first.mkdir()
