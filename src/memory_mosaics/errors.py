@@ -8,6 +8,8 @@ from difflib import get_close_matches
 # Messages of PyTorch for sizes that exceed the memory or a 64-bit integer.
 NO_MEMORY = re.compile(r"out of memory|(allocate|enough) memory|calculation overflowed|multiplication overflow")
 
+ERRNO = re.compile(r"\[Errno \d+\] ")
+
 
 class UserError(ValueError):
     """A mistake in the input: the message names it and the remedy. Never a defect of the program."""
@@ -26,8 +28,8 @@ def check_range(least: float, most: float, **values: int | float | None) -> None
 
 
 def one_line(error: BaseException, limit: int = 500) -> str:
-    """The message of an error on one line, without terminal control characters."""
-    message = printable(" ".join(str(error).split())) or type(error).__name__
+    """The message of an error on one line, without terminal control characters and the numbers of the system's."""
+    message = printable(" ".join(ERRNO.sub("", str(error)).split())) or type(error).__name__
     return message if len(message) <= limit else message[: limit - 3] + "..."
 
 

@@ -115,3 +115,8 @@ def test_nothing_to_measure_is_an_error(place, tmp_path, capsys):
     assert main(["attention", str(place / "learned"), *words]) == 2
     assert "no model reads 30 tokens; take a shorter --length" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_memory_that_sees_no_pair_has_no_effective_pairs():
+    sums = attention._sums(np.array([[[0.0, 0.0], [0.5, 0.5]]]), 2)
+    assert sums.tolist() == [[0.0, 0.0, 0.0, 0.0], [2.0, 0.5, 0.5, 0.5]]

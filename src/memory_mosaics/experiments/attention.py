@@ -138,8 +138,12 @@ def measure(trained: LoadedModel, text: EvalWindows, *, batch: int = 8) -> list[
 
 
 def _sums(weights: Float[np.ndarray, "B H N"], length: int) -> Float[np.ndarray, "H M"]:
-    """Sum over sequences: effective pairs, distances, then the weights themselves. Pair i is that of position i."""
-    pairs = 1 / np.square(weights).sum(axis=-1, keepdims=True)
+    """Sum over sequences: effective pairs, distances, then the weights themselves. Pair i is that of position i.
+
+    A memory that sees no pair yet, as one with a delay of the whole sequence, has 0 effective pairs.
+    """
+    squares = np.square(weights).sum(axis=-1, keepdims=True)
+    pairs = np.divide(1, squares, out=np.zeros_like(squares), where=squares > 0)
     distance = (weights * (length - 1 - np.arange(weights.shape[-1]))).sum(axis=-1, keepdims=True)
     return np.concatenate([pairs, distance, weights], axis=-1).sum(axis=0)
 
