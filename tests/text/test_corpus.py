@@ -630,7 +630,7 @@ def test_tinystories_in_gpt2s_tokens(tmp_path):
 
 
 def test_a_file_that_vanishes_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"source gone.txt cannot be read: .* No such file"):
+    with pytest.raises(UserError, match=r"source gone.txt cannot be read: No such file"):
         list(read_documents(Source("gone.txt", "text", "gone.txt"), text_field="text"))
 
 
