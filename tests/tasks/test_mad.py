@@ -159,9 +159,9 @@ def test_anchors():
     examples = Batch(torch.tensor([[0, 2, 1, 3, 0, 2, 1]]), torch.tensor([[-100, -100, -100, -100, 2, -100, 3]]))
     assert by_hand.anchors(examples) == {"guess": 0.5, "most frequent": 0.5, "bigram": 1.0}
     few = MemorizationData(vocabulary=8192)
-    share = few.anchors(few.split("test"))["seen keys"]
+    share = few.anchors(few.split("test"))["ceiling: seen keys"]
     assert share == pytest.approx(1 - np.exp(-256 * 16 / 4095), abs=0.02)
-    assert replace(few, examples=0).anchors(few.split("test"))["seen keys"] == 1.0
+    assert replace(few, examples=0).anchors(few.split("test"))["ceiling: seen keys"] == 1.0
     examples = COPYING.split("test")
     assert 1.5 / 14 < COPYING.anchors(examples)["most frequent"] < 4 / 14
 

@@ -21,13 +21,13 @@ Noisy recall. Each pair is replaced with two tokens of a third vocabulary, with 
     inputs      2  9  17 30 2  9  21 16 2                                 vocabulary 32: noise 16-31
     targets     .  .  .  .  9  .  .  .  9
 
-Fuzzy recall. Keys and values are one to three tokens, each key and each value without repetition within. The last pair
-repeats one of the pairs before it. Keys of a test have three tokens. Examples are padded on the left.
+Fuzzy recall. Keys and values are one to three tokens, no token twice in a key or in a value. The last pair repeats one
+of the pairs before it. Keys of a test have three tokens. Examples are padded on the left.
 
     inputs      15 15 3  0  1  9  7  2  4  6  8  3  0  1  9               vocabulary 16: keys 0-6, values 7-14
     targets     .  .  .  .  .  .  .  .  .  .  .  .  .  9  7               (3 0 1) is (9 7), (2 4 6) is (8)
 
-Selective copying. Tokens are mixed with blanks (b), of which none is behind the last of them; then they are repeated.
+Selective copying. Tokens are mixed with blanks (b), none of which follows the last token; then the tokens are repeated.
 
     inputs      b  2  b  b  7  2  c  b  b  b                              vocabulary 16: blank 14, copy 15
     targets     .  .  .  .  .  .  .  2  7  2
@@ -200,7 +200,7 @@ class NoisyInContextRecallData(InContextRecallData):
 class FuzzyInContextRecallData(MADData):
     """Pairs whose keys and values have several tokens.
 
-    A pair is drawn for the end of the sequence and placed before its other pairs that begin at or behind a random
+    A pair is drawn for the end of the sequence and placed before its other pairs that begin at or after a random
     position, unless its key has been drawn by then. In mad-lab it is placed nowhere if that position is too close to
     the end: 2.5 % of the last keys of its tests, with 1.1 % of the answers, have no value in the context. Here such a
     pair takes the last position that is left.
@@ -227,7 +227,7 @@ class FuzzyInContextRecallData(MADData):
 
     @property
     def pad(self) -> int:
-        """The last token, behind the values."""
+        """The last token, after the values."""
         return self.vocabulary - 1
 
     @property
@@ -251,18 +251,18 @@ class FuzzyInContextRecallData(MADData):
         pairs = np.concatenate([keys, values], axis=-1)
         sizes = (pairs >= 0).sum(axis=-1)
         starts = np.cumsum(sizes[:, 1:], axis=1) - sizes[:, 1:]
-        end = self.length - longest - sizes[:, :1]  # only the last pair begins here or behind
+        end = self.length - longest - sizes[:, :1]  # only the last pair begins here or later
         position = rng.integers(self.length - 2 * sizes[:, :1])
         before = np.minimum((starts < position).sum(axis=1), (starts < end).sum(axis=1) - 1)
         drawn = ((first[:, 1:] == 0) & (np.arange(columns - 1) < before[:, None])).any(axis=1)
-        before[drawn] = columns - 1  # behind the end
+        before[drawn] = columns - 1  # after the end
         order = np.arange(columns) + (np.arange(columns) < before[:, None])
         order[np.arange(count), before] = 0
         order = np.pad(order, ((0, 0), (0, 1)))  # the last pair comes again
         return self._join(np.take_along_axis(pairs, order[..., None], axis=1), end, training=training)
 
     def _join(self, pairs: np.ndarray, end: np.ndarray, *, training: bool) -> Arrays:
-        """Write the pairs that begin before the end, and the last one, behind each other, with padding before them."""
+        """Concatenate the pairs that begin before the end and the last one, with padding before them."""
         count, columns, longest = pairs.shape
         sizes = (pairs >= 0).sum(axis=-1)
         kept = np.cumsum(sizes, axis=1) - sizes < end
@@ -377,10 +377,10 @@ class MemorizationData(MADData):
         return 1 / len(self.values)
 
     def anchors(self, examples: Batch) -> dict[str, float]:
-        """`seen_keys` is the most that can be reached: the share of keys that occur in the training examples."""
+        """Also an upper bound, which is no predictor: the share of keys that occur in the training examples."""
         asked = examples.inputs[:, ::2]
         seen = torch.isin(asked, self.split("train").inputs[:, ::2]) if self.examples else asked >= 0
-        return super().anchors(examples) | {"seen keys": seen.double().mean().item()}
+        return super().anchors(examples) | {"ceiling: seen keys": seen.double().mean().item()}
 
     def draw(self, rng: np.random.Generator, count: int, *, training: bool) -> Arrays:
         keys = rng.integers(len(self.values), size=(count, self.length // 2))

@@ -62,7 +62,7 @@ class RecallData(SyntheticData):
             raise UserError(f"power_a must be above 0 and at most 1, not {self.power_a}")
 
     def guess(self) -> float:
-        """One of the values that are there."""
+        """One of the values of the context."""
         return 1 / self.pairs
 
     @property
@@ -82,9 +82,9 @@ class RecallData(SyntheticData):
         return f"{self.pairs} pairs in {self.length:,}"
 
     def place(self, rng: np.random.Generator, context: np.ndarray, queries: np.ndarray, values: np.ndarray) -> Arrays:
-        """Put queries (count, pairs, tokens) behind the context, each in a slot of its own, and filler into the rest.
+        """Put queries (count, pairs, tokens) after the context, each in a slot of its own, and filler into the rest.
 
-        A slot has one token more than a query, or one token for the answer where a query is one.
+        A slot is a query and one token of filler.
         """
         count, start = context.shape
         size = max(2, queries.shape[-1] + 1)
@@ -105,7 +105,7 @@ class RecallData(SyntheticData):
 @part("mqar")
 @dataclass(frozen=True, kw_only=True)
 class MQARData(RecallData):
-    """Pairs of a key and a value; the first `updates` of a random order of the keys have a second value, which counts.
+    """Pairs of a key and a value; `updates` of the keys, at random, have a second value, which counts.
 
     Args:
         updates: Keys that are given another value.
@@ -142,7 +142,7 @@ class MQARData(RecallData):
 
     def solve(self, row: Sequence[int]) -> dict[int, int]:
         start = 2 * (self.pairs + self.updates)
-        known = dict(zip(row[0:start:2], row[1:start:2], strict=True))  # the last value of a key stays
+        known = dict(zip(row[0:start:2], row[1:start:2], strict=True))  # the last value of a key is kept
         return {at: known[row[at]] for at in range(start, len(row), 2) if row[at] in known}
 
 

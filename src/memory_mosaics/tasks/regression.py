@@ -89,7 +89,7 @@ class VectorModel(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class VectorData(SyntheticData):
-    """Pairs of a point and what belongs to it, two positions each.
+    """Pairs of a point and its value or label, two positions each.
 
     Args:
         vocabulary: There are no tokens: always 2.
@@ -135,7 +135,7 @@ class RegressionData(VectorData):
     """Points and the values of a random function, with or without noise.
 
     Args:
-        noise: Standard deviation of what is added to the values.
+        noise: Standard deviation of the noise that is added to the values.
 
     """
 
@@ -234,8 +234,8 @@ def ridge(x: np.ndarray, y: np.ndarray, penalty: float) -> np.ndarray:
 def lasso(x: np.ndarray, y: np.ndarray, penalties: Sequence[float]) -> dict[float, np.ndarray]:
     """Predict by the weights w that minimise |y - x w|^2 / 2n + penalty |w|_1, by coordinate descent.
 
-    All rows and all numbers of examples n are computed at once, from the products of the examples, until the weights
-    change no more. Each penalty starts from the weights of the one before it: largest first.
+    All rows and all numbers of examples n are computed at once, from the products of the examples, until the
+    weights no longer change. Each penalty starts from the weights of the one before it: largest first.
     """
     rows, points, dimension = x.shape
     seen = np.arange(1, points)[:, None]
@@ -329,7 +329,7 @@ class NetworkRegressionData(RegressionData):
         return (np.maximum(points @ first, 0) @ second)[..., 0] * (2 / self.hidden) ** 0.5
 
     def predictions(self, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
-        """Also the best linear prediction: of the variance 1/pi is in the intercept, 1/2 linear, the rest is not."""
+        """Also the best linear prediction: 1/pi of the variance is in the intercept, 1/2 linear, the rest neither."""
         intercept = np.full((*y.shape, 1), (self.dimension / np.pi) ** 0.5)
         features = np.concatenate([x / 2**0.5, intercept], axis=-1)
         rest = (1 / 2 - 1 / np.pi) * self.dimension + self.noise**2
@@ -345,7 +345,7 @@ class ClassificationData(VectorData):
 
     Args:
         classes: Centres per sequence.
-        labels: Labels, of which each sequence has other ones.
+        labels: Labels to draw from, anew for each sequence.
         noise: Standard deviation of a point around its centre, in each dimension.
 
     """
@@ -364,7 +364,7 @@ class ClassificationData(VectorData):
             raise UserError(f"noise must be at least 0 and below 1,000,000, not {self.noise}")
 
     def guess(self) -> float:
-        """One of the classes that are there."""
+        """One of the classes of the sequence."""
         return 1 / self.classes
 
     @property

@@ -21,8 +21,8 @@ three are asked for.
     inputs      p q r p s q p t q  ? p                        two common words; p comes first
     targets     . . . . . . . . .  p q
 
-These answers are a set. They are trained on by first occurrence or by falling frequency, and an answer is right if it
-is one of the set that was not given before it, as RULER counts the words that it finds in any order.
+These answers are a set. They are trained on in the order of first occurrence or of falling frequency, and an answer is
+right if it is one of the set that was not given before it, as RULER counts the words that it finds in any order.
 """
 
 from abc import abstractmethod
@@ -46,11 +46,11 @@ from memory_mosaics.tasks.synthetic import IGNORED, MAX_LENGTH, Arrays, Syntheti
 from memory_mosaics.tasks.task import Batch
 
 QUERY, MARK, EQUALS, BLANK = range(4)
-# Five short sentences with full stops, of sixteen words: RULER's noise is one like it.
+# Five short sentences with full stops, of sixteen words, like RULER's noise.
 SENTENCE = 4 + np.array([0, 1, 2, 3, 4, 0, 5, 2, 6, 4, 0, 7, 2, 8, 4, 9, 10, 11, 4, 12, 13, 14, 15, 4])
 FIRST_WORD = int(SENTENCE.max()) + 1
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16_384)
-LONG = 4096  # from here on RULER repeats common words more often
+LONG = 4096  # from this length on RULER repeats common words more often
 LONGEST_MATCH = 8  # tokens that are compared
 
 
@@ -148,8 +148,8 @@ def longest_match(tokens: np.ndarray) -> int:
 def hide(rng: np.random.Generator, chains: Sequence[Sequence[np.ndarray]], length: int) -> np.ndarray:
     """Hide statements (count, tokens) between sentences of noise, those of a chain in their order: (count, length).
 
-    As in RULER, the statements of a chain come before different elements of what is there, sentences or statements of
-    the chains before it. The first sentence is cut to fill the length.
+    As in RULER, the statements of a chain are inserted before different elements of the text so far, sentences or
+    statements of earlier chains. Of the first sentence only the end is kept, to fill the length.
     """
     statements = [statement for chain in chains for statement in chain]
     count = len(statements[0])
@@ -220,7 +220,7 @@ class NeedleData(RulerData):
         return self.queries * self.value_tokens
 
     def guess(self) -> float:
-        """One of the values that are there; if there is only one, any value."""
+        """One of the values of the context; if there is only one, any value."""
         return 1 / (self.count if self.count > 1 else len(self.words[1]))
 
     def draw(self, rng: np.random.Generator, count: int, *, training: bool) -> Arrays:
@@ -293,7 +293,7 @@ class VariableTrackingData(RulerData):
         return self.hops + 1
 
     def guess(self) -> float:
-        """One of the variables that are there."""
+        """One of the variables of the context."""
         return 1 / (self.chains * self.answers)
 
     def draw(self, rng: np.random.Generator, count: int, *, training: bool) -> Arrays:
@@ -313,7 +313,7 @@ class VariableTrackingData(RulerData):
 
     def solve(self, row: Sequence[int]) -> dict[int, int]:
         question = row.index(QUERY)
-        assigned = {}  # variables by what they were given
+        assigned = {}  # variables by what was assigned to them
         for at in range(question):
             if row[at] == MARK and row[at + 2] == EQUALS:
                 assigned[row[at + 4] if row[at + 3] == MARK else row[at + 3]] = row[at + 1]
@@ -341,7 +341,7 @@ class WordListData(RulerData):
         self.check_words(len(self.counts))
 
     def guess(self) -> float:
-        """A word at random from the list, blanks and words that were given left out."""
+        """A random word of the list, other than blanks and the words given so far."""
         asked = self.counts[: self.answers]
         given = asked.cumsum() - asked
         return float(np.mean((asked.sum() - given) / (self.counts.sum() - given)))
