@@ -7,11 +7,12 @@ ARCHITECTURES, and then has presets like all others: NAME-tiny for a laptop, NAM
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
+from math import prod
 from typing import Any
 
 from memory_mosaics.config import MixerConfig
 from memory_mosaics.errors import did_you_mean
-from memory_mosaics.language_model import LanguageModelConfig, weight_count
+from memory_mosaics.language_model import LanguageModelConfig, weight_count, weight_shapes
 from memory_mosaics.memory import ContextualMemoryConfig, PersistentMemoryConfig
 from memory_mosaics.mixers.attention import (
     Alibi,
@@ -82,14 +83,43 @@ def with_swiglu(
 
     if hidden is not None:
         return config(hidden)
-    smallest, twin = config(1), weight_count(transformer(**sizes, heads=1))
-    unit = 3 * smallest.width * smallest.blocks
-    exact = 1 + (twin - weight_count(smallest)) / unit
+    return resize_channel_mixer(config(1), weight_count(transformer(**sizes, heads=1)))
+
+
+RESIZED = {PersistentMemoryConfig: "slots", SwiGLUConfig: "hidden", MLPConfig: "expansion"}
+
+
+def resize_channel_mixer(
+    config: LanguageModelConfig, weights: int, count: Callable[[LanguageModelConfig], int] = weight_count
+) -> LanguageModelConfig:
+    """Resize the channel mixers so that `count` of the model is `weights`, as nearly as they can.
+
+    Slots and hidden units are a multiple of 64, or of 8, where the counts then differ by less than 1 %. A model without
+    a channel mixer, or with one of another kind, stays as it is.
+    """
+    mixer: Any = config.channel_mixer
+    name = RESIZED.get(type(mixer))
+    if name is None:
+        return config
+
+    def resized(size: int) -> LanguageModelConfig:
+        value = size / config.width if name == "expansion" else size
+        return replace(config, channel_mixer=replace(mixer, **{name: value}))
+
+    smallest = count(resized(1))
+    unit = count(resized(2)) - smallest
+    exact, size = 1 + (weights - smallest) / unit, 1
     for multiple in (64, 8, 1):
-        hidden = max(multiple, multiple * round(exact / multiple))
-        if abs(exact - hidden) * unit < 0.01 * twin:
+        size = max(multiple, multiple * round(exact / multiple))
+        if abs(exact - size) * unit < 0.01 * weights:
             break
-    return config(hidden)
+    return resized(size)
+
+
+def count_without_embeddings(config: LanguageModelConfig) -> int:
+    """Return the number of parameters outside the tables of tokens and positions."""
+    tables = ("embedding", "positions", "head")
+    return sum(prod(shape) for name, shape in weight_shapes(config).items() if not name.startswith(tables))
 
 
 def position_name(config: LanguageModelConfig) -> str:

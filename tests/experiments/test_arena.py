@@ -12,6 +12,7 @@ from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments import arena
 from memory_mosaics.experiments.figures.arena import best_anchor, best_transformer, verdict
+from memory_mosaics.models import ARCHITECTURES
 from memory_mosaics.runtime import RuntimeConfig
 
 TASK = {
@@ -48,16 +49,21 @@ def outcomes(out: Path) -> dict[str, str]:
 
 def test_every_contestant_has_the_same_search_and_seeds(suite):
     results = run(suite)
+    assert list(results["tasks"]) == ["mixed", "mixed-longer", "recall"]
     for task in results["tasks"].values():
         for record in task["contestants"].values():
+            if "unreadable" in record:
+                continue
             assert len(record["scores"]) == 2
             assert {0.001, 0.003, 0.01} <= {one["learning_rate"] for one in record["searched"]}
             best = max(record["searched"], key=lambda one: (one["valid_score"], -one["valid_loss"]))
             assert record["chosen"] == {"learning_rate": best["learning_rate"]}
             assert record["score"] == pytest.approx(sum(record["scores"]) / 2, abs=1e-3)
             assert len(record["by_test"]) == len(task["tests"])
-    assert results["tasks"]["mixed"]["tests"] == ["2 pairs in 16", "4 pairs in 32"]
-    assert results["tasks"]["mixed"]["contestants"]["transformer"]["by_test"][1] == [0.0, 0.0]  # it has 16 positions
+    assert results["tasks"]["mixed"]["tests"] == ["2 pairs in 16"]
+    assert results["tasks"]["mixed-longer"]["tests"] == ["4 pairs in 32"]
+    assert "score" not in results["tasks"]["mixed-longer"]["contestants"]["transformer"]  # it has 16 positions
+    assert results["tasks"]["mixed"]["examples"] == 20
     out = suite.parent / "out"
     for name in ("overview.png", "recall.png", "mixed.png", "arena.html", "suite.yaml"):
         assert (out / name).stat().st_size
@@ -80,14 +86,13 @@ def test_a_folder_is_extended_and_nothing_trained_twice(suite):
     results = run(suite, "--seeds", "2")
     after = outcomes(suite.parent / "out")
     assert before.items() < after.items()
-    assert results["tasks"].keys() == {"recall", "mixed"}
+    assert results["tasks"].keys() == {"recall", "mixed", "mixed-longer"}
     whole = run(suite, "--seeds", "2", out="at-once")
     for name, task in results["tasks"].items():
         for contestant, record in task["contestants"].items():
             same = whole["tasks"][name]["contestants"][contestant]
-            assert {key: record[key] for key in ("scores", "chosen", "searched")} == {
-                key: same[key] for key in ("scores", "chosen", "searched")
-            }
+            keys = ("scores", "unreadable", "chosen", "searched")
+            assert {key: record.get(key) for key in keys} == {key: same.get(key) for key in keys}
 
 
 def test_stopped_anywhere_the_same_command_continues_to_the_same_table(suite, monkeypatch):
@@ -159,7 +164,9 @@ def test_a_best_value_at_the_edge_is_searched_further():
     assert arena.beyond([0.001, 0.003, 0.01], 0.001) == pytest.approx(0.000333)
     assert repr(arena.beyond([100, 200], 200)) == "400"
     assert not arena.is_extensible(["default", "authors"])
-    assert not arena.is_extensible([0.0, 0.1])
+    assert arena.beyond([0.0, 0.1], 0.1) == pytest.approx(0.2)
+    assert arena.beyond([0.0, 0.1], 0.0) is None
+    assert not arena.is_extensible([0.1])
     assert [arena.is_at_edge(value, [0.0, 0.1, 0.2]) for value in (0.0, 0.1, 0.2)] == [False, False, True]
     assert not arena.is_at_edge("a", ["a", "b"])
 
@@ -175,7 +182,12 @@ def end(contest, run, status="finished", score=0.5):
     folder = contest._grid([run]).folder(run)
     folder.mkdir(parents=True)
     found = {"valid_loss": 1 - score, "valid_score": score, "parameters": 9, "seconds": 1.0, "hardware": "CPU"}
-    found |= {"tests": [{"accuracy": score}] * 2, "curve": [[1, score]], "reason": "the loss is nan"}
+    found |= {
+        "parameters_without_embeddings": 5,
+        "tests": [{"accuracy": score}] * 2,
+        "curve": [[1, score]],
+        "reason": "the loss is nan",
+    }
     (folder / "outcome.json").write_text(json.dumps({"status": status} | run | found))
 
 
@@ -242,6 +254,39 @@ def test_an_outcome_with_damaged_tests_is_named(suite, tests):
         one.results()
 
 
+@pytest.mark.parametrize("name", ["../evil", "a/b", "", "-a"])
+def test_names_that_are_no_names_of_files_are_refused(tmp_path, name, capsys):
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(yaml.safe_dump({"contestants": ["transformer"], "seeds": 1, "tasks": {name: TASK}}))
+    assert main(["arena", "--out", str(tmp_path / "out"), "--suite", str(suite)]) == 2
+    assert f"the name {name!r} must consist of letters" in capsys.readouterr().err
+    text = {"part": "text", "train": ["stories:10"], "read": {name: ["stories:10:1"]}}
+    suite.write_text(yaml.safe_dump({"contestants": ["llama"], "seeds": 1, "tasks": {1: TASK | {"data": text}}}))
+    assert main(["arena", "--out", str(tmp_path / "out"), "--suite", str(suite), "--tasks", "1"]) == 2
+    assert f"the name {name!r} must consist of letters" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_rows_of_one_name_are_refused(tmp_path, capsys):
+    text = {"part": "text", "train": ["stories:10"]}
+    suite = tmp_path / "suite.yaml"
+    tasks = {"a": TASK | {"data": text}, "a-valid": TASK}
+    suite.write_text(yaml.safe_dump({"contestants": ["llama"], "seeds": 1, "tasks": tasks}))
+    assert main(["arena", "--out", str(tmp_path / "out"), "--suite", str(suite)]) == 2
+    assert "two rows of the table would be called 'a-valid'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suite", ["reduced", "tiny"])
+def test_contestants_have_the_same_number_of_parameters(suite):
+    """Within 1 % outside the embeddings, where there is a channel mixer to resize."""
+    tasks, _ = arena.load_suite(suite)
+    for task in (task for task in tasks.values() if task.channel_mixer and task.sizes["width"] >= 64):
+        values = task.combinations()[0]
+        counts = {name: arena.count_without_embeddings(task.body(name, values)) for name in ARCHITECTURES}
+        assert max(counts.values()) < 1.02 * min(counts.values()), (task.name, counts)
+        assert all(abs(count / counts["transformer"] - 1) < 0.01 for count in counts.values()), (task.name, counts)
+
+
 def test_names_of_runs_tell_the_fields_apart():
     first = arena.settings("a", {"learning_rate": 0.01, "weight_decay": 0.1}, 0)
     second = arena.settings("a", {"weight_decay": 0.01, "learning_rate": 0.1}, 0)
@@ -261,17 +306,27 @@ def test_a_folder_with_another_configuration_of_a_contestant_is_refused(suite, c
 
 
 def test_a_verdict_needs_a_difference_beyond_its_interval_and_all_seeds():
-    def record(score, within, failed=0):
-        return {"score": score, "within": within, "failed": failed}
+    def record(score, within, failed=0, seeds=5, valid=None):
+        valid = score if valid is None else valid
+        return {"score": score, "within": within, "failed": failed, "seeds": seeds, "valid_score": valid}
 
     known = {"transformer": record(0.5, 0.1), "llama": record(0.6, 0.05), "a": record(0.7, 0.2), "b": record(0.7, 0.05)}
+    known |= {"transformer-rotary": record(0.55, 0.1), "transformer-alibi": record(0.9, 0.1, failed=1)}
     known |= {"c": record(0.3, 0.1), "d": record(0.665, 0.05), "e": record(0.7, 0.05, failed=1)}
-    task = {"higher_is_better": True, "contestants": known}
-    assert best_transformer(task) == "llama"
-    assert best_anchor(task | {"anchors": {"guess": 0.9, "a": 0.1, "b": 0.2}}) == "b"
+    known |= {"f": record(0.7, 0.05, seeds=4), "g": {"unreadable": True}}
+    task = {"higher_is_better": True, "metric": "accuracy", "examples": 1_000_000, "seeds": 5, "contestants": known}
+    assert best_transformer(task) == "llama", "of those whose seeds all ended"
+    assert best_anchor(task | {"anchors": {"guess": 0.9, "a": 0.1, "b": 0.2, "ceiling: c": 1.0}}) == "b"
     assert best_anchor(task | {"anchors": {"guess": 0.9}}) is None
-    assert [verdict(task, name) for name in ("llama", "a", "b", "c", "d", "e")] == [0, 0, 1, -1, 0, 0]
-    assert verdict(task | {"higher_is_better": False}, "c") == 1
+    assert [verdict(task, name) for name in "abcdefg"] == [0, 1, -1, 0, 0, 0, 0]
+    assert verdict(task, "llama") == 0
+    assert verdict(task | {"higher_is_better": False}, "c") == 1, "lower than that of the lowest transformer"
+    assert verdict(task | {"examples": 30}, "b") == 0, "thirty examples do not tell 0.6 from 0.7"
+    assert verdict(task | {"contestants": {name: known[name] for name in ("llama", "b")}}, "b") == 0, (
+        "three are missing"
+    )
+    by_validation = known | {"transformer": record(0.5, 0.1, valid=0.8)}
+    assert best_transformer(task | {"contestants": by_validation}) == "transformer"
 
 
 @pytest.mark.parametrize(
@@ -283,6 +338,10 @@ def test_a_verdict_needs_a_difference_beyond_its_interval_and_all_seeds():
         ({}, ["--mine", "pathlib.Path"], "architecture pathlib.Path is no MixerConfig"),
         ({}, ["--seeds", "0"], "seeds must be at least 1"),
         ({"search": {"steps": [1]}}, [], "task recall: search.steps must be a list of values"),
+        ({"search": {"learning_rate": 0.001}}, [], "task recall: search.learning_rate must be a list of values"),
+        ({"search": None}, [], "task recall: it must have the fields data, model, search, training"),
+        ({"training": {"evaluate_windows": 3}}, [], "task recall: training.evaluate_windows cannot be given"),
+        ({}, ["--runtime.samples", "2"], "--runtime.samples 2: the arena writes no samples"),
         ({"search": {"learning_rate": []}}, [], "task recall: search.learning_rate must be a list of values"),
         ({"search": {"learning_rate": [-1.0]}}, [], "task recall: learning_rate must be positive"),
         ({"data": {"part": "mqar", "length": 7}}, [], "task recall: length must be even"),

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from memory_mosaics.config import from_plain, to_plain
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments.arena import Holder
 from memory_mosaics.models import memory_mosaic
-from memory_mosaics.tasks.text import TextData, python_library, split_half
+from memory_mosaics.tasks.text import TextData, documents, python_library, split_half
 from memory_mosaics.text.corpus import Corpus
 
 DATA = TextData(
@@ -30,25 +31,28 @@ def folder(tmp_path_factory):
 
 def test_the_halves_have_every_document_once(folder):
     corpus = Corpus.open(folder / "train")
-    whole = np.asarray(corpus.tokens("valid"))
-    halves = [split_half(corpus, "valid", half) for half in ("choosing", "report")]
-    assert sum(map(len, halves)) == len(whole)
+    whole = [document.tobytes() for document in documents(corpus, "valid")]
+    assert b"".join(whole) == np.asarray(corpus.tokens("valid")).tobytes()
+    choosing, report = ([one.tobytes() for one in split_half(corpus, half)] for half in ("choosing", "report"))
+    assert sorted(choosing + report) == sorted(whole)
+    assert not {*choosing} & {*report}
+    assert 0.2 < len(choosing) / len(whole) < 0.8
 
-    def documents(tokens):
-        return [tuple(one) for one in np.split(tokens, np.flatnonzero(tokens == corpus.end_of_text) + 1) if len(one)]
 
-    choosing, report = (set(documents(half)) for half in halves)
-    assert choosing
-    assert report
-    assert not choosing & report
-    assert choosing | report == set(documents(whole))
-    assert 0.2 < len(choosing) / len(choosing | report) < 0.8
+def test_the_halves_are_the_same_texts_for_every_tokenizer(folder, tmp_path):
+    bpe = replace(DATA, tokenizer="bpe", vocabulary=300, read={})
+    bpe.prepare(tmp_path)
+    halves = []
+    for corpus in (Corpus.open(folder / "train"), Corpus.open(tmp_path / "train")):
+        decode = corpus.tokenizer().decode
+        halves.append({decode(one[one != corpus.end_of_text]) for one in split_half(corpus, "report")})
+    assert halves[0] == halves[1]
 
 
 def test_training_is_validated_on_the_choosing_half(folder):
     task = DATA.open(folder).task(batch_size=2, seed=0, steps=3)
     corpus = Corpus.open(folder / "train")
-    assert np.array_equal(task.windows["valid"].tokens, split_half(corpus, "valid", "choosing"))
+    assert np.array_equal(task.windows["valid"].tokens, np.concatenate(split_half(corpus, "choosing")))
     assert len(task.windows["train"].tokens) == corpus.manifest["splits"]["train"]["tokens"]
 
 
@@ -57,10 +61,10 @@ def test_measures_are_those_computed_by_hand(folder):
     text = DATA.open(folder)
     model = memory_mosaic(width=8, heads=2, blocks=1, slots=4, vocabulary=DATA.vocabulary).build().eval()
     counts = np.bincount(np.asarray(text.corpus.tokens("train")), minlength=DATA.vocabulary)
-    for test, corpus, split in zip(
-        text.test_sets(), (text.corpus, Corpus.open(folder / "others")), ("valid", "train"), strict=True
-    ):
-        tokens = split_half(corpus, split, "report").astype(np.int64)
+    others = Corpus.open(folder / "others")
+    texts = (text.corpus, split_half(text.corpus, "report")), (others, documents(others, "train"))
+    for test, (corpus, parts) in zip(text.test_sets(), texts, strict=True):
+        tokens = np.concatenate(parts).astype(np.int64)
         available = (len(tokens) - 1) // 32
         starts = [number * available // 7 * 32 for number in range(7)]
         losses, known, size = [], [], 0
@@ -126,6 +130,32 @@ def test_a_corpus_is_opened_where_its_sources_are_not(tmp_path, capsys):
         data.prepare(tmp_path / "elsewhere")
 
 
+def test_documents_of_the_training_text_are_left_out_of_a_test(tmp_path):
+    own, other = tmp_path / "own.jsonl", tmp_path / "other.jsonl"
+    lines = [json.dumps(f"Once there were {number} cats in the garden.") for number in range(60)]
+    own.write_text("\n".join(lines) + "\n")
+    other.write_text(
+        "\n".join([*lines[:30], *(json.dumps(f"A dog had {number} bones.") for number in range(9))]) + "\n"
+    )
+    data = TextData(train=(str(own),), valid_share=0.2, read={"other": (str(other),)}, length=8)
+    data.prepare(tmp_path / "data")
+    text = data.open(tmp_path / "data")
+    kept = [bytes(one[:-1].tolist()).decode() for one in documents(text.corpus, "train")]
+    found = text.test_sets()[1].describe()
+    assert found["left_out"] == sum(json.loads(line) in kept for line in lines[:30])
+    assert found["documents"] + found["left_out"] == 39
+    assert found["left_out"] > 15
+
+
+def test_a_text_without_a_window_is_found_before_training(tmp_path):
+    short = tmp_path / "short.jsonl"
+    short.write_text(json.dumps("Too short.") + "\n")
+    data = TextData(train=("stories:60",), valid_share=0.3, read={"short": (str(short),)}, length=32)
+    data.prepare(tmp_path / "data")
+    with pytest.raises(UserError, match="short has 11 tokens, and a window of 32 wants at least 33"):
+        [test.check() for test in data.open(tmp_path / "data").test_sets()]
+
+
 def test_a_text_that_is_read_once_must_be_long_enough(folder):
     once = TextData(train=DATA.train, valid_share=0.3, length=32, once=True)
     windows = DATA.open(folder).task(batch_size=1, seed=0, steps=1).windows["train"].per_epoch
@@ -146,6 +176,7 @@ def test_the_standard_library_of_another_version_is_refused():
     [
         ({"vocabulary": 512}, "the tokenizer of bytes has a vocabulary of 257, not 512"),
         ({"read": {"valid": ("a.txt",)}}, "'valid' cannot be the name of another text"),
+        ({"read": {"train": ("a.txt",)}}, "'train' cannot be the name of another text"),
         ({"length": 0}, "length must be at least 1"),
     ],
 )

@@ -18,11 +18,13 @@ command.
     OUT/results.json         the table, the figures and the page are made from this file alone
 """
 
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -32,7 +34,7 @@ import yaml
 
 from memory_mosaics.config import MAX_JOBS, from_plain, to_plain
 from memory_mosaics.errors import UserError, check_range, did_you_mean, one_line
-from memory_mosaics.experiments.figures.arena import best_anchor
+from memory_mosaics.experiments.figures.arena import best_anchor, best_transformer, verdict
 from memory_mosaics.experiments.own_mixers import check_causal, fingerprint, own_mixer
 from memory_mosaics.experiments.report import TEMPLATES, text_table, write_page
 from memory_mosaics.experiments.runner import (
@@ -42,12 +44,20 @@ from memory_mosaics.experiments.runner import (
     check_devices,
     check_setup,
     combinations,
+    merge_environments,
     report,
     run_grids,
 )
 from memory_mosaics.files import read_yaml, write_text
 from memory_mosaics.language_model import LanguageModelConfig
-from memory_mosaics.models import ARCHITECTURES, Architecture, baseline
+from memory_mosaics.models import (
+    ARCHITECTURES,
+    Architecture,
+    baseline,
+    count_without_embeddings,
+    resize_channel_mixer,
+    transformer,
+)
 from memory_mosaics.results import (
     create_output_folder,
     environment_info,
@@ -69,9 +79,10 @@ MAX_EXTENSIONS = 2  # values beyond the edge of a list
 PERFECT = 0.999  # a score that no further value can improve
 ESTIMATE_STEPS = 30
 MAX_SUITE_BYTES = 1 << 20
-RUNTIME = RuntimeConfig()
+RUNTIME = RuntimeConfig(samples=0)
 SAVE_SECONDS = 60.0  # between checkpoints: most runs end sooner
 
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")  # of a task or a text: part of the names of files
 TEXT_MEASURES = ("loss", "seen", "gain", "bits_per_byte")  # of the second table
 
 Data = SyntheticData | TextData
@@ -92,7 +103,12 @@ class ArenaTask:
     def from_plain(cls, name: str, plain: Any, defaults: Any) -> "ArenaTask":
         """Read a task of a suite; UserError for anything that is missing, unknown or impossible."""
         try:
+            check_name(name)
             known = {"data", "model", "training", "search"}
+            for given in (plain, defaults):
+                fields_of = [given.get(field, {}) for field in known] if isinstance(given, dict) else [None]
+                if not all(isinstance(part, dict) for part in fields_of):
+                    raise ValueError(f"it must have the fields {', '.join(sorted(known))}, each with fields of its own")
             if unknown := {*plain, *defaults} - known:
                 raise ValueError(f"it has no field {min(unknown)!r}; it has {', '.join(sorted(known))}")
             plain = {field: defaults.get(field, {}) | plain.get(field, {}) for field in known}
@@ -101,12 +117,17 @@ class ArenaTask:
             channel_mixer = model.pop("channel_mixer")
             if "seed" in plain["training"]:
                 raise ValueError("training.seed cannot be given: the search has seed 0, the report 1, 2 and so on")
+            if "evaluate_windows" in plain["training"]:
+                raise ValueError("training.evaluate_windows cannot be given: the data say how much is held out")
             training = from_plain(Training, {"final_learning_rate": 0.0} | plain["training"])
-            search = {field: list(values) for field, values in plain["search"].items()}
-            one = cls(name=name, data=data, sizes=model, channel_mixer=channel_mixer, training=training, search=search)
+            search = plain["search"]
             for field, values in search.items():
-                if not values or field not in TRAINING_FIELDS | MODEL_FIELDS:
+                if not isinstance(values, list) or not values or field not in SEARCHABLE:
                     raise ValueError(f"search.{field} must be a list of values for a field of training or model")
+            search = {field: list(dict.fromkeys(values)) for field, values in search.items()}
+            one = cls(name=name, data=data, sizes=model, channel_mixer=channel_mixer, training=training, search=search)
+            for label in getattr(data, "read", ()):
+                check_name(label)
             for values in one.combinations():
                 one.config("memory-mosaic", values)
                 one.training_of(values, seed=SEARCH_SEED)
@@ -120,17 +141,31 @@ class ArenaTask:
         training = to_plain(self.training)
         others = {name: value for name, value in training.items() if name not in ("seed", *self.search)}
         data = to_plain(Holder(data=self.data))["data"]
-        return {"data": data, "model": self.sizes | {"channel_mixer": self.channel_mixer}, "training": others}
+        model = self.sizes | {"channel_mixer": self.channel_mixer}
+        return {"data": data, "model": model, "training": others, "search": self.search}
 
     def combinations(self) -> list[Settings]:
         return combinations(self.search)
 
     def config(self, contestant: str, values: Settings) -> Any:
         """Return the configuration of a contestant with these values."""
-        sizes = {"vocabulary": self.data.vocabulary, "context": self.data.length}
-        body = architecture(contestant).config(**self.sizes, **sizes)
+        return self.data.model(self.body(contestant, values))
+
+    def body(self, contestant: str, values: Settings) -> LanguageModelConfig:
+        """Return the language model of a contestant, or the part of its model that is one.
+
+        Channel mixers are resized so that all have as many parameters outside the embeddings as the transformer.
+        """
+        sizes: Settings = self.sizes | {"vocabulary": self.data.vocabulary, "context": self.data.length}
+        sizes |= {name: value for name, value in values.items() if name in SIZE_FIELDS}
+        body = architecture(contestant).config(**sizes)
         body = replace(body, **{name: value for name, value in values.items() if name in MODEL_FIELDS})
-        return self.data.model(body if self.channel_mixer else replace(body, channel_mixer=None))
+        if not self.channel_mixer:
+            return replace(body, channel_mixer=None)
+        weights = count_without_embeddings(transformer(**sizes))
+        if abs(count_without_embeddings(body) - weights) < 0.01 * weights:
+            return body
+        return resize_channel_mixer(body, weights, count_without_embeddings)
 
     def training_of(self, values: Settings, *, seed: int) -> Training:
         changed = {name: value for name, value in values.items() if name in TRAINING_FIELDS}
@@ -146,6 +181,14 @@ class Holder:
 
 TRAINING_FIELDS = {field.name for field in fields(Training)} - {"steps", "batch", "seed"}
 MODEL_FIELDS = {"dropout", "residual_dropout", "embedding_dropout", "init", "tied", "norm_placement"}
+SIZE_FIELDS = {"heads"}
+SEARCHABLE = TRAINING_FIELDS | MODEL_FIELDS | SIZE_FIELDS
+
+
+def check_name(name: str) -> None:
+    """Refuse what cannot be part of the name of a file."""
+    if not NAME.fullmatch(name):
+        raise ValueError(f"the name {name!r} must consist of letters, digits, '_', '-' and '.'")
 
 
 def load_suite(suite: str) -> tuple[dict[str, ArenaTask], Settings]:
@@ -166,8 +209,8 @@ def load_suite(suite: str) -> tuple[dict[str, ArenaTask], Settings]:
         raise UserError(f"the suite {file} must have a list of contestants, not {names!r}")
     if type(plain["seeds"]) is not int:
         raise UserError(f"the suite {file} must have a number of seeds, not {plain['seeds']!r}")
-    defaults = plain.get("defaults", {})
-    return {name: ArenaTask.from_plain(str(name), one, defaults) for name, one in plain["tasks"].items()}, plain
+    defaults = plain.get("defaults") or {}
+    return {str(name): ArenaTask.from_plain(str(name), one, defaults) for name, one in plain["tasks"].items()}, plain
 
 
 def architecture(name: str) -> Architecture:
@@ -226,16 +269,22 @@ def run(
     check_range(1, MAX_JOBS, jobs=jobs)
     check_range(1, 10_000, seeds=seeds)
     common = check_devices(runtime, cluster)
-    runtime = replace(runtime, samples=0, save_seconds=runtime.save_seconds or SAVE_SECONDS)
+    if runtime.samples:
+        raise UserError(f"--runtime.samples {runtime.samples}: the arena writes no samples; leave it out")
+    runtime = replace(runtime, save_seconds=runtime.save_seconds or SAVE_SECONDS)
     chosen = [entries[name] for name in dict.fromkeys(tasks or entries)]
     contests = [
         Contest(out=out / task.name, task=task, contestants=names, seeds=seeds, runtime=runtime) for task in chosen
     ]
+    rows = [row for contest in contests for row in contest.rows()]
+    if len({*rows}) < len(rows):
+        raise UserError(f"two rows of the table would be called {max(rows, key=rows.count)!r}; rename a task or a text")
     for contest in contests:
         contest.check()
     create_output_folder(out)
+    facts = {}
     for contest in contests:
-        prepared = contest.prepare()
+        prepared = facts[contest.task.name] = contest.prepare()
         if not estimate:
             contest.out.mkdir(exist_ok=True)
             check_setup(contest.out, contest.setup | prepared | common)
@@ -245,9 +294,11 @@ def run(
     run_all = partial(run_grids, processes=jobs, cluster=cluster)
     done = search(contests, run_all)
     done = done and run_all([contest.report_grid() for contest in contests])
-    results = {"study": "arena", "interrupted": not done, "suite": suite, "seeds": seeds}
-    results |= environment_info()
-    results["tasks"] = {name: record for contest in contests for name, record in contest.results().items()}
+    results = {"study": "arena", "interrupted": not done, "suite": suite, "seeds": seeds, "jobs": jobs}
+    results |= merge_environments([outcome for contest in contests for outcome in contest.outcomes()])
+    results["tasks"] = {
+        name: record | facts[contest.task.name] for contest in contests for name, record in contest.results().items()
+    }
     tested = any("score" in one for task in results["tasks"].values() for one in task["contestants"].values())
     if tested:
         write_page(out / "arena.html", TEMPLATES / "arena.html", title="The arena", results=results)
@@ -295,9 +346,23 @@ class Contest:
     def prepare(self) -> Settings:
         """Write the data that are read from files, and return what identifies them."""
         found = self.task.data.prepare(self.data_folder)
-        training = self.task.training
-        self.task.data.open(self.data_folder).task(batch_size=training.batch, seed=0, steps=training.steps)
+        training, data = self.task.training, self.task.data.open(self.data_folder)
+        data.task(batch_size=training.batch, seed=0, steps=training.steps)
+        for test in data.test_sets():
+            test.check()
         return found
+
+    def rows(self) -> dict[str, list[str]]:
+        """Return the rows of the table that this task has, with the tests of each, by label.
+
+        Texts have a row each, and so have the tests that are longer than the examples of the training together.
+        """
+        data = self.task.data
+        if isinstance(data, TextData):
+            return {f"{self.task.name}-{label}": [label] for label in ("valid", *data.read)}
+        longer = [one.label for one in data.variants() if one.length > data.length]
+        others = [one.label for one in data.variants() if one.label not in longer]
+        return {self.task.name: others or longer} | ({f"{self.task.name}-longer": longer} if others and longer else {})
 
     @property
     def data_folder(self) -> Path:
@@ -306,7 +371,8 @@ class Contest:
     @property
     def setup(self) -> Settings:
         """What all runs of a folder have in common, and what those of each contestant have."""
-        configs = {name: to_plain(self.task.config(name, {})) for name in self.contestants}
+        first = self.task.combinations()[0]
+        configs = {name: to_plain(self.task.config(name, first)) for name in self.contestants}
         own = [name for name in self.contestants if name not in ARCHITECTURES]
         return self.task.setup | configs | {f"{name} of a file with SHA-256": fingerprint(name) for name in own}
 
@@ -366,12 +432,18 @@ class Contest:
         if outcome and outcome["status"] == "finished" and run["seed"] != SEARCH_SEED:
             count, metric = len(self.task.data.open(self.data_folder).test_sets()), self.task.data.metric
             tests = outcome.get("tests")
-            scores = [isinstance(one, dict) and one.get(metric) for one in tests] if isinstance(tests, list) else []
-            if [type(score) for score in scores] != [float] * count:
+            tests = tests if isinstance(tests, list) else []
+            scores = [one.get(metric, "") if isinstance(one, dict) else one for one in tests]
+            if len(scores) != count or not all(score is None or type(score) is float for score in scores):
                 file = grid.folder(run) / "outcome.json"
                 wanted = f"not {count} with a number for {metric}; remove it to train that run again"
                 raise UserError(f"{file} is damaged: its tests are {one_line(ValueError(repr(tests)), 80)}, {wanted}")
         return outcome
+
+    def outcomes(self) -> list[Outcome]:
+        """Return those of all runs that have ended."""
+        runs = [*self.search_grid().runs, *self.report_grid().runs]
+        return [outcome for run in runs if (outcome := self._outcome(run))]
 
     def _rank(self, outcome: Outcome) -> tuple[float, float]:
         """What a better outcome has more of."""
@@ -403,31 +475,35 @@ class Contest:
         progress = trainer.progress
         found = {"parameters": results["parameters"], "valid_loss": round_digits(progress["valid_loss"], 5)}
         found |= {"valid_score": round_digits(progress[task.data.metric], 5), "seconds": round(progress["seconds"], 1)}
+        found["parameters_without_embeddings"] = count_without_embeddings(task.body(settings["contestant"], values))
         found["curve"] = [[step, round_digits(score, 4)] for step, *_, score in progress["curve"]]
-        return found | {"hardware": results["hardware"]} | ({"tests": tests} if tests else {})
+        return found | environment_info(here.device) | ({"tests": tests} if tests else {})
 
     def results(self) -> dict[str, dict[str, Any]]:
-        """Return what results.json has of this task: one record, or one for each test if these are not averaged."""
+        """Return what results.json has of this task: a record for each row of the table."""
         tests = self.task.data.open(self.data_folder).test_sets()
-        if self.task.data.tests_are_averaged:
-            return {self.task.name: self._results(tests, list(range(len(tests))))}
-        return {f"{self.task.name}-{test.label}": self._results(tests, [at]) for at, test in enumerate(tests)}
+        numbers = {test.label: number for number, test in enumerate(tests)}
+        return {row: self._row(tests, [numbers[label] for label in labels]) for row, labels in self.rows().items()}
 
-    def _results(self, tests: "Sequence[SyntheticTest | TextTest]", chosen: list[int]) -> dict[str, Any]:
+    def _row(self, tests: "Sequence[SyntheticTest | TextTest]", chosen: list[int]) -> dict[str, Any]:
         """Return a record over the tests of these numbers."""
         data = self.task.data
-        found = {name: record for name in self.contestants if (record := self._record(name, chosen))}
+        found = {name: one for name in self.contestants if (one := self._record(name, chosen))}
         anchors = [tests[at].anchors() for at in chosen]
         shared = [name for name in anchors[0] if all(name in one for one in anchors)]
         means = {name: round_digits(fmean(one[name][data.metric] for one in anchors), 4) for name in shared}
-        scores = [one["score"] for one in found.values() if "score" in one]
-        record = {"metric": data.metric, "higher_is_better": data.higher_is_better}
+        record: dict[str, Any] = {"metric": data.metric, "higher_is_better": data.higher_is_better}
+        record |= {"tests": [tests[at].label for at in chosen], "anchors": means, "seeds": self.seeds}
         record["perfect"] = 1.0 if data.higher_is_better else 0.0
-        if not data.tests_are_averaged:  # nobody knows the entropy of a text: the best of the table stands for it
-            record["perfect"] = min([*scores, *means.values()])
+        if isinstance(data, TextData):  # nobody knows the entropy of a text: the best of the row stands for it
+            record["perfect"] = min([*means.values(), *(one["score"] for one in found.values() if "score" in one)])
             record["anchor_measures"] = {name: _summarize([anchors[0][name]]) for name in shared}
-        record |= {"tests": [tests[at].label for at in chosen], "anchors": means}
-        return record | {"setup": self.task.setup, "search": self.task.search, "contestants": found}
+        record |= tests[chosen[0]].describe() | {"examples": sum(tests[at].describe()["examples"] for at in chosen)}
+        record |= {"setup": self.task.setup, "contestants": found}
+        record |= {"reference": best_transformer(record), "best_anchor": best_anchor(record)}
+        for name, one in found.items():
+            one["verdict"] = verdict(record, name)
+        return record
 
     def _record(self, contestant: str, tests: list[int]) -> dict[str, Any] | None:
         searched = [one for run in self._search_runs(contestant) if (one := self._outcome(run))]
@@ -444,45 +520,48 @@ class Contest:
         ended = [one for seed in seeds if (one := self._outcome(settings(contestant, values, seed)))]
         runs = [one for one in ended if one["status"] == "finished"]
         record |= {"parameters": best["parameters"], "chosen": values}
+        record["parameters_without_embeddings"] = best["parameters_without_embeddings"]
         record["at_edge"] = [name for name in values if is_at_edge(values[name], [one[name] for one in searched])]
-        record |= {"valid_score": best["valid_score"], "seconds": best["seconds"], "hardware": best["hardware"]}
-        record["failed"] = len(ended) - len(runs)
+        record |= {"valid_score": best["valid_score"], "failed": len(ended) - len(runs), "seeds": len(runs)}
+        record |= {"seconds": best["seconds"], "hardware": best["hardware"]}
+        measures = [[one["tests"][at] for at in tests] for one in runs]
+        scores = [[test and test[self.task.data.metric] for test in run] for run in measures]
+        if any(None in run for run in scores):
+            return record | {"unreadable": True}  # longer than its table of positions
         if runs:
-            found = [[one["tests"][at][self.task.data.metric] for at in tests] for one in runs]
-            scores = [fmean(one) for one in found]
-            mean, within = mean_and_interval(scores)
-            record |= {"score": round_digits(mean, 4), "within": round_digits(within, 3)}
-            by_test = [mean_and_interval(values) for values in zip(*found, strict=True)]
-            record["by_test"] = [[round_digits(mean, 4), round_digits(within, 3)] for mean, within in by_test]
-            if not self.task.data.tests_are_averaged:
-                record["measures"] = _summarize([one["tests"][tests[0]] for one in runs])
-            record |= {"scores": round_digits(scores, 4), "curves": [one["curve"] for one in runs]}
+            record |= dict(zip(("score", "within"), _mean([fmean(run) for run in scores]), strict=True))
+            record["by_test"] = [_mean(values) for values in zip(*scores, strict=True)]
+            record |= {
+                "scores": round_digits([fmean(run) for run in scores], 4),
+                "curves": [one["curve"] for one in runs],
+            }
             record["seconds"] = round_digits(fmean(one["seconds"] for one in runs), 3)
+            record["hardware"] = "; ".join(sorted({one["hardware"] for one in runs}))
+            record["commits"] = sorted({one["commit"] for one in runs if one.get("commit")})
+            if isinstance(self.task.data, TextData):
+                record["measures"] = _summarize([run[0] for run in measures])
         return record
 
 
-def test(tests: "Sequence[SyntheticTest | TextTest]", model: Any, here: Runtime) -> list[dict[str, Any]]:
-    """Return the measures of all tests; a score of 0 where a model has too few positions to read one."""
-    limit = getattr(model, "max_positions", None)
-    found = []
-    for one in tests:
-        readable = limit is None or one.length <= limit
-        measures = one.measure(model, here) if readable else dict.fromkeys(one.anchors()["guess"], 0.0)
-        found.append({name: round_digits(value, 5) for name, value in measures.items()})
-    return found
+def test(tests: "Sequence[SyntheticTest | TextTest]", model: Any, here: Runtime) -> list[dict[str, Any] | None]:
+    """Return the measures of all tests; None where a model has too few positions to read one."""
+    limit = getattr(model, "max_positions", None) or inf
+    measures = [one.measure(model, here) if one.length <= limit else None for one in tests]
+    return [one and {name: round_digits(value, 5) for name, value in one.items()} for one in measures]
+
+
+def _mean(values: Sequence[float]) -> list[float | None]:
+    """Return mean and 95 % interval over runs."""
+    mean, within = mean_and_interval(values)
+    return [round_digits(mean, 4), round_digits(within, 3)]
 
 
 def _summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Return mean and 95 % interval over runs of every measure; those by position are [first, end, mean, interval]."""
-
-    def summary(values: Sequence[float]) -> list[float | None]:
-        mean, within = mean_and_interval(values)
-        return [round_digits(mean, 4), round_digits(within, 3)]
-
     spans = zip(*(one["by_position"] for one in runs), strict=True)
-    by_position = [[int(cells[0][0]), int(cells[0][1]), *summary([loss for _, _, loss in cells])] for cells in spans]
+    by_position = [[int(cells[0][0]), int(cells[0][1]), *_mean([loss for _, _, loss in cells])] for cells in spans]
     names = [name for name in runs[0] if name != "by_position"]
-    return {name: summary([one[name] for one in runs]) for name in names} | {"by_position": by_position}
+    return {name: _mean([one[name] for one in runs]) for name in names} | {"by_position": by_position}
 
 
 def settings(contestant: str, values: Settings, seed: int) -> Settings:
@@ -497,8 +576,8 @@ def name_of(settings: Settings) -> str:
 
 
 def is_extensible(values: Sequence[Any]) -> bool:
-    """Whether values are positive numbers, of which a list can be continued by the same ratio."""
-    return len(values) > 1 and all(type(value) in (int, float) and value > 0 for value in values)
+    """Whether values are numbers from 0 on, of which a list can be continued."""
+    return len(values) > 1 and all(type(value) in (int, float) and value >= 0 for value in values)
 
 
 def is_at_edge(chosen: Any, tried: Sequence[Any]) -> bool:
@@ -508,11 +587,14 @@ def is_at_edge(chosen: Any, tried: Sequence[Any]) -> bool:
 
 
 def beyond(values: Sequence[float], best: float) -> float | None:
-    """Return the next value of a sorted list beyond the best one; None if that is not at an edge."""
-    if best not in (values[0], values[-1]):
+    """Return the next value of a sorted list beyond the best one, by the same ratio; None if that is not at an edge."""
+    if best == values[-1]:
+        ratio = best / values[-2] if values[-2] else 2.0
+    elif best == values[0] and best:
+        ratio = best / values[1]
+    else:
         return None
-    edge, neighbour = (values[0], values[1]) if best == values[0] else (values[-1], values[-2])
-    return type(edge)(float(f"{edge * edge / neighbour:.3g}"))
+    return type(best)(float(f"{best * ratio:.3g}"))
 
 
 def print_estimate(contests: Sequence[Contest], out: Path) -> dict[str, Any]:
@@ -523,6 +605,7 @@ def print_estimate(contests: Sequence[Contest], out: Path) -> dict[str, Any]:
         short = replace(task.training, steps=ESTIMATE_STEPS, warm_up=0, evaluate_every=ESTIMATE_STEPS)
         timed = replace(contest, task=replace(task, training=short), runtime=replace(contest.runtime, log_every=10))
         runs = len(task.combinations()) + contest.seeds
+        edges = MAX_EXTENSIONS * sum(map(is_extensible, task.search.values()))
         for name in contest.contestants:
             folder = Path(tempfile.mkdtemp(prefix="estimate-", dir=out))
             try:
@@ -532,14 +615,17 @@ def print_estimate(contests: Sequence[Contest], out: Path) -> dict[str, Any]:
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
             seconds = task.training.steps * task.training.batch * task.data.length / speed
-            minutes[f"{task.name} {name}"] = runs * seconds / 60
-            rows.append(
-                [f"{task.name}, {name}", f"{speed:,.0f}", str(runs), f"{seconds:.1f}", f"{runs * seconds / 60:.2f}"]
-            )
-    rows.append(["all, one after the other", "", "", "", f"{sum(minutes.values()):.1f}"])
+            least, most = runs * seconds / 60, (runs + edges) * seconds / 60
+            minutes[f"{task.name} {name}"] = [round_digits(least, 3), round_digits(most, 3)]
+            cells = [f"{speed:,.0f}", f"{runs} to {runs + edges}", f"{seconds:.1f}", f"{least:.2f} to {most:.2f}"]
+            rows.append([f"{task.name}, {name}", *cells])
+    least, most = (sum(column) for column in zip(*minutes.values(), strict=True))
+    rows.append(["all, one after the other", "", "", "", f"{least:.1f} to {most:.1f}"])
     print(text_table(["task, contestant", "tokens/s", "runs", "seconds each", "minutes"], rows))
-    results = {"study": "arena-estimate", "minutes": round_digits(sum(minutes.values()), 3), "runs": minutes}
-    write_results(out / "estimate.json", results)
+    print("Training alone: validation and tests come on top. More runs are those beyond the edges of the search.")
+    write_results(
+        out / "estimate.json", results := {"study": "arena-estimate", "minutes": [least, most], "runs": minutes}
+    )
     return results
 
 
@@ -549,11 +635,16 @@ def table(results: dict[str, Any]) -> str:
     labels = {name: one["label"] for task in tasks.values() for name, one in task["contestants"].items()}
     rows = []
     for name, task in tasks.items():
-        anchor = best_anchor(task)
+        anchor = task["best_anchor"]
         cells = [_cell(task["contestants"].get(contestant, {})) for contestant in labels]
         guess = f"{task['anchors']['guess']:.3f}"
         rows.append([name, *cells, guess, f"{task['anchors'][anchor]:.3f} {anchor}" if anchor else "-"])
     parts = [text_table(["task", *labels.values(), "(guess)", "(best anchor)"], rows)]
+    sizes = [
+        [name, *(_size(task["contestants"].get(contestant, {})) for contestant in labels)]
+        for name, task in tasks.items()
+    ]
+    parts.append(text_table(["parameters without embeddings, seconds per run", *labels.values()], sizes))
     texts = [[name, *row] for name, task in tasks.items() if "anchor_measures" in task for row in _text_rows(task)]
     if texts:
         parts.append(text_table(["text", "", *(name.replace("_", " ") for name in TEXT_MEASURES)], texts))
@@ -573,7 +664,10 @@ def _with_interval(mean: float, within: float | None) -> str:
 
 def _cell(record: dict[str, Any]) -> str:
     if "score" not in record:
-        return "failed" if record and "chosen" not in record else "-"
-    return _with_interval(record["score"], record["within"]) + (
-        f", {record['failed']} failed" if record["failed"] else ""
-    )
+        return "n/a" if "unreadable" in record else "failed" if record and not record.get("seeds") else "-"
+    failed = f", {record['failed']} failed" if record["failed"] else ""
+    return _with_interval(record["score"], record["within"]) + failed
+
+
+def _size(record: dict[str, Any]) -> str:
+    return f"{record['parameters_without_embeddings']:,}, {record['seconds']:.0f} s" if "chosen" in record else "-"

@@ -62,6 +62,9 @@ def check_causal(name: str, config: Callable[[], LanguageModelConfig], *, time: 
     """Refuse a model that fails, whose logits have another shape, or whose answers depend on what follows."""
     try:
         model = config().build().eval()
+        noise = torch.Generator().manual_seed(1)
+        for weight in model.parameters():  # a gate that is initialised with zeros would hide what is behind it
+            weight.add_(torch.randn(weight.shape, generator=noise) * 0.02)
         vocabulary = model.config.vocabulary
         tokens = torch.randint(1, vocabulary, (3, time), generator=torch.Generator().manual_seed(0))
         others = torch.cat([tokens[:, :seen], tokens[:, seen:].flip(1)], dim=1)
@@ -70,5 +73,7 @@ def check_causal(name: str, config: Callable[[], LanguageModelConfig], *, time: 
         raise UserError(f"{name}: {one_line(error)}; docs/adding_a_mixer.md says what a mixer is") from error
     if logits.shape != (3, time, vocabulary):
         raise UserError(f"{name} gives answers of shape {tuple(logits.shape)}; docs/adding_a_mixer.md says of which")
-    if logits.isfinite().all() and not torch.allclose(logits[:, :seen], changed[:, :seen], rtol=1e-3, atol=1e-4):
+    if not (logits.isfinite().all() and changed.isfinite().all()):
+        raise UserError(f"{name} gives answers that contain NaN or Inf with its initial values")
+    if not torch.allclose(logits[:, :seen], changed[:, :seen], rtol=1e-3, atol=1e-4):
         raise UserError(f"{name} looks ahead: its answer to a token changes with the tokens that follow")

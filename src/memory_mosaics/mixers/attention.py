@@ -231,10 +231,11 @@ class MLP(nn.Module):
 
     init_roles: ClassVar = {"combine": "residual"}
 
-    def __init__(self, width: int, *, expansion: int = 4, bias: bool = False):
+    def __init__(self, width: int, *, expansion: int | float = 4, bias: bool = False):
         super().__init__()
-        self.expand = nn.Linear(width, expansion * width, bias=bias)
-        self.combine = nn.Linear(expansion * width, width, bias=bias)
+        hidden = round(expansion * width)
+        self.expand = nn.Linear(width, hidden, bias=bias)
+        self.combine = nn.Linear(hidden, width, bias=bias)
 
     def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         return self.combine(F.gelu(self.expand(x), approximate="tanh")), ()
@@ -243,9 +244,9 @@ class MLP(nn.Module):
 @part("mlp")
 @dataclass(frozen=True, kw_only=True)
 class MLPConfig(MixerConfig):
-    """A feed-forward network with expansion * width hidden units."""
+    """A feed-forward network with expansion * width hidden units, rounded."""
 
-    expansion: PositiveInt = 4
+    expansion: int | PositiveFloat = 4
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> MLP:
         return MLP(width, expansion=self.expansion, bias=bias)

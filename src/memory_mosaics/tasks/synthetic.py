@@ -8,7 +8,7 @@ Examples of vectors (regression.py) have no such solution, and `anchors` instead
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -59,7 +59,6 @@ class SyntheticData(ABC):
     metric: ClassVar[str] = "accuracy"
     higher_is_better: ClassVar[bool] = True
     has_tokens: ClassVar[bool] = True  # the inputs are tokens, not vectors
-    tests_are_averaged: ClassVar[bool] = True  # the score of a model is the mean over its tests
 
     def __post_init__(self) -> None:
         check_range(2, MAX_VOCABULARY, vocabulary=self.vocabulary)
@@ -214,8 +213,14 @@ class Mixture(SyntheticData):
         object.__setattr__(self, "examples", sum(one.examples for one in self.parts))
         super().__post_init__()
 
+    def _seeded(self) -> tuple[list[SyntheticData], list[SyntheticData]]:
+        """The parts and the tests, each with a seed of its own: equal seeds would draw similar examples."""
+        every = [replace(one, seed=one.seed + 1000 * number) for number, one in enumerate((*self.parts, *self.tests))]
+        return every[: len(self.parts)], every[len(self.parts) :]
+
     def variants(self) -> list[SyntheticData]:
-        return list(self.tests or self.parts)
+        parts, tests = self._seeded()
+        return tests or parts
 
     @property
     def targets_per_example(self) -> int | None:
@@ -233,7 +238,7 @@ class Mixture(SyntheticData):
     def split(self, name: SplitName) -> Batch:
         if name != "train":
             return super().split(name)
-        sets = [one.split(name) for one in self.parts]
+        sets = [one.split(name) for one in self._seeded()[0]]
         columns = (([one.inputs for one in sets], 0), ([one.targets for one in sets], IGNORED))
         fill = lambda rows, value: F.pad(rows, (0, self.length - rows.shape[1]), value=value)  # noqa: E731
         return Batch(*(torch.cat([fill(rows, value) for rows in column]) for column, value in columns))
@@ -296,6 +301,13 @@ class SyntheticTest:
     @property
     def length(self) -> int:
         return self.data.length
+
+    def check(self) -> None:
+        """Raise an error if there is nothing to test on; examples can always be drawn."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return what results.json has of the test."""
+        return {"examples": self.data.held_out}
 
     def measure(self, model: Any, runtime: Runtime = EAGER) -> dict[str, float]:
         """Return the score of a model by the name of the metric."""

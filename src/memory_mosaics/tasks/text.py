@@ -1,12 +1,14 @@
 """Text in context: models are trained on one text, and read that and others.
 
-Every document is assigned to one of two halves by a hash of its tokens. Values are chosen on the `choosing` half of
-the validation documents; a test reads the `report` half, of these and of each of the other texts, in windows of the
-length of training:
+The validation documents are divided in two halves by a hash of their text. Values are chosen on the `choosing` half;
+tests read the `report` half, and all of each other text, in windows of the length of training:
 
-    choosing half    | doc | doc |     loss after training            -> which values
-    report half      | window 0 | window 1 | ...    loss by position  -> what is reported
-                     ^ position 0          ^ position length - 1
+    choosing half    | document | document | ...    loss after training  -> which values
+    report half      | window 0 | window 1 | ...    loss by position     -> what is reported
+    other texts      | window 0 | window 1 | ...
+
+Windows are adjacent and evenly spaced, and cross the ends of documents. A document of a test that occurs in the
+training text is left out.
 
 Beside the loss in nats per token a test reports
 
@@ -86,7 +88,6 @@ class TextData:
 
     metric: ClassVar[str] = "loss"
     higher_is_better: ClassVar[bool] = False
-    tests_are_averaged: ClassVar[bool] = False  # each text has a row of its own
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -95,8 +96,9 @@ class TextData:
         check_range(1, 16, order=self.order)
         if self.tokenizer == "bytes" and self.vocabulary != BYTES:
             raise UserError(f"the tokenizer of bytes has a vocabulary of {BYTES}, not {self.vocabulary}")
-        if "valid" in self.read:
-            raise UserError("'valid' cannot be the name of another text: it is that of the validation documents")
+        for name in ("train", "valid"):
+            if name in self.read:
+                raise UserError(f"{name!r} cannot be the name of another text: it is that of a part of the first")
 
     def model(self, body: LanguageModelConfig) -> LanguageModelConfig:
         return body
@@ -152,20 +154,39 @@ class Text:
             raise UserError(f"the training text has {windows:,} windows, and {need}; take more text or fewer steps")
         return task
 
+    @cached_property
+    def training_documents(self) -> set[bytes]:
+        """Hashes of the tokens of every training document."""
+        return {_hash(document.tobytes()) for document in documents(self.corpus, "train")}
+
     def test_sets(self) -> list["TextTest"]:
         """The validation documents first, then the other texts."""
-        tests = [TextTest(self, "valid", self.corpus, "valid")]
-        return tests + [TextTest(self, name, Corpus.open(self.folder / name), "train") for name in self.data.read]
+        tests = [TextTest(self, "valid", self.corpus)]
+        return tests + [TextTest(self, name, Corpus.open(self.folder / name)) for name in self.data.read]
 
 
-def split_half(corpus: Corpus, split: str, half: Literal["choosing", "report"]) -> np.ndarray:
-    """Return the tokens of every document whose hash assigns it to this half, each with its end of text."""
+def documents(corpus: Corpus, split: str) -> list[np.ndarray]:
+    """Return the tokens of each document, with its end of text."""
     tokens = np.asarray(corpus.tokens(split))
     ends = np.flatnonzero(tokens == corpus.end_of_text) + 1
-    documents = np.split(tokens, ends[ends < len(tokens)])
-    wanted = ("choosing", "report").index(half)
-    chosen = [one for one in documents if hashlib.blake2b(one.tobytes(), digest_size=1).digest()[0] % 2 == wanted]
-    return np.concatenate(chosen) if chosen else tokens[:0]
+    return [document for document in np.split(tokens, ends) if len(document)]
+
+
+def split_half(corpus: Corpus, half: Literal["choosing", "report"]) -> list[np.ndarray]:
+    """Return the validation documents of this half. A hash of the text decides, so that it is the same for bytes and
+    for a BPE.
+    """
+    decode, wanted = corpus.tokenizer().decode, ("choosing", "report").index(half)
+    texts = ((one, decode(one[one != corpus.end_of_text]).encode()) for one in documents(corpus, "valid"))
+    return [one for one, text in texts if _hash(text)[0] % 2 == wanted]
+
+
+def _hash(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def _join(parts: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(parts) if parts else np.zeros(0, np.uint16)
 
 
 class TextTask(LanguageModeling):
@@ -175,7 +196,7 @@ class TextTask(LanguageModeling):
         length, folder = text.data.length, text.corpus.folder
         super().__init__(text.corpus, context=length, batch_size=batch_size, seed=seed)
         name = f"the choosing half of the validation documents of {folder}"
-        self.windows["valid"] = Windows(split_half(text.corpus, "valid", "choosing"), length, seed=seed, name=name)
+        self.windows["valid"] = Windows(_join(split_half(text.corpus, "choosing")), length, seed=seed, name=name)
         self.evaluate_windows = text.data.windows
 
     @torch.no_grad()
@@ -186,25 +207,47 @@ class TextTask(LanguageModeling):
 
 @dataclass(frozen=True)
 class TextTest:
-    """Windows of the report half of one text."""
+    """Windows of one text: the report half of the validation documents, or all of another text."""
 
     text: Text
     label: str
     corpus: Corpus
-    split: str
 
     @property
     def length(self) -> int:
         return self.text.data.length
 
+    @cached_property
+    def _documents(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """All of them, and those that do not occur in the training text."""
+        known = self.text.training_documents
+        every = split_half(self.corpus, "report") if self.label == "valid" else documents(self.corpus, "train")
+        return every, [one for one in every if _hash(one.tobytes()) not in known]
+
+    @cached_property
+    def windows(self) -> Windows:
+        name = f"the report half of {self.corpus.folder}" if self.label == "valid" else str(self.corpus.folder)
+        return Windows(_join(self._documents[1]), self.length, name=name)
+
+    @property
+    def count(self) -> int:
+        """Windows that are read."""
+        return min(self.text.data.windows, self.windows.adjacent)
+
+    def check(self) -> None:
+        """Raise an error if the text has not one window."""
+        _ = self.windows
+
+    def describe(self) -> Measures:
+        """Return what results.json has of the test: windows are its examples."""
+        every, kept = self._documents
+        found = {"documents": len(kept), "left_out": len(every) - len(kept), "tokens": len(self.windows.tokens)}
+        return found | {"examples": self.count}
+
     def batches(self, rows: int) -> Iterator[Batch]:
         """Yield the windows, some at a time."""
-        tokens = split_half(self.corpus, self.split, "report")
-        name = f"the report half of the text {self.label!r} in {self.corpus.folder}"
-        windows = Windows(tokens, self.length, name=name)
-        count = min(self.text.data.windows, windows.adjacent)
-        for first in range(0, count, rows):
-            yield windows.evenly_spaced(range(count)[first : first + rows], count)
+        for first in range(0, self.count, rows):
+            yield self.windows.evenly_spaced(range(self.count)[first : first + rows], self.count)
 
     def measure(self, model: Any, runtime: Runtime = EAGER) -> Measures:
         """Return the loss of a model and what else is reported; `loss` is the score."""

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from functools import partial
-from math import hypot
+from math import hypot, sqrt
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from memory_mosaics.experiments.figures import DASHED, GREY, INK, canvas, colours_of, set_panel_title
+from memory_mosaics.results import NORMAL_95
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 TRANSFORMERS = ("transformer", "transformer-rotary", "transformer-alibi", "llama")
 BETTER, WORSE = "\N{BLACK UP-POINTING TRIANGLE}", "\N{WHITE DOWN-POINTING TRIANGLE}"
+MARKS = {1: BETTER, 0: "", -1: WORSE}
 
 
 def tested(task: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -23,32 +25,46 @@ def tested(task: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: one for name, one in task["contestants"].items() if "score" in one}
 
 
+def is_complete(task: dict[str, Any], name: str) -> bool:
+    """Return whether all seeds of a contestant were tested, and none failed."""
+    record = task["contestants"].get(name, {})
+    return "score" in record and record["seeds"] == task["seeds"] and not record["failed"]
+
+
 def best_transformer(task: dict[str, Any]) -> str | None:
-    """Return the transformer with the best score."""
+    """Return the transformer with the best validation score, of those whose seeds were all tested."""
     sign = 1 if task["higher_is_better"] else -1
-    known = {name: sign * one["score"] for name, one in tested(task).items() if name in TRANSFORMERS}
+    known = {name: sign * task["contestants"][name]["valid_score"] for name in TRANSFORMERS if is_complete(task, name)}
     return max(known, key=known.__getitem__) if known else None
 
 
 def best_anchor(task: dict[str, Any]) -> str | None:
-    """Return the name of the best predictor that needs no training, beside the guess."""
+    """Return the name of the best predictor that needs no training, beside the guess. A ceiling is none."""
     sign = 1 if task["higher_is_better"] else -1
     others = {name: sign * score for name, score in task["anchors"].items() if name != "guess"}
+    others = {name: score for name, score in others.items() if not name.startswith("ceiling")}
     return max(others, key=others.__getitem__) if others else None
 
 
 def verdict(task: dict[str, Any], name: str) -> int:
-    """1 if a contestant is better than the best transformer and -1 if worse; 0 inside the 95 % interval of the
-    difference, and where a seed of either has failed.
+    """1 if a contestant is better than the best transformer and -1 if worse; otherwise 0.
+
+    A verdict needs all four transformers and all seeds, and a difference beyond the 95 % interval over seeds and the
+    error of an accuracy on that number of examples.
     """
     best = best_transformer(task)
-    if best is None or name == best:
+    if best is None or name == best or not is_complete(task, name) or not {*TRANSFORMERS} <= task["contestants"].keys():
         return 0
     one, other = task["contestants"][name], task["contestants"][best]
-    if None in (one["within"], other["within"]) or one["failed"] or other["failed"]:
+    if None in (one["within"], other["within"]):
         return 0
+    errors = [one["within"], other["within"]]
+    if task["metric"] == "accuracy":
+        errors += [
+            NORMAL_95 * sqrt(max(0, score * (1 - score)) / task["examples"]) for score in (one["score"], other["score"])
+        ]
     difference = one["score"] - other["score"]
-    if abs(difference) <= hypot(one["within"], other["within"]):
+    if abs(difference) <= hypot(*errors):
         return 0
     return (1 if difference > 0 else -1) * (1 if task["higher_is_better"] else -1)
 
@@ -62,7 +78,7 @@ def shade(task: dict[str, Any], score: float) -> float:
 def overview(results: dict[str, Any]) -> "Figure | None":
     """A cell per contestant and task."""
     tasks = {name: task for name, task in results["tasks"].items() if tested(task)}
-    names = list(dict.fromkeys(name for task in tasks.values() for name in tested(task)))
+    names = list(dict.fromkeys(name for task in tasks.values() for name in task["contestants"]))
     if not names:
         return None
     labels = {name: one["label"] for task in tasks.values() for name, one in task["contestants"].items()}
@@ -76,23 +92,31 @@ def overview(results: dict[str, Any]) -> "Figure | None":
     axes.imshow(cells, cmap="YlGnBu", vmin=0, vmax=1.25, aspect="auto")
     for row, task in enumerate(tasks.values()):
         for column, name in enumerate(names):
-            if name not in tested(task):
-                continue
-            record, mark = task["contestants"][name], {1: BETTER, -1: WORSE, 0: ""}[verdict(task, name)]
             style: Any = {"ha": "center", "va": "center", "color": "white" if cells[row][column] > 0.75 else INK}
-            style["fontweight"] = "bold" if name == best_transformer(task) else "normal"
-            axes.text(column, row, f"{record['score']:.3f} {mark}", fontsize=9, **style)
+            style["fontweight"] = "bold" if name == task["reference"] else "normal"
+            axes.text(column, row, cell_text(task, name), fontsize=9, **style)
     axes.set_xticks(range(len(names)), labels=[fill(labels[name], 13) for name in names], fontsize=9)
     axes.set_yticks(range(len(tasks)), labels=list(tasks), fontsize=9)
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
     axes.spines[:].set_visible(False)
     note = [
-        "bold: the best transformer",
-        f"{BETTER} better, {WORSE} worse than it, beyond the 95 % interval of the difference",
-        f"intervals over {results['seeds']} seeds of training; of losses and squared errors less is better",
+        "bold: the transformer that is best on validation examples; n/a: longer than its positions",
+        f"{BETTER} better, {WORSE} worse than it: beyond the 95 % interval over seeds and the error of the test",
+        f"{results['seeds']} seeds; lower losses and squared errors are better",
     ]
     axes.set_xlabel("\n".join(note), loc="left", fontsize=8.5)
     return figure
+
+
+def cell_text(task: dict[str, Any], name: str) -> str:
+    """Return the score of a contestant with its mark, how many seeds it is of where some are missing, or why none."""
+    record = task["contestants"].get(name)
+    if record is None:
+        return ""
+    if "score" not in record:
+        return "n/a" if "unreadable" in record else "failed"
+    missing = f" ({record['seeds']}/{task['seeds']})" if record["seeds"] < task["seeds"] else ""
+    return f"{record['score']:.3f}{missing} {MARKS[record['verdict']]}"
 
 
 def task_figure(results: dict[str, Any], name: str) -> "Figure | None":

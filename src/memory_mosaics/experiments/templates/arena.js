@@ -2,7 +2,6 @@
 // The table of an arena from the results that are in the page; a click on a cell shows how it came about.
 const results = JSON.parse(document.getElementById("results").textContent);
 const root = document.getElementById("arena"), detail = document.getElementById("detail");
-const TRANSFORMERS = ["transformer", "transformer-rotary", "transformer-alibi", "llama"];
 const SVG = "http://www.w3.org/2000/svg";
 
 function element(name, attributes = {}, ...children) {
@@ -20,20 +19,7 @@ function drawing(name, attributes, text) {
 }
 
 const tested = task => Object.keys(task.contestants).filter(name => "score" in task.contestants[name]);
-const sign = task => task.higher_is_better ? 1 : -1;
-
-function bestTransformer(task) {
-  const known = tested(task).filter(name => TRANSFORMERS.includes(name));
-  return known.sort((a, b) => sign(task) * (task.contestants[b].score - task.contestants[a].score))[0];
-}
-
-function verdict(task, name) {
-  const best = bestTransformer(task), one = task.contestants[name], other = task.contestants[best];
-  if (!best || name === best || one.within === null || other.within === null || one.failed || other.failed) return "";
-  const difference = one.score - other.score;
-  if (Math.abs(difference) <= Math.hypot(one.within, other.within)) return "";
-  return difference * sign(task) > 0 ? " \u25b2" : " \u25bd";
-}
+const MARKS = { 1: " \u25b2", 0: "", "-1": " \u25bd" };
 
 function shade(task, score) {
   const guess = task.anchors.guess, perfect = task.perfect;
@@ -64,7 +50,7 @@ function plot(task, record) {
 function show(button, taskName, name) {
   for (const other of root.querySelectorAll("button")) other.setAttribute("aria-pressed", other === button);
   const task = results.tasks[taskName], record = task.contestants[name];
-  const best = bestTransformer(task), facts = element("dl");
+  const best = task.reference, facts = element("dl");
   const add = (term, text) => facts.append(element("dt", {}, term), element("dd", {}, text));
   add(`${task.metric}, test`, `${digits(record.score)}${interval(record)}`);
   add("seeds", record.scores.map(score => digits(score)).join(", ") + (record.failed ? `; ${record.failed} failed` : ""));
@@ -74,14 +60,14 @@ function show(button, taskName, name) {
     if (measure === task.metric) continue;
     else if (measure !== "by_position") add(measure.replaceAll("_", " "), `${digits(values[0])}${interval({ within: values[1] })}`);
     else add("loss by position", values.map(([first, end, loss]) => `[${first}, ${end}) ${digits(loss)}`).join("; "));
-  if (best && best !== name) add("best transformer", `${task.contestants[best].label}, ${digits(task.contestants[best].score)}`);
+  if (best && best !== name) add("best transformer by validation", `${task.contestants[best].label}, ${digits(task.contestants[best].score)}`);
   add("anchors", Object.entries(task.anchors).map(([anchor, score]) => `${anchor} ${digits(score)}`).join("; "));
-  add("parameters", record.parameters.toLocaleString("en"));
-  add("seconds per run", `${record.seconds} on ${record.hardware}`);
+  add("parameters", `${record.parameters.toLocaleString("en")}, ${record.parameters_without_embeddings.toLocaleString("en")} without embeddings`);
+  add("seconds per run", `${record.seconds}, ${results.jobs} run${results.jobs > 1 ? "s" : ""} at once, on ${record.hardware}`);
   add("chosen by validation", JSON.stringify(record.chosen));
   if (record.at_edge.length) add("at the edge of what was searched", record.at_edge.join(", "));
-  add("searched", record.searched.map(one => {
-    const values = Object.keys(task.search).map(field => `${field} ${one[field]}`).join(", ");
+  add(`searched, ${record.searched.length} trials`, record.searched.map(one => {
+    const values = Object.keys(task.setup.search).map(field => `${field} ${one[field]}`).join(", ");
     return `${values}: ${one.status === "finished" ? digits(one.valid_score) : one.status}`;
   }).join("; "));
   add("task", JSON.stringify(task.setup.data));
@@ -93,19 +79,23 @@ function show(button, taskName, name) {
 }
 
 const tasks = Object.entries(results.tasks).filter(([, task]) => tested(task).length);
-const names = [...new Set(tasks.flatMap(([, task]) => tested(task)))];
+const names = [...new Set(tasks.flatMap(([, task]) => Object.keys(task.contestants)))];
 const label = name => tasks.map(([, task]) => task.contestants[name]).find(Boolean).label;
-const bestAnchor = task => Object.keys(task.anchors).filter(name => name !== "guess")
-  .sort((a, b) => sign(task) * (task.anchors[b] - task.anchors[a]))[0];
 
 function cell(taskName, task, name) {
-  const made = element("td");
-  if (!tested(task).includes(name)) return made;
-  const record = task.contestants[name], share = shade(task, record.score);
-  const button = element("button", { type: "button", "aria-pressed": "false" }, `${digits(record.score)}${verdict(task, name)}`);
+  const made = element("td"), record = task.contestants[name];
+  if (!record) return made;
+  if (!("score" in record)) {
+    made.append(record.unreadable ? "n/a" : "failed");
+    made.classList.add("anchor");
+    return made;
+  }
+  const share = shade(task, record.score), seeds = record.seeds < task.seeds ? ` (${record.seeds}/${task.seeds})` : "";
+  const text = `${digits(record.score)}${seeds}${MARKS[record.verdict]}`;
+  const button = element("button", { type: "button", "aria-pressed": "false" }, text);
   button.style.background = `hsl(205 60% ${94 - 56 * share}%)`;
   if (share > 0.6) button.classList.add("dark");
-  if (name === bestTransformer(task)) button.classList.add("best");
+  if (name === task.reference) button.classList.add("best");
   button.addEventListener("click", () => show(button, taskName, name));
   made.append(button);
   return made;
@@ -115,7 +105,7 @@ const table = element("table", { class: "arena" });
 const titles = ["", ...names.map(label), "(guess)", "(best anchor)"];
 table.append(element("tr", {}, ...titles.map(title => element("th", { scope: "col" }, title))));
 for (const [taskName, task] of tasks) {
-  const anchor = bestAnchor(task), best = anchor ? `${digits(task.anchors[anchor])} ${anchor}` : "";
+  const anchor = task.best_anchor, best = anchor ? `${digits(task.anchors[anchor])} ${anchor}` : "";
   table.append(element("tr", {}, element("th", { scope: "row" }, taskName), ...names.map(name => cell(taskName, task, name)),
     element("td", { class: "anchor" }, digits(task.anchors.guess)), element("td", { class: "anchor" }, best)));
 }
