@@ -287,3 +287,15 @@ def test_ctrl_c_while_python_cleans_up_is_not_lost():
     ]
     run = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (130, "mosaics: interrupted\n")
+
+
+def test_a_null_where_a_value_is_needed_is_refused(tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text("training:\n  warm_up:\n")
+    (tmp_path / "recipe.yaml").write_text("steps: null\n")
+    with pytest.raises(SystemExit):
+        main(["train", str(tmp_path), "--out", str(tmp_path / "out"), "--config", str(tmp_path / "config.yaml")])
+    assert capsys.readouterr().err.startswith("mosaics: --training.warm_up must be a whole number, not null")
+    with pytest.raises(SystemExit):
+        main(["induction", "--out", str(tmp_path / "out"), "--recipe", str(tmp_path / "recipe.yaml")])
+    assert capsys.readouterr().err.startswith("mosaics: --steps must be a whole number, not null")
+    assert not (tmp_path / "out").exists()

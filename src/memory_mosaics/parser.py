@@ -136,6 +136,11 @@ class Parser(Arguments, ArgumentParser):
             model, training = recipe(name)
             self.set_defaults(model=asdict(model), training=asdict(training))
         found = super().parse_args(args, *rest, **options)
+        for action in self._actions:  # jsonargparse takes null for any type
+            hint = getattr(action, "_typehint", NoneType)
+            is_null = action.default is not None and action.dest in found and found[action.dest] is None
+            if is_null and NoneType not in (hint, *get_args(hint)) and not takes_list(action):
+                self.error(str(InvalidValue(action, "null")))
         if name is not None and found.preset == name:
             found.preset = None  # its values are those of `model` and `training` now
         return found
