@@ -58,9 +58,9 @@ def read_json(file: Path) -> Any:
 
 
 def read_lines(file: Path) -> list[Any]:
-    """The records of a log; a line that is none, which blocks nothing, as text."""
+    """The records of a log; a line that is none, which blocks nothing, as text. A log that was removed has none."""
     records: list[Any] = []
-    if file.stat().st_size > MAX_BYTES:
+    if not file.exists() or file.stat().st_size > MAX_BYTES:
         return records
     for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
         try:

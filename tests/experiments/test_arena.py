@@ -311,11 +311,14 @@ def test_a_verdict_needs_a_difference_beyond_its_interval_and_all_seeds():
         return {"score": score, "within": within, "failed": failed, "seeds": seeds, "valid_score": valid}
 
     known = {"transformer": record(0.5, 0.1), "llama": record(0.6, 0.05), "a": record(0.7, 0.2), "b": record(0.7, 0.05)}
-    known |= {"transformer-rotary": record(0.55, 0.1), "transformer-alibi": record(0.9, 0.1, failed=1)}
+    known |= {"transformer-rotary": record(0.55, 0.1), "transformer-alibi": {"unreadable": True}}
     known |= {"c": record(0.3, 0.1), "d": record(0.665, 0.05), "e": record(0.7, 0.05, failed=1)}
     known |= {"f": record(0.7, 0.05, seeds=4), "g": {"unreadable": True}}
     task = {"higher_is_better": True, "metric": "accuracy", "examples": 1_000_000, "seeds": 5, "contestants": known}
-    assert best_transformer(task) == "llama", "of those whose seeds all ended"
+    assert best_transformer(task) == "llama"
+    failed = task | {"contestants": known | {"transformer-alibi": record(0.9, 0.1, failed=1)}}
+    assert best_transformer(failed) == "llama", "of those whose seeds all ended"
+    assert verdict(failed, "b") == 0, "one transformer is not known"
     assert best_anchor(task | {"anchors": {"guess": 0.9, "a": 0.1, "b": 0.2, "ceiling: c": 1.0}}) == "b"
     assert best_anchor(task | {"anchors": {"guess": 0.9}}) is None
     assert [verdict(task, name) for name in "abcdefg"] == [0, 1, -1, 0, 0, 0, 0]
