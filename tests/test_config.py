@@ -95,7 +95,7 @@ def test_every_preset_survives_json(name):
         ({"channel_mixer": MEMORY | {"memories": 0}}, "memories must be at least 1, not 0"),
         ({"channel_mixer": MEMORY | {"key": {"part": "taps", "peek": -1}}}, "peek must be at least 0, not -1"),
         ({"channel_mixer": MEMORY | {"key": {"part": "convolution", "back": -5}}}, "back must be at least 0"),
-        ({"channel_mixer": {"part": "mlp", "expansion": 0}}, "expansion must be at least 1"),
+        ({"channel_mixer": {"part": "mlp", "expansion": 0}}, "expansion must be positive"),
         ({"positions": {"part": "learned_positions", "context": -1}}, "context must be at least 1"),
         ({"blocks": 0}, "blocks must be at least 1"),
     ],

@@ -264,7 +264,7 @@ def test_two_searches_do_not_train_the_same_at_once(tmp_path):
         ({"environments": [10**13]}, "environments must be at most 10,000,000, not 10000000000000"),
         ({"held_out": 0}, "held_out must be at least 1, not 0"),
         ({"epochs": 0}, "epochs must be at least 1, not 0"),
-        ({"processes": 0}, "processes must be at least 1, not 0"),
+        ({"jobs": 0}, "jobs must be at least 1, not 0"),
         ({"trials": 3}, "--trials 3 draws from a sweep"),
         ({"device": "abacus"}, "no device 'abacus'"),
         ({"architectures": ["gla"], "choices": Choices(heads=[3])}, "gla: width 128 does not split into 3 heads"),

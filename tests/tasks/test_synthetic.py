@@ -130,7 +130,9 @@ def test_a_mixture_has_the_examples_of_its_parts():
     examples = MIXED.split("train")
     assert examples.inputs.shape == (140, 40)
     assert torch.equal(examples.inputs[:70, :32], RECALL.split("train").inputs)
-    assert torch.equal(examples.targets[70:], TASKS["forgetting"].split("train").targets)
+    second = TASKS["forgetting"]
+    assert torch.equal(examples.targets[70:], replace(second, seed=second.seed + 1000).split("train").targets)
+    assert not torch.equal(examples.targets[70:], second.split("train").targets), "equal seeds draw similar examples"
     assert (examples.targets[:70, 32:] == IGNORED).all()
     assert [one.length for one in MIXED.variants()] == [64]
     endless = Mixture(parts=tuple(replace(one, examples=0) for one in (RECALL, MIXED.tests[0])))
