@@ -430,10 +430,10 @@ class Contest:
         grid = self._grid([run])
         outcome = grid.outcome(grid.folder(run))
         if outcome and outcome["status"] == "finished" and run["seed"] != SEARCH_SEED:
-            count, metric = len(self.task.data.open(self.data_folder).test_sets()), self.task.data.metric
+            count, metric = sum(map(len, self.rows().values())), self.task.data.metric
             tests = outcome.get("tests")
-            tests = tests if isinstance(tests, list) else []
-            scores = [one.get(metric, "") if isinstance(one, dict) else one for one in tests]
+            found = tests if isinstance(tests, list) else []
+            scores = [one.get(metric, "") if isinstance(one, dict) else one for one in found]
             if len(scores) != count or not all(score is None or type(score) is float for score in scores):
                 file = grid.folder(run) / "outcome.json"
                 wanted = f"not {count} with a number for {metric}; remove it to train that run again"
