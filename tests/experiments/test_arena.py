@@ -191,6 +191,28 @@ def end(contest, run, status="finished", score=0.5):
     (folder / "outcome.json").write_text(json.dumps({"status": status} | run | found))
 
 
+def test_a_model_that_is_good_enough_is_trained_no_further(suite):
+    plain = yaml.safe_load(suite.read_text())
+    easy = {"data": TASK["data"] | {"vocabulary": 4, "pairs": 1}, "search": {"learning_rate": [0.03]}}
+    easy["training"] = TASK["training"] | {"steps": 40, "evaluate_every": 1, "stop_at": 0.4}
+    plain["tasks"] = {"easy": TASK | easy}
+    suite.write_text(yaml.safe_dump(plain))
+    for record in run(suite)["tasks"]["easy"]["contestants"].values():
+        assert record["reached"] == record["seeds"] == 2
+        for curve in record["curves"]:
+            *before, (step, score) = curve
+            assert step < 40
+            assert max((other for _, other in before), default=0) < 0.4 <= score
+
+
+def test_seeds_are_trained_as_soon_as_the_search_of_their_contestant_has_ended(suite):
+    one = replace(contest(suite), contestants=["transformer", "llama"])
+    for run in one._search_runs("transformer"):
+        assert one.report_grid.runs == []
+        end(one, run, score=0.999)
+    assert {run["contestant"] for run in one.report_grid.runs} == {"transformer"}
+
+
 def test_values_beyond_the_edge_that_no_model_can_have_are_left_out(suite):
     one = contest(suite, search={"dropout": [0.1, 0.5]})
     for run in one._search_runs("transformer"):
@@ -209,7 +231,7 @@ def test_seeds_that_failed_are_counted(suite):
     one = replace(one, out=suite.parent / "other")
     for run in one._search_runs("transformer"):
         end(one, run, score=0.999)
-    for run, status in zip(one.report_grid().runs, ("finished", "fail"), strict=True):
+    for run, status in zip(one.report_grid.runs, ("finished", "fail"), strict=True):
         end(one, run, status=status)
     assert arena._cell(one.results()["mixed"]["contestants"]["transformer"]) == "0.500, 1 failed"
 
@@ -246,7 +268,7 @@ def test_an_outcome_with_damaged_tests_is_named(suite, tests):
     one = contest(suite)
     for run in one._search_runs("transformer"):
         end(one, run, score=0.999)
-    run = one.report_grid().runs[0]
+    run = one.report_grid.runs[0]
     end(one, run)
     file = one._grid([run]).folder(run) / "outcome.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"tests": tests}))
@@ -308,7 +330,8 @@ def test_a_folder_with_another_configuration_of_a_contestant_is_refused(suite, c
 def test_a_verdict_needs_a_difference_beyond_its_interval_and_all_seeds():
     def record(score, within, failed=0, seeds=5, valid=None):
         valid = score if valid is None else valid
-        return {"score": score, "within": within, "failed": failed, "seeds": seeds, "valid_score": valid}
+        numbers = {"score": score, "within": within, "failed": failed, "seeds": seeds}
+        return numbers | {"valid_score": valid, "reached": 0}
 
     known = {"transformer": record(0.5, 0.1), "llama": record(0.6, 0.05), "a": record(0.7, 0.2), "b": record(0.7, 0.05)}
     known |= {"transformer-rotary": record(0.55, 0.1), "transformer-alibi": {"unreadable": True}}
@@ -328,6 +351,9 @@ def test_a_verdict_needs_a_difference_beyond_its_interval_and_all_seeds():
     assert verdict(task | {"contestants": {name: known[name] for name in ("llama", "b")}}, "b") == 0, (
         "three are missing"
     )
+    assert verdict(task | {"contestants": known | {"b": known["b"] | {"reached": 5}}}, "b") == 1
+    both = {name: known[name] | {"reached": 5} for name in ("llama", "b")}
+    assert verdict(task | {"contestants": known | both}, "b") == 0, "both stopped when they were good enough"
     by_validation = known | {"transformer": record(0.5, 0.1, valid=0.8)}
     assert best_transformer(task | {"contestants": by_validation}) == "transformer"
 

@@ -16,7 +16,7 @@ from memory_mosaics.experiments import regbench
 from memory_mosaics.experiments.figures import tasks as figures
 from memory_mosaics.experiments.regbench import Choices, make_grid
 from memory_mosaics.experiments.regbench_models import ARCHITECTURES, ELEVEN
-from memory_mosaics.experiments.runner import Grid, load_packaged, run_queue, run_trial
+from memory_mosaics.experiments.runner import Grid, load_packaged, run_queues, run_trial
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.tasks.regbench import RegBenchData
 
@@ -356,7 +356,7 @@ def test_a_sweep_draws_as_many_as_were_asked_for(tmp_path, monkeypatch):
         grid = make_grid(tmp_path, RuntimeConfig(), case, Choices(), sweep=True, trials=trials)
         queue = grid.queue()
         queue.study.ask()  # a process that was killed before it drew the values leaves this
-        assert run_queue(grid, queue)
+        assert run_queues([grid])
         ended = [trial for trial in queue.study.get_trials() if trial.state.name == "COMPLETE"]
         assert len({str(trial.params) for trial in ended}) == len(ended) == trials
 

@@ -1,12 +1,15 @@
 """The chunked delta rule against its recurrence, in values and gradients."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
 from memory_mosaics.ops.common import flash_kernel
-from memory_mosaics.ops.delta_rule import FLASH_KERNELS, delta_rule, reference
+from memory_mosaics.ops.delta_rule import FLASH_KERNELS, delta_rule, reference, triton_miscompiles
 from on_cuda import ON_CUDA
 
 TIMES = [1, 2, 63, 130, 1000]
@@ -19,6 +22,15 @@ def problem(time, *, dtype=torch.float64, decays=True, memory=True):
     log_alpha = -6 * torch.rand(2, time, 3, dtype=dtype) ** 4 if decays else None
     S = torch.randn(2, 3, 5, 4, dtype=dtype) if memory else None
     return [x if x is None else x.requires_grad_() for x in (q, F.normalize(k, dim=-1), v, beta, log_alpha, S)]
+
+
+@pytest.mark.parametrize(
+    ("version", "capability", "wrong"),
+    [("3.3.1", 9, False), ("3.4.0", 9, True), ("3.7.0+git1", 9, True), ("3.7.1", 9, False), ("3.6.0", 8, False)],
+)
+def test_kernels_that_triton_miscompiles_are_not_used(monkeypatch, version, capability, wrong):
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__=version))
+    assert triton_miscompiles((capability, 0)) is wrong
 
 
 @pytest.mark.parametrize("memory", [True, False], ids=["state", "no state"])

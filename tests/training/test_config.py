@@ -53,6 +53,7 @@ def test_the_learning_rate_rises_in_a_line_and_falls_in_a_cosine():
         ({"final_learning_rate": 1.0}, "final_learning_rate must be from 0 to the learning_rate of 0.005, not 1.0"),
         ({"betas": (0.9, 1.0)}, "betas must be two numbers in"),
         ({"patience": 0}, "patience must be at least 1"),
+        ({"stop_at": -0.5}, "stop_at must be positive"),
     ],
 )
 def test_wrong_numbers_are_named(change, message):

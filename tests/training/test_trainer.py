@@ -241,6 +241,15 @@ def test_it_stops_early_when_the_validation_loss_no_longer_falls(run):
     assert not results["interrupted"]
 
 
+def test_it_stops_when_the_validation_loss_is_low_enough(run):
+    plan = run(steps=40, evaluate_every=4, stop_at=100.0)
+    results = train(plan)
+    assert (results["step"], results["interrupted"]) == (4, False)
+    assert train(plan)["step"] == 4, "it does not begin again"
+    with pytest.raises(UserError, match=r"stopped at step 4, where it was as good as 100\.0, and more steps change"):
+        train(run(steps=80, evaluate_every=4, stop_at=100.0), lengthen=True)
+
+
 def strict(file):
     """The lines of a log, where NaN and Infinity are no JSON."""
     return [json.loads(line, parse_constant=pytest.fail) for line in file.read_text().splitlines()]

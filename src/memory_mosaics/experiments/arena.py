@@ -291,9 +291,8 @@ def run(
     if estimate:
         return print_estimate(contests, out)
     write_text(out / "suite.yaml", yaml.safe_dump(plain, sort_keys=False))
-    run_all = partial(run_grids, processes=jobs, cluster=cluster)
-    done = search(contests, run_all)
-    done = done and run_all([contest.report_grid() for contest in contests])
+    grids = [grid for contest in contests for grid in (contest.search_grid, contest.report_grid)]
+    done = run_grids(grids, processes=jobs, cluster=cluster)
     results = {"study": "arena", "interrupted": not done, "suite": suite, "seeds": seeds, "jobs": jobs}
     results |= merge_environments([outcome for contest in contests for outcome in contest.outcomes()])
     results["tasks"] = {
@@ -304,18 +303,6 @@ def run(
         write_page(out / "arena.html", TEMPLATES / "arena.html", title="The arena", results=results)
     report(results, out, table(results), drawable=tested, also=f"Page: {out / 'arena.html'}. " if tested else "")
     return results
-
-
-def search(contests: "Sequence[Contest]", run_all: Callable[[list[Grid]], bool]) -> bool:
-    """Train the runs of the search until no best value is at the edge of its list; False if told to stop."""
-    before = -1
-    while True:
-        grids = [contest.search_grid() for contest in contests]
-        if (count := sum(grid.count for grid in grids)) == before:
-            return True
-        if not run_all(grids):
-            return False
-        before = count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,25 +363,35 @@ class Contest:
         own = [name for name in self.contestants if name not in ARCHITECTURES]
         return self.task.setup | configs | {f"{name} of a file with SHA-256": fingerprint(name) for name in own}
 
+    @property
     def search_grid(self) -> Grid:
-        """The runs of the search, as far as outcomes tell which there are."""
-        return self._grid([run for name in self.contestants for run in self._search_runs(name)])
+        """The runs of the search."""
+        return self._grid(self._searched)
 
+    def _searched(self) -> list[Settings]:
+        return [run for name in self.contestants for run in self._search_runs(name)]
+
+    @property
     def report_grid(self) -> Grid:
         """The runs with new seeds, with the values that the search has chosen."""
-        best = {name: self.best(name) for name in self.contestants}
-        values = {name: {field: one[field] for field in self.task.search} for name, one in best.items() if one}
-        seeds = range(SEARCH_SEED + 1, SEARCH_SEED + 1 + self.seeds)
-        runs = [settings(name, values[name], seed) for seed in seeds for name in values]
-        return self._grid(runs, keep_checkpoints=True)
+        return self._grid(self._reported, keep_checkpoints=True)
 
-    def _grid(self, runs: list[Settings], *, keep_checkpoints: bool = False) -> Grid:
+    def _reported(self) -> list[Settings]:
+        """Those of all contestants whose search has ended."""
+        values = {name: chosen for name in self.contestants if (chosen := self.chosen(name)) is not None}
+        return [settings(name, values[name], seed) for seed in self.report_seeds for name in values]
+
+    @property
+    def report_seeds(self) -> range:
+        return range(SEARCH_SEED + 1, SEARCH_SEED + 1 + self.seeds)
+
+    def _grid(self, runs: list[Settings] | Callable[[], list[Settings]], *, keep_checkpoints: bool = False) -> Grid:
         metric = self.task.data.metric
         return Grid(
             out=self.out,
             name_of=name_of,
             train=self.train,
-            runs=runs,
+            listed=runs,
             fields=("valid_loss", "valid_score"),
             shown=(f"{metric} {{valid_score:.3f}}",),
             keep_checkpoints=keep_checkpoints,
@@ -407,7 +404,7 @@ class Contest:
         for _ in range(MAX_EXTENSIONS):
             outcomes = [self._outcome(run) for run in runs]
             best = self._best([one for one in outcomes if one])
-            if best is None or None in outcomes or (self._rank(best)[0] >= PERFECT and self.task.data.higher_is_better):
+            if best is None or None in outcomes or self._is_solved(best):
                 break
             for name, values in lists.items():
                 changed = {field: best[field] for field in self.task.search} | {name: beyond(values, best[name])}
@@ -416,6 +413,11 @@ class Contest:
                     values.sort()
                     runs.append(settings(contestant, changed, SEARCH_SEED))
         return runs
+
+    def _is_solved(self, outcome: Outcome) -> bool:
+        """Whether no further value can improve the score."""
+        stop_at = self.task.training.stop_at or PERFECT
+        return self.task.data.higher_is_better and outcome["valid_score"] >= stop_at
 
     def _is_possible(self, contestant: str, values: Settings) -> bool:
         """Whether a model and a training have these values: a dropout must be below 1."""
@@ -442,7 +444,7 @@ class Contest:
 
     def outcomes(self) -> list[Outcome]:
         """Return those of all runs that have ended."""
-        runs = [*self.search_grid().runs, *self.report_grid().runs]
+        runs = [*self._searched(), *self._reported()]
         return [outcome for run in runs if (outcome := self._outcome(run))]
 
     def _rank(self, outcome: Outcome) -> tuple[float, float]:
@@ -453,9 +455,12 @@ class Contest:
     def _best(self, outcomes: list[Outcome]) -> Outcome | None:
         return max((one for one in outcomes if one["status"] == "finished"), key=self._rank, default=None)
 
-    def best(self, contestant: str) -> Outcome | None:
-        """Return the best run of the search; None if there is none that ended well."""
-        return self._best([one for run in self._search_runs(contestant) if (one := self._outcome(run))])
+    def chosen(self, contestant: str) -> Settings | None:
+        """Return the values of the best run of the search; None before its end, and if no run ended well."""
+        outcomes = [self._outcome(run) for run in self._search_runs(contestant)]
+        ended = [one for one in outcomes if one]
+        best = self._best(ended) if len(ended) == len(outcomes) else None
+        return {name: best[name] for name in self.task.search} if best else None
 
     def train(self, settings: Settings, folder: Path) -> Outcome | None:
         """Train one model, or continue it; test it unless it is of the search; None if it was told to stop."""
@@ -476,6 +481,7 @@ class Contest:
         found = {"parameters": results["parameters"], "valid_loss": round_digits(progress["valid_loss"], 5)}
         found |= {"valid_score": round_digits(progress[task.data.metric], 5), "seconds": round(progress["seconds"], 1)}
         found["parameters_without_embeddings"] = count_without_embeddings(task.body(settings["contestant"], values))
+        found |= {"steps": progress["step"], "reached": progress["reached"]}
         found["curve"] = [[step, round_digits(score, 4)] for step, *_, score in progress["curve"]]
         return found | environment_info(here.device) | ({"tests": tests} if tests else {})
 
@@ -516,13 +522,13 @@ class Contest:
         if best is None:
             return record
         values = {name: best[name] for name in self.task.search}
-        seeds = range(SEARCH_SEED + 1, SEARCH_SEED + 1 + self.seeds)
-        ended = [one for seed in seeds if (one := self._outcome(settings(contestant, values, seed)))]
+        ended = [one for seed in self.report_seeds if (one := self._outcome(settings(contestant, values, seed)))]
         runs = [one for one in ended if one["status"] == "finished"]
         record |= {"parameters": best["parameters"], "chosen": values}
         record["parameters_without_embeddings"] = best["parameters_without_embeddings"]
         record["at_edge"] = [name for name in values if is_at_edge(values[name], [one[name] for one in searched])]
         record |= {"valid_score": best["valid_score"], "failed": len(ended) - len(runs), "seeds": len(runs)}
+        record["reached"] = sum(one.get("reached", False) is True for one in runs)
         record |= {"seconds": best["seconds"], "hardware": best["hardware"]}
         measures = [[one["tests"][at] for at in tests] for one in runs]
         scores = [[test and test[self.task.data.metric] for test in run] for run in measures]

@@ -177,7 +177,7 @@ class CommonSettings:
         return replace(model, slots=matching_slots(twin.build(self.vocabulary)))
 
     def grid(self, runs: list[Settings], *, quiet: bool) -> Grid:
-        return Grid(out=self.base.out, name_of=self.name_of, train=self.train, runs=runs, quiet=quiet)
+        return Grid(out=self.base.out, name_of=self.name_of, train=self.train, listed=runs, quiet=quiet)
 
     def train(self, settings: Settings, folder: Path) -> Outcome | None:
         results = trainer.train(self.run_of(settings))

@@ -93,7 +93,7 @@ def run(
         out=out,
         name_of=lambda run: f"{run['name']}-seed{run['seed']}",
         train=lambda run, folder: train(configs[run["name"]], task, settings, folder, **run, held_out=held_out),
-        runs=[{"name": name, "seed": one} for name in configs for one in range(seed, seed + seeds)],
+        listed=[{"name": name, "seed": one} for name in configs for one in range(seed, seed + seeds)],
         fields=("curve", "parameters", "final", "seconds"),
         quiet=False,
     )

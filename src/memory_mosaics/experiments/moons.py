@@ -100,7 +100,7 @@ def run(
         train=lambda run, folder: train_and_measure(
             task, configs[run["heads"]], folder, steps=steps, seed=seed, sequences=sequences
         ),
-        runs=[{"heads": count} for count in configs],
+        listed=[{"heads": count} for count in configs],
         fields=FIELDS,
         quiet=False,
     )

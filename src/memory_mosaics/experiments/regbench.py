@@ -226,7 +226,7 @@ def make_grid(
         out=out,
         name_of=name_of,
         train=partial(train, runtime),
-        runs=[] if drawn else runs,
+        listed=[] if drawn else runs,
         search=Search(**study, trials=drawn, seed=space["seed"][0]) if sweep else None,
         fields=("train_loss", *BEST),
         shown=("valid loss {valid_loss:.4f}", "accuracy {accuracy:.3f}", "TVD {tvd:.3f}", "{seconds:.0f} s"),

@@ -85,7 +85,7 @@ class Grid:
     out: Path
     name_of: Callable[[Settings], str]
     train: Callable[[Settings, Path], Outcome | None]  # what was measured; None if it was told to stop
-    runs: list[Settings]  # all, in the order in which to train them; none if a search draws them
+    listed: list[Settings] | Callable[[], list[Settings]]  # in the order in which to train them; a search draws its own
     search: Search | None = None
     fields: tuple[str, ...] = ("train_loss", "valid_loss")  # fields of an outcome that finished
     shown: tuple[str, ...] = ("valid loss {valid_loss:.4f}",)  # in the line of a run that ended
@@ -94,9 +94,14 @@ class Grid:
     keep_checkpoints: bool = True  # after the end
 
     @property
+    def runs(self) -> list[Settings]:
+        """All runs that are known now: what a function lists may depend on outcomes."""
+        return self.listed() if callable(self.listed) else self.listed
+
+    @property
     def count(self) -> int:
         """How many runs there are to be: those listed, or those to draw, as far as the space has so many."""
-        if self.runs or self.search is None:
+        if self.search is None or self.runs:
             return len(self.runs)
         return min(self.search.trials, len(self.search.points) or self.search.trials)
 
@@ -105,7 +110,7 @@ class Grid:
 
     def folders(self) -> list[Path]:
         """Those of its runs that have started."""
-        if self.runs:
+        if self.search is None or self.runs:
             return [folder for folder in map(self.folder, self.runs) if folder.exists()]
         return sorted(self.out.glob(f"trials/{self.prefix}*"))
 
@@ -411,10 +416,10 @@ def run_grids(
             if cluster == "ray":
                 done = run_on_ray(grids, processes)
             elif "RANK" in os.environ:  # all processes of torchrun train one model after the other
-                done = all(run_trial(grid, settings) is not None for grid in grids for settings in grid.runs)
+                done = run_together(grids)
             else:
                 done = processes == 1 or run_in_processes(grids, processes)
-                done = done and all(run_queue(grid, grid.queue()) for grid in grids)
+                done = done and run_queues(grids)
         except KeyboardInterrupt:
             return False
     for grid in (grid for grid in grids if not grid.keep_checkpoints and is_first_process()):
@@ -423,21 +428,40 @@ def run_grids(
     return done
 
 
-def run_queue(grid: Grid, queue: ListQueue | OptunaQueue, *, wait: bool = True) -> bool:
-    """Train runs until none is left; False if told to stop."""
+def run_queues(grids: Sequence[Grid], *, wait: bool = True) -> bool:
+    """Train runs until none is left; False if told to stop. Those of the first grids come first.
+
+    `wait` for the runs that other processes train; in any case for those on whose outcomes further runs depend.
+    """
+    queues = [grid.queue() for grid in grids]
     while True:
-        if trial := queue.next_trial():
+        found = ((queue, trial) for queue in queues if (trial := queue.next_trial()))
+        if (following := next(found, None)) is not None:
+            queue, trial = following
             try:
-                outcome = run_trial(grid, trial.settings)
+                outcome = run_trial(queue.grid, trial.settings)
                 if outcome is None:
                     return False
                 queue.record(trial, outcome)
             finally:
                 trial.lock.release()
-        elif wait and queue.busy():
+        elif any(queue.busy() for queue in queues if wait or callable(queue.grid.listed)):
             time.sleep(1)
         else:
             return True
+
+
+def run_together(grids: Sequence[Grid]) -> bool:
+    """Train one run after the other with all processes of torchrun; False if told to stop."""
+    for grid in grids:
+        trained: set[str] = set()
+        while following := [settings for settings in grid.runs if grid.name_of(settings) not in trained]:
+            if run_trial(grid, following[0]) is None:
+                return False
+            while grid.outcome(grid.folder(following[0])) is None:  # the first process writes it
+                time.sleep(0.05)
+            trained.add(grid.name_of(following[0]))
+    return True
 
 
 def run_in_processes(grids: Sequence[Grid], count: int) -> bool:
@@ -475,7 +499,7 @@ def _worker(grids: Sequence[Grid], number: int, count: int) -> NoReturn:
 
     threading.Thread(target=stop_when_orphaned, daemon=True).start()
     try:
-        raise SystemExit(0 if all(run_queue(grid, grid.queue(), wait=False) for grid in grids) else 130)
+        raise SystemExit(0 if run_queues(grids, wait=False) else 130)
     except (UserError, OSError) as error:
         print(f"process {number}: {one_line(error)}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -508,16 +532,20 @@ def run_on_ray(grids: Sequence[Grid], processes: int) -> bool:
     class Queues(Searcher):  # Ray Tune asks it for trials
         locked: ClassVar[dict[str, tuple[int, LockedTrial]]] = {}
         exhausted: ClassVar[bool] = False
+        failed: ClassVar[bool] = False
 
         def suggest(self, trial_id: str) -> Any:
             for number, queue in enumerate(queues):
                 if trial := queue.next_trial():
                     Queues.locked[trial_id] = number, trial
                     return {"grid": number, "settings": trial.settings}
+            if not Queues.failed and any(queue.busy() for queue in queues if callable(queue.grid.listed)):
+                return None  # ask again: more may follow from the outcomes of those that run
             Queues.exhausted = True
             return Searcher.FINISHED
 
         def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+            Queues.failed |= error
             if result and result.get("outcome"):  # otherwise it stays locked: this cluster does not try it again
                 number, trial = Queues.locked.pop(trial_id)
                 queues[number].record(trial, json.loads(result["outcome"]))
@@ -593,6 +621,7 @@ def show_progress(grids: Sequence[Grid], save: Callable[[], Any] | None) -> Iter
 
     def show() -> None:
         bar.n, lines, postfix = progress(grids)
+        bar.total = sum(grid.count for grid in grids)
         for name in lines.keys() - known if quiet else ():
             tqdm.write(lines[name], file=screen)
         if save and lines.keys() - known:

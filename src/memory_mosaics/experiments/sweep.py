@@ -157,7 +157,7 @@ def make_grid(run: Run, method: str, space: Space, trials: int) -> tuple[Grid, S
     setup |= {"corpus": corpus.manifest["splits"]["train"]["sha256"], "chance": log(corpus.vocabulary)}
     search = Search(study="sweep", space=values, method=method, trials=trials, seed=run.training.seed, base=base)
     train_trial = partial(train, run, setup["chance"])
-    return Grid(out=run.out, name_of=name_of, train=train_trial, runs=runs, search=search), setup
+    return Grid(out=run.out, name_of=name_of, train=train_trial, listed=runs, search=search), setup
 
 
 def paper_rows(base: Settings) -> list[Settings]:

@@ -15,10 +15,13 @@ and the corrections u solve a unit triangular system, the UT transform of the WY
     u_t + beta_t sum_{s < t} (g_t / g_s) (k_s . k_t) u_s = beta_t (v_t - g_t S_0 k_t)
 
 It is solved for v and for g_t k_t at once, in all chunks; what then goes from chunk to chunk is a few products with S.
-On CUDA in half precision the kernels of flash-linear-attention compute the same, if the package is installed.
+On CUDA in half precision the kernels of flash-linear-attention compute the same, if the package is installed and Triton
+compiles them rightly.
 
 Letters in shapes: B batch, T time, H heads, D key width, V value width; N chunks of C steps.
 """
+
+import re
 
 import torch
 from torch import Tensor
@@ -69,6 +72,7 @@ def delta_rule(
             return reference(queries, keys, values, beta, log_alpha, memory)
     half = queries.is_cuda and dtype in (torch.bfloat16, torch.float16) and queries.shape[-1] <= WIDEST
     fused = half and not torch.compiler.is_compiling()
+    fused = fused and (log_alpha is None or not triton_miscompiles(torch.cuda.get_device_capability(queries.device)))
     if fused and (kernel := flash_kernel(*FLASH_KERNELS[log_alpha is not None])) is not None:
         start = None if memory is None else memory.mT.float().contiguous()
         options = {"scale": 1.0, "initial_state": start, "output_final_state": True}
@@ -95,6 +99,17 @@ def delta_rule(
             S = last[:, n].exp() * S + u.mT @ k[:, n]
     y = torch.stack(outputs, dim=1).transpose(2, 3).flatten(1, 2)[:, :T]
     return y.to(dtype), S
+
+
+def triton_miscompiles(capability: tuple[int, int]) -> bool:
+    """Whether the gradient of the kernel with decay is wrong: on Hopper, with these Tritons.
+
+    New versions of flash-linear-attention refuse it (its issue 640), older ones compute it.
+    """
+    import triton
+
+    version = tuple(int(number) for number in re.findall(r"\d+", triton.__version__)[:3])
+    return capability[0] == 9 and (3, 4, 0) <= version < (3, 7, 1)
 
 
 def _to_fp32(

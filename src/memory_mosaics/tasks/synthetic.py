@@ -7,7 +7,7 @@ Examples of vectors (regression.py) have no such solution, and `anchors` instead
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -286,6 +286,10 @@ class Synthetic(Task):
 
     def evaluate(self, model: Any, runtime: Runtime = EAGER) -> dict[str, float]:
         return measure(self.data, model, self.split("validation"), runtime)
+
+    def reached(self, score: float, metrics: Mapping[str, float]) -> bool:
+        found = metrics[self.data.metric]
+        return found >= score if self.data.higher_is_better else found <= score
 
 
 @dataclass(frozen=True)

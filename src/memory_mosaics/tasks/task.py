@@ -55,6 +55,10 @@ class Task(ABC):
         """Return the metrics of a model in eval mode. Every process takes part. A lower `valid_loss` is better."""
         return {}
 
+    def reached(self, score: float, metrics: Mapping[str, float]) -> bool:
+        """Return whether metrics are as good as a score: here, a loss."""
+        return metrics["valid_loss"] <= score
+
     @property
     def fingerprint(self) -> dict[str, Any]:
         """What identifies its data, beside its configuration: a run resumes only with the same."""

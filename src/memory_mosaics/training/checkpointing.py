@@ -228,7 +228,13 @@ def _lengthened(run: AnyRun, theirs: dict[str, Any]) -> dict[str, Any]:
     for newest in checkpoint.steps(run.out)[-1:]:
         with suppress(FileNotFoundError, UserError):  # a damaged one is refused where it is restored
             progress = read_json(newest / "progress.json")
-    if run.training.patience and isinstance(progress, dict) and progress.get("worse", 0) >= run.training.patience:
+    progress = progress if isinstance(progress, dict) else {}
+    if progress.get("reached"):
+        raise UserError(
+            f"{run.out} stopped at step {progress.get('step')}, where it was as good as {run.training.stop_at}, and "
+            f"more steps change nothing; start another run with --from {run.out}"
+        )
+    if run.training.patience and progress.get("worse", 0) >= run.training.patience:
         raise UserError(
             f"{run.out} stopped at step {progress.get('step')} after {progress['worse']} evaluations without a better "
             f"validation loss, and more steps change nothing; start another run with --from {run.out}"

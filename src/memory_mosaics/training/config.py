@@ -135,6 +135,7 @@ class Training:
         evaluate_every: steps between evaluations
         evaluate_windows: windows per evaluation; null for the whole validation split
         patience: stop after so many evaluations without a better validation loss; null never stops early
+        stop_at: stop when an evaluation is this good: a loss, or the accuracy of a task that has one; null never does
     """
 
     steps: int = 80_000
@@ -151,12 +152,13 @@ class Training:
     evaluate_every: int = 1000
     evaluate_windows: int | None = None
     patience: int | None = None
+    stop_at: float | None = None
 
     def __post_init__(self) -> None:
         at_least(self, steps=1, batch=1, warm_up=0, seed=0, evaluate_every=1, weight_decay=0)
         at_least(self, evaluate_windows=1, patience=1)
         at_most(self, seed=MAX_SEED, batch=MAX_SIZE)
-        check_positive(self, "learning_rate", "clip")
+        check_positive(self, "learning_rate", "clip", "stop_at")
         if not 0 <= self.final_learning_rate <= self.learning_rate:
             raise UserError(
                 f"final_learning_rate must be from 0 to the learning_rate of {self.learning_rate}, "

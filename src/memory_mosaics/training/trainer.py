@@ -103,7 +103,7 @@ class Trainer:
         captured = cuda and not runtime.distributed and run.runtime.compile is not False and share == micro
         self.train_step = TrainStep(self.objective, self.optimizer, self.training, self.runtime, captured=captured)
         self.best_weights = {name: [each.detach().clone() for each in self.model.parameters()] for name in task.selects}
-        self.progress: dict[str, Any] = {"step": 0, "measured_step": 0, "seconds": 0.0, "worse": 0}
+        self.progress: dict[str, Any] = {"step": 0, "measured_step": 0, "seconds": 0.0, "worse": 0, "reached": False}
         # The lowest validation loss of all evaluations, and of all checkpoints.
         self.progress |= {"best": None, "best_step": 0, "kept": None, "kept_step": 0, "steps": self.training.steps}
         # All evaluations, the best by the metrics of the task, and the sums since the last line of the log.
@@ -127,9 +127,10 @@ class Trainer:
 
     @property
     def done(self) -> bool:
-        """Whether all steps are taken, or the validation loss has not improved for too long."""
-        patience = self.training.patience
-        return self.progress["step"] >= self.training.steps or bool(patience and self.progress["worse"] >= patience)
+        """Whether all steps are taken, the validation loss has not improved for too long, or it is good enough."""
+        patience, progress = self.training.patience, self.progress
+        stopped = progress["reached"] or bool(patience and progress["worse"] >= patience)
+        return stopped or progress["step"] >= self.training.steps
 
     def run(self, *, lengthen: bool = False) -> dict[str, Any]:
         """Train until done or told to stop; return the results."""
@@ -172,13 +173,17 @@ class Trainer:
             if self._due(self._next_save) and (self.done or self.runtime.broadcast(time.monotonic() - at >= wait)):
                 self.save()
                 saved, at = self.progress["step"], time.monotonic()
-        if saved != self.progress["step"]:  # stopped by a signal or by patience
+        if saved != self.progress["step"]:  # stopped by a signal, or early
             self.save()
 
     def results(self) -> dict[str, Any]:
         """Return what results.json holds."""
         speeds = [line["tokens_per_second"] for line in read_log(self.spec.out / "log.jsonl", "tokens_per_second")]
-        progress = {name: value for name, value in self.progress.items() if name not in ("since", "curve", "selected")}
+        progress = {
+            name: value
+            for name, value in self.progress.items()
+            if name not in ("since", "curve", "selected", "reached")
+        }
         return {
             **self.spec.plain(),
             **progress,
@@ -275,6 +280,8 @@ class Trainer:
         progress["worse"] = 0 if better else progress["worse"] + 1
         if better:
             progress.update(best=found["valid_loss"], best_step=progress["step"])
+        if self.training.stop_at is not None:
+            progress["reached"] = self.task.reached(self.training.stop_at, found)
         for name, is_better in self.task.selects.items():
             before = progress["selected"].get(name)
             if before is None or is_better(found[name], before[0]):

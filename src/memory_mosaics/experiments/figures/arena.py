@@ -50,14 +50,15 @@ def verdict(task: dict[str, Any], name: str) -> int:
     """1 if a contestant is better than the best transformer and -1 if worse; otherwise 0.
 
     A verdict needs all seeds of all four transformers that can read the test, and a difference beyond the 95 % interval
-    over seeds and the error of an accuracy on that number of examples.
+    over seeds and the error of an accuracy on that number of examples. There is none between two that were stopped
+    because they were good enough.
     """
     best, known = best_transformer(task), task["contestants"]
     are_known = all(is_complete(task, one) or "unreadable" in known.get(one, {}) for one in TRANSFORMERS)
     if best is None or name == best or not is_complete(task, name) or not are_known:
         return 0
     one, other = task["contestants"][name], task["contestants"][best]
-    if None in (one["within"], other["within"]):
+    if None in (one["within"], other["within"]) or one["reached"] == other["reached"] == task["seeds"]:
         return 0
     errors = [one["within"], other["within"]]
     if task["metric"] == "accuracy":
