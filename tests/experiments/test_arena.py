@@ -227,13 +227,13 @@ def test_seeds_that_failed_are_counted(suite):
         end(one, run, status="fail")
     record = one.results()["mixed"]["contestants"]["transformer"]
     assert {run["status"] for run in record["searched"]} == {"fail"}
-    assert arena._cell(record) == "failed"
+    assert arena._cell(record, 2) == "failed"
     one = replace(one, out=suite.parent / "other")
     for run in one._search_runs("transformer"):
         end(one, run, score=0.999)
     for run, status in zip(one.report_grid.runs, ("finished", "fail"), strict=True):
         end(one, run, status=status)
-    assert arena._cell(one.results()["mixed"]["contestants"]["transformer"]) == "0.500, 1 failed"
+    assert arena._cell(one.results()["mixed"]["contestants"]["transformer"], 2) == "0.500, 1 failed"
 
 
 def test_each_text_that_is_read_has_a_row_and_its_anchors(tmp_path):
@@ -261,6 +261,21 @@ def test_each_text_that_is_read_has_a_row_and_its_anchors(tmp_path):
     (tmp_path / "out" / "stories" / "data" / "train" / "train.bin").write_bytes(b"")
     words = ["arena", "--out", str(tmp_path / "out"), "--suite", str(suite), "--runtime.device", "cpu"]
     assert main(words) == 2
+
+
+def test_a_report_trains_nothing_and_counts_the_seeds_that_are_missing(suite, capsys):
+    words = ["arena", "--out", str(suite.parent / "out"), "--suite", str(suite), "--tasks", "recall"]
+    words += ["--runtime.device", "cpu", "--report_only"]
+    assert main(words) == 2
+    assert "no run of these tasks and contestants has ended" in capsys.readouterr().err
+    run(suite, "--tasks", "recall", "--contestants", "transformer", "--seeds", "1")
+    before = outcomes(suite.parent / "out")
+    capsys.readouterr()
+    assert main(words) == 0
+    assert "1 of 2 seeds" in capsys.readouterr().out
+    assert outcomes(suite.parent / "out") == before
+    results = json.loads((suite.parent / "out" / "results.json").read_text())
+    assert list(results["tasks"]["recall"]["contestants"]) == ["transformer"]
 
 
 @pytest.mark.parametrize("tests", [[0.5], [{"accuracy": "high"}] * 2, [{}] * 2, "none", [{"accuracy": 0.5}]])
@@ -370,6 +385,7 @@ def test_a_verdict_needs_a_difference_beyond_its_interval_and_all_seeds():
         ({"search": {"learning_rate": 0.001}}, [], "task recall: search.learning_rate must be a list of values"),
         ({"search": None}, [], "task recall: it must have the fields data, model, search, training"),
         ({"training": {"evaluate_windows": 3}}, [], "task recall: training.evaluate_windows cannot be given"),
+        ({}, ["--estimate", "--report_only"], "--estimate and --report_only exclude each other"),
         ({}, ["--runtime.samples", "2"], "--runtime.samples 2: the arena writes no samples"),
         ({"search": {"learning_rate": []}}, [], "task recall: search.learning_rate must be a list of values"),
         ({"search": {"learning_rate": [-1.0]}}, [], "task recall: learning_rate must be positive"),

@@ -235,7 +235,9 @@ def test_two_searches_do_not_train_the_same_at_once(tmp_path):
     def fail(settings, folder):
         pytest.fail("trained twice")
 
-    grids = [Grid(out=tmp_path, name_of=lambda _: "one", train=each, runs=[{}], quiet=False) for each in (train, fail)]
+    grids = [
+        Grid(out=tmp_path, name_of=lambda _: "one", train=each, listed=[{}], quiet=False) for each in (train, fail)
+    ]
     found = []
     first, second = (threading.Thread(target=lambda g=grid: found.append(run_trial(g, {}))) for grid in grids)
     first.start()

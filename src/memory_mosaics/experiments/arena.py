@@ -241,6 +241,7 @@ def run(
     jobs: int = 1,
     cluster: Literal["ray"] | None = None,
     estimate: bool = False,
+    report_only: bool = False,
     runtime: RuntimeConfig = RUNTIME,
 ) -> dict[str, Any]:
     """Compare architectures on tasks of in-context learning, with the same search and the same seeds for all.
@@ -258,6 +259,7 @@ def run(
         jobs: runs at once, each in a process of its own, distributed over the GPUs
         cluster: ray trains on the Ray cluster of this machine or of RAY_ADDRESS, whose machines share `out`
         estimate: train nothing; time some steps of each contestant and print how long everything would take
+        report_only: train nothing; make the table, the figures and the page of the runs that have ended
         runtime: how it is computed
     """
     entries, plain = load_suite(suite)
@@ -268,6 +270,8 @@ def run(
     seeds = int(plain["seeds"] if seeds is None else seeds)
     check_range(1, MAX_JOBS, jobs=jobs)
     check_range(1, 10_000, seeds=seeds)
+    if estimate and report_only:
+        raise UserError("--estimate and --report_only exclude each other; give one of them")
     common = check_devices(runtime, cluster)
     if runtime.samples:
         raise UserError(f"--runtime.samples {runtime.samples}: the arena writes no samples; leave it out")
@@ -290,9 +294,11 @@ def run(
             check_setup(contest.out, contest.setup | prepared | common)
     if estimate:
         return print_estimate(contests, out)
+    if report_only and not any(contest.outcomes() for contest in contests):
+        raise UserError(f"--report_only: no run of these tasks and contestants has ended in {out}")
     write_text(out / "suite.yaml", yaml.safe_dump(plain, sort_keys=False))
     grids = [grid for contest in contests for grid in (contest.search_grid, contest.report_grid)]
-    done = run_grids(grids, processes=jobs, cluster=cluster)
+    done = report_only or run_grids(grids, processes=jobs, cluster=cluster)
     results = {"study": "arena", "interrupted": not done, "suite": suite, "seeds": seeds, "jobs": jobs}
     results |= merge_environments([outcome for contest in contests for outcome in contest.outcomes()])
     results["tasks"] = {
@@ -642,7 +648,7 @@ def table(results: dict[str, Any]) -> str:
     rows = []
     for name, task in tasks.items():
         anchor = task["best_anchor"]
-        cells = [_cell(task["contestants"].get(contestant, {})) for contestant in labels]
+        cells = [_cell(task["contestants"].get(contestant, {}), task["seeds"]) for contestant in labels]
         guess = f"{task['anchors']['guess']:.3f}"
         rows.append([name, *cells, guess, f"{task['anchors'][anchor]:.3f} {anchor}" if anchor else "-"])
     parts = [text_table(["task", *labels.values(), "(guess)", "(best anchor)"], rows)]
@@ -668,11 +674,15 @@ def _with_interval(mean: float, within: float | None) -> str:
     return f"{mean:.3f}" + ("" if within is None else f" ± {within:.3f}")
 
 
-def _cell(record: dict[str, Any]) -> str:
+def _cell(record: dict[str, Any], seeds: int) -> str:
+    """Return a score, and whether seeds failed or are still to be trained."""
     if "score" not in record:
-        return "n/a" if "unreadable" in record else "failed" if record and not record.get("seeds") else "-"
-    failed = f", {record['failed']} failed" if record["failed"] else ""
-    return _with_interval(record["score"], record["within"]) + failed
+        failed = "failed" if record.get("failed") == seeds or (record and "chosen" not in record) else "-"
+        return "n/a" if "unreadable" in record else failed
+    ended = record["seeds"] + record["failed"]
+    notes = [f"{record['failed']} failed"] if record["failed"] else []
+    notes += [f"{ended} of {seeds} seeds"] if ended < seeds else []
+    return ", ".join([_with_interval(record["score"], record["within"]), *notes])
 
 
 def _size(record: dict[str, Any]) -> str:
