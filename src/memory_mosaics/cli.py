@@ -20,7 +20,7 @@ from memory_mosaics.apps.babistories import cleaning, collect
 from memory_mosaics.apps.explorer import explore
 from memory_mosaics.apps.serve import serve
 from memory_mosaics.apps.story_world import generator
-from memory_mosaics.benchmarks import bench
+from memory_mosaics.benchmarks import bench, plan
 from memory_mosaics.checkpoint import STEP, load
 from memory_mosaics.config import to_plain
 from memory_mosaics.errors import UserError, one_line, within_memory
@@ -141,8 +141,8 @@ def train(
     as_flag_only(preset)
     if out is None:
         out = Path("runs") / ("model" if init_from is None else f"{_source_name(init_from)}-finetuned")
-    plan = Run(data=data, out=out, init_from=init_from, model=model, training=training, runtime=runtime)
-    return trainer.train(plan, lengthen=True)
+    run = Run(data=data, out=out, init_from=init_from, model=model, training=training, runtime=runtime)
+    return trainer.train(run, lengthen=True)
 
 
 def _source_name(source: Path) -> str:
@@ -184,6 +184,7 @@ COMMANDS: dict[str, Any] = {
     "arena": arena.run,
     "regbench": regbench.run,
     "bench": bench.run,
+    "plan": plan.run,
 }
 
 

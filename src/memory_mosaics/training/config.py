@@ -56,7 +56,7 @@ class ModelArgs:
             if name in PRESETS:
                 config = preset(name, vocabulary=vocabulary, **changes)
             else:
-                config = replace(_read_model_file(Path(name)), vocabulary=vocabulary, **changes)
+                config = replace(read_model_file(Path(name)), vocabulary=vocabulary, **changes)
             weight_shapes(config)  # raises an error if the parts do not fit together
             return config
         except (TypeError, ValueError) as error:
@@ -90,7 +90,7 @@ class ModelArgs:
             raise UserError(f"model {where}: {one_line(error)}") from error
 
 
-def _read_model_file(file: Path) -> LanguageModelConfig:
+def read_model_file(file: Path) -> LanguageModelConfig:
     if file.is_dir() and (checkpoint.steps(file) or any(file.glob("*.safetensors"))):
         raise UserError(
             "--model.name would take its configuration only; to train on from its weights, "
