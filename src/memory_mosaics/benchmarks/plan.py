@@ -108,7 +108,8 @@ def device_seconds(work: Work, layout: Layout, rates: Rates) -> dict[str, float]
     for each in work.recalls:
         rate = rates["slots"] if each.persistent else rates["recall"] + rates["recall_few"] / max(1.0, 2 * each.pairs)
         recall += each.flops * rate * max(1.0, 64 / each.head_width)  # narrow heads have as many exponentials
-    features = sum(count * rates["extractors"].get(name, 0.0) for name, count in work.extractors.items())
+    costs = rates["extractors"]
+    features = sum(count * costs.get(name, costs["Taps"]) for name, count in work.extractors.items())
     other = config.width * rates["mixers"].get(work.mixer, (0, 0))[0] + work.saved * rates["pointwise"]
     seconds = {
         "products": tokens * (L * (3 + again) * work.products + 3 * work.head_flops) * rates["products"],

@@ -6,7 +6,7 @@ autograd keeps for the backward pass and that a product, a retrieval or an extra
 between is computed again by a compiled model.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from memory_mosaics import stores
 from memory_mosaics.config import to_plain
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, weight_count, weight_shapes, without_state
 from memory_mosaics.memory import Extractor, LeakyAverage
 from memory_mosaics.ops.contextual_recall import MAX_LENGTH
-from memory_mosaics.stores import Retrieval
 
 PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}  # the argument that is the left factor
 ENOUGH = 256  # tokens: a mixer that retrieves nothing does the same for each, perhaps one after the other
@@ -107,19 +107,33 @@ class _Counter(TorchDispatchMode):
                 self.edge(output)
         return output
 
-    def answer(self, retrieval: Retrieval, dropout: float = 0.0) -> Tensor:
-        """Count a retrieval and return its answers without computing them."""
-        queries, pairs = retrieval.queries, retrieval.pairs
+    def recall(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        sharpness: Any = 1.0,
+        *,
+        causal_offset: int | None = None,
+        window: int | None = None,
+        copies: bool = True,
+        **_: Any,
+    ) -> Tensor:
+        """Count a retrieval and return answers that nobody computed. Queries that are keys are shifted `copies`."""
         B, T, H, D = queries.shape
-        shape_only = pairs._replace(keys=torch.empty(1, pairs.keys.shape[1], 1, 0, device="cpu"), key_padding_mask=None)
-        seen = float(shape_only.visible_counts(T).sum()) / T
-        flops, persistent = 2.0 * B * H * T * seen * (D + pairs.values.shape[-1]), pairs.causal_offset is None
-        self.recalls.append(Recall(flops, seen, D, persistent))
-        if retrieval.queries_are_keys and (dropout or MAX_LENGTH.get(D, 0) < T):
-            queries = queries.clone()  # other kernels are given shifted copies
-        answers = queries.new_empty(B, T, H, pairs.values.shape[-1]).requires_grad_() * 1
-        self.edge(queries, pairs.keys, pairs.values, answers, saved=True)
+        pairs, persistent = keys.shape[1], causal_offset is None
+        ends = [pairs] * T if causal_offset is None else [min(max(t + causal_offset, 0), pairs) for t in range(T)]
+        seen = sum(ends if window is None else (min(end, window) for end in ends)) / T
+        self.recalls.append(Recall(2.0 * B * H * T * seen * (D + values.shape[-1]), seen, D, persistent))
+        answers = queries.new_empty(B, T, H, values.shape[-1]).requires_grad_() * 1
+        self.edge(keys, values, answers, saved=True)
+        self.edge(queries.clone() if copies and _storage(queries) == _storage(keys) else queries, saved=True)
         return answers
+
+    def contextual_recall(self, keys: Tensor, values: Tensor, sharpness: Any = 1.0) -> Tensor:
+        """The same where the queries are the keys, without a copy of them where there is a kernel."""
+        fused = keys.shape[1] <= MAX_LENGTH.get(keys.shape[-1], 0)
+        return self.recall(keys, keys, values, causal_offset=0, copies=not fused)
 
     def leave(self, module: nn.Module, output: Any) -> None:
         self.modules.pop()
@@ -135,13 +149,15 @@ def _hooked(counter: _Counter, model: nn.Module) -> Iterator[None]:
     for module in model.modules():
         hooks.append(module.register_forward_pre_hook(lambda module, _: counter.modules.append(module)))
         hooks.append(module.register_forward_hook(lambda module, _, output: counter.leave(module, output)))
-    answer: Callable[..., Tensor] = Retrieval.answer
-    Retrieval.answer = lambda retrieval, dropout=0.0: counter.answer(retrieval, dropout)  # type: ignore[method-assign]
+    ops = {name: getattr(stores, name) for name in ("recall", "contextual_recall")}
+    for name in ops:
+        setattr(stores, name, getattr(counter, name))
     try:
         with counter, torch.autograd.graph.saved_tensors_hooks(counter.keep, lambda tensor: tensor):
             yield
     finally:
-        Retrieval.answer = answer  # type: ignore[method-assign]
+        for name, op in ops.items():
+            setattr(stores, name, op)
         for hook in hooks:
             hook.remove()
 
