@@ -125,11 +125,11 @@ def test_the_largest_micro_batch_that_fits():
         ("memory-mosaic-tiny --micro_batch 5", "--micro_batch 5 does not divide the 16 sequences of a GPU"),
         ("memory-mosaic-tiny --tokens 9", "--tokens 9 are less than the 4,096 of one step; give more"),
         (
-            "transformer-rotary-12 --context 200000 --batch 8 --checkpointing false",
-            "--gpus 1 --sharding ddp --checkpointing true --micro_batch 1 would fit",
+            "transformer-rotary-12 --context 500000 --batch 8 --checkpointing false",
+            "--gpus 1 --sharding ddp --checkpointing true --micro_batch 2 would fit",
         ),
         (
-            "memory-mosaic-12 --context 2000000 --batch 8",
+            "memory-mosaic-12 --context 4000000 --batch 8",
             "no number of GPUs would fit; choose a smaller model or context",
         ),
     ],

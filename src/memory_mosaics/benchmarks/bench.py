@@ -7,10 +7,11 @@ a complete section already.
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memory_mosaics.benchmarks import kernels, profile, throughput
+from memory_mosaics.benchmarks import kernels, outside, profile, throughput
 from memory_mosaics.benchmarks.timing import TABLES, Timer, measure_ceilings
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.experiments import figures
@@ -34,36 +35,50 @@ BENCHMARKS = {
     "kernels": Benchmark(kernels.measure),
     "memory": Benchmark(throughput.measure_lengths, hidden=("size", "parameters", "steps_per_second", "tflops", "mfu")),
     "profile": Benchmark(profile.measure, table_rows=profile.table_rows),
+    "compare": Benchmark(outside.measure),
 }
 
 
-def run(benchmarks: list[str] | None = None, out: Path = Path("runs/bench"), *, cpu: bool = False) -> dict[str, Any]:
+def run(
+    benchmarks: list[str] | None = None,
+    out: Path = Path("runs/bench"),
+    *,
+    cpu: bool = False,
+    compare: Path | None = None,
+) -> dict[str, Any]:
     """Measure speed and memory against what the machine allows: `mosaics bench train decode kernels memory profile`.
 
     On CUDA at the size of GPT-2 small, else at sizes for a laptop: a few minutes on two cores. Ctrl-C keeps what is
     finished.
 
     Args:
-        benchmarks: any of train, decode, kernels, memory, profile; all by default
+        benchmarks: any of train, decode, kernels, memory, profile, compare; by default all but compare, or with
+            --compare that alone
         out: folder for results.json, with one section per benchmark, and the figures
         cpu: use the CPU, at the sizes for a laptop, even if CUDA is available
+        compare: a Python file that defines GPT and GPTConfig as nanoGPT's model.py does, whose training step is timed
+            beside ours, on the same batches and with the same optimizer and precision. It is imported, as by --import:
+            its code runs
     """
-    names = benchmarks or list(BENCHMARKS)
+    names = benchmarks or (["compare"] if compare else [name for name in BENCHMARKS if name != "compare"])
     for name in names:
         if name not in BENCHMARKS:
             raise UserError(f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
+    if compare is not None and "compare" not in names:
+        raise UserError(f"--compare {compare} is not used by {', '.join(names)}; add compare to them")
     results, interrupted = read_results(out), False
     device = "cuda" if find_device("auto") == "cuda" and not cpu else "cpu"
     with start_runtime(RuntimeConfig(device=device)) as world:
         if world.distributed:
             raise UserError("the benchmarks measure one process; start them without torchrun")
         create_output_folder(out)
-        timer, work = Timer(world.device), throughput.Workload.for_device(device)
+        timer, work = Timer(world.device), replace(throughput.Workload.for_device(device), compare=compare)
         about = environment_info(world.device) | {"device": device}
         try:
             about["ceilings"] = measure_ceilings(timer)
             for name in names:
                 start, command = time.perf_counter(), f"mosaics bench {name}{' --cpu' if cpu else ''}"
+                command += f" --compare {compare}" if name == "compare" else ""
                 rows, interrupted = _collect(BENCHMARKS[name].measure(timer, about["ceilings"], work))
                 complete = name in results and not results[name].get("interrupted")
                 if interrupted and (complete or not rows):

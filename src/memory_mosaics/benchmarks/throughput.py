@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,6 +63,7 @@ class Workload:
     prompt: int
     length: int
     repeats: dict[str, int]
+    compare: Path | None = None  # the file of another model
 
     @classmethod
     def for_device(cls, device: str) -> "Workload":
