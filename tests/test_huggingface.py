@@ -1,6 +1,10 @@
 """Hugging Face: a model generates the same there as here; what it looks like inside, and its configuration."""
 
 import json
+import os
+import subprocess
+import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,17 +12,25 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.testing import assert_close
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
 from huggingface_models import CONFIGS, GREEDY, every_architecture, huggingface_model, left_padded, tokens
-from memory_mosaics import LanguageModelConfig, to_plain
-from memory_mosaics.huggingface import MosaicCache, MosaicConfig, MosaicForCausalLM
+from memory_mosaics import LanguageModel, LanguageModelConfig, checkpoint, to_plain
+from memory_mosaics.errors import CheckpointError
+from memory_mosaics.huggingface import MosaicCache, MosaicConfig, MosaicForCausalLM, MosaicModel
 from memory_mosaics.inspection import retrievals
 from memory_mosaics.language_model import next_token_loss
 from memory_mosaics.memory import PersistentMemoryConfig
 from memory_mosaics.mixers.lstm import LSTMConfig
+from memory_mosaics.text.tokenizer import train_bpe
 
 # what is inside
 
@@ -205,3 +217,134 @@ def test_a_wrong_configuration_is_refused_by_name(change: dict[str, Any], messag
 def test_a_field_in_the_wrong_place_is_refused():
     with pytest.raises(ValueError, match=r"'width' is a field of MosaicConfig\.language_model"):
         MosaicConfig(width=64)
+
+
+# other classes
+
+
+@every_architecture
+def test_the_backbone_and_the_view_of_it_give_the_last_hidden_states(name: str, tmp_path: Path):
+    model, ids = huggingface_model(CONFIGS[name]), tokens(2, 7)
+    model.save_pretrained(tmp_path)
+    backbone = AutoModel.from_pretrained(tmp_path)
+    assert type(backbone) is MosaicModel
+    expected = attended(model, input_ids=ids)
+    assert torch.equal(backbone(ids).last_hidden_state, expected.hidden_states[-1])
+    assert torch.equal(model.base_model(ids).last_hidden_state, expected.hidden_states[-1])
+    assert torch.equal(model.get_output_embeddings().weight, model.language_model.output)
+    cache = backbone(ids[:, :4]).past_key_values
+    second = backbone(ids[:, 4:], past_key_values=cache, output_attentions=True)
+    assert_close(second.last_hidden_state, expected.hidden_states[-1][:, 4:], rtol=1e-4, atol=1e-5)
+    assert len(second.attentions) == 2
+    with pytest.raises(ValueError, match="no use for labels"):
+        backbone(ids, labels=ids)
+
+
+def test_a_classifier_starts_from_a_language_model_and_is_saved(tmp_path: Path):
+    model, ids = huggingface_model(CONFIGS["mosaic"]), tokens(3, 7)
+    model.save_pretrained(tmp_path / "model")
+    options: dict[str, Any] = {"num_labels": 3, "pad_token_id": 0}
+    classifier = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model", **options)
+    same_embedding = classifier.model.language_model.embedding.weight
+    assert torch.equal(same_embedding, model.language_model.embedding.weight)
+    assert classifier.score.weight.std() > 0
+    padded = F.pad(ids, (0, 2))  # the label is read at the last token that is no padding
+    found = classifier(padded, attention_mask=(padded != 0).long(), labels=torch.tensor([0, 1, 2]))
+    assert_close(found.logits, classifier(ids).logits, rtol=1e-4, atol=1e-5)
+    found.loss.backward()
+    assert all(weight.grad is not None for weight in classifier.model.language_model.blocks.parameters())
+    classifier.save_pretrained(tmp_path / "classifier")
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "classifier")
+    assert torch.equal(again(ids).logits, classifier(ids).logits)
+    with pytest.raises(CheckpointError, match=r"holds a weight that the model does not have: model\."):
+        AutoModelForCausalLM.from_pretrained(tmp_path / "classifier")
+
+
+def test_the_configuration_has_the_names_that_others_read():
+    for name, config in CONFIGS.items():
+        found = MosaicConfig(language_model=to_plain(config))
+        assert (found.num_attention_heads, found.tie_word_embeddings) == (2, True), name
+    assert MosaicConfig(language_model=to_plain(replace(CONFIGS["mosaic"], tied=False))).tie_word_embeddings is False
+    assert (
+        MosaicConfig(
+            language_model=to_plain(replace(CONFIGS["mosaic"], sequence_mixer=LSTMConfig()))
+        ).num_attention_heads
+        is None
+    )
+
+
+# other libraries
+
+
+def test_a_checkpoint_says_how_it_is_loaded_where_nothing_is_imported(tmp_path: Path):
+    tokenizer = train_bpe(["one two three"] * 9, vocabulary=260)
+    ours = LanguageModel(replace(CONFIGS["mosaic"], vocabulary=tokenizer.vocabulary))
+    checkpoint.save(ours, tmp_path / "model", tokenizer=tokenizer)
+    program = (
+        "from pathlib import Path\n"
+        "from transformers import AutoModelForCausalLM\n"
+        "model = AutoModelForCausalLM.from_pretrained('model', trust_remote_code=True)\n"
+        "print(model.config.eos_token_id, model.config.pad_token_id)\n"
+        "model.save_pretrained('published')\n"
+        "print(sorted(path.name for path in Path('published').iterdir()))\n"
+    )
+    environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=3600
+    )
+    assert done.returncode == 0, done.stderr
+    end = tokenizer.end_of_text
+    files = ["README.md", "config.json", "generation_config.json", "load_memory_mosaic.py", "model.safetensors"]
+    assert done.stdout.splitlines() == [f"{end} {end}", str(files)]
+    card = (tmp_path / "published" / "README.md").read_text()
+    assert f"{sum(weight.numel() for weight in ours.parameters()):,} parameters" in card
+    assert "trust_remote_code=True" in card
+    (tmp_path / "published" / "README.md").write_text("ours")
+    AutoModelForCausalLM.from_pretrained(tmp_path / "published").save_pretrained(tmp_path / "published")
+    assert (tmp_path / "published" / "README.md").read_text() == "ours"
+
+
+def test_lora_trains_all_linear_maps_by_default():
+    peft = pytest.importorskip("peft")
+    model = huggingface_model(CONFIGS["mosaic"])
+    adapted = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM"))
+    trained = {name for name, weight in adapted.named_parameters() if weight.requires_grad}
+    maps = [name for name, module in model.named_modules() if type(module) is nn.Linear and "lora" not in name]
+    assert len(trained) == 2 * len(maps) > 0
+    ids = tokens(2, 7)
+    adapted(input_ids=ids, labels=ids).loss.backward()
+    assert adapted.generate(input_ids=ids, **GREEDY).shape[1] > 7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["SFT", "DPO"])
+def test_trl_trains(kind: str, tmp_path: Path):
+    trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
+    texts = ["one two three four"] * 8
+    tokenizer = train_bpe(texts, vocabulary=260)
+    checkpoint.save(
+        LanguageModel(replace(CONFIGS["mosaic"], vocabulary=tokenizer.vocabulary)),
+        tmp_path / "model",
+        tokenizer=tokenizer,
+    )
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    before = model.language_model.embedding.weight.clone()
+    rows = (
+        {"text": texts} if kind == "SFT" else {"prompt": ["one"] * 8, "chosen": [" two"] * 8, "rejected": [" four"] * 8}
+    )
+    arguments = getattr(trl, f"{kind}Config")(
+        output_dir=str(tmp_path / "run"), max_steps=2, per_device_train_batch_size=2, max_length=16, use_cpu=True,
+        bf16=False, report_to=[], save_strategy="no", learning_rate=1e-2,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of the libraries
+        trainer = getattr(trl, f"{kind}Trainer")(
+            model=model,
+            args=arguments,
+            train_dataset=datasets.Dataset.from_dict(rows),
+            processing_class=AutoTokenizer.from_pretrained(tmp_path / "model"),
+        )
+        trainer.train()
+    losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+    assert all(loss == loss for loss in losses)
+    assert not torch.equal(before, model.language_model.embedding.weight)

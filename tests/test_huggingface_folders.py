@@ -52,7 +52,8 @@ def test_a_folder_of_ours_opens_there(name: str, tmp_path: Path):
 def test_a_folder_of_theirs_opens_here(name: str, tmp_path: Path):
     theirs = huggingface_model(SAVED[name])
     theirs.save_pretrained(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "generation_config.json", "model.safetensors"}
+    files = {"config.json", "generation_config.json", "model.safetensors", "README.md", "load_memory_mosaic.py"}
+    assert {path.name for path in tmp_path.iterdir()} == files
     ours = checkpoint.load(tmp_path)
     assert ours.config == SAVED[name]
     assert same_weights(theirs.language_model, ours)

@@ -40,6 +40,18 @@ PREFIX = f"{LANGUAGE_MODEL}."  # of its weights
 WRAPPERS = r"(^|\.)(?:_orig_mod\.|module\.)+"  # added to names by torch.compile and DDP
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+HUB_FILE = "load_memory_mosaic.py"  # beside config.json: what from_pretrained(..., trust_remote_code=True) runs
+HUB_CODE = """try:  # the code of this model is a package
+    from memory_mosaics.huggingface import MosaicConfig, MosaicForCausalLM, MosaicForSequenceClassification, MosaicModel
+except ImportError as error:
+    raise ImportError("this model needs memory-mosaics: pip install 'memory-mosaics[hf]'") from error
+"""
+AUTO_MAP = {
+    "AutoConfig": "load_memory_mosaic.MosaicConfig",
+    "AutoModel": "load_memory_mosaic.MosaicModel",
+    "AutoModelForCausalLM": "load_memory_mosaic.MosaicForCausalLM",
+    "AutoModelForSequenceClassification": "load_memory_mosaic.MosaicForSequenceClassification",
+}
 STEP = re.compile(r"step-\d{8}")  # the name of a checkpoint of a training run
 
 
@@ -81,8 +93,12 @@ def write_files(
     save_file({f"{key}.{name}": tensor.contiguous() for name, tensor in weights.items()}, file, {"format": "pt"})
     dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
     architecture = ARCHITECTURE if key == LANGUAGE_MODEL else type(model).__name__
+    special = dict.fromkeys(SPECIAL_TOKENS, tokenizer.end_of_text) if tokenizer else {}
     config = {"model_type": MODEL_TYPE, "architectures": [architecture], "dtype": dtype, key: plain}
-    generation = {"use_cache": True} | (dict.fromkeys(SPECIAL_TOKENS, tokenizer.end_of_text) if tokenizer else {})
+    if key == LANGUAGE_MODEL:
+        config |= {"auto_map": AUTO_MAP} | special
+        (folder / HUB_FILE).write_text(HUB_CODE, encoding="utf-8")
+    generation = {"use_cache": True} | special
     for name, content in (("config.json", config), ("generation_config.json", generation)):
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     if tokenizer is not None:

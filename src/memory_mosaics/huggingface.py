@@ -1,10 +1,16 @@
-"""Hugging Face adapter: one configuration, one cache and one model class for every architecture.
+"""Hugging Face adapter: one configuration, one cache and three model classes for every architecture.
+
+    MosaicForCausalLM                   the language model
+    MosaicModel                         its last hidden states (AutoModel)
+    MosaicForSequenceClassification     a label or a reward for each sequence
 
 Importing this module registers the Auto classes. Then `AutoModelForCausalLM.from_pretrained(folder)` loads what
 `memory_mosaics.checkpoint.save` wrote, `memory_mosaics.checkpoint.load` loads what `save_pretrained` wrote, and
-`generate`, `pipeline` and `Trainer` work as with any other model.
+`generate`, `pipeline` and `Trainer` work as with any other model, and so do PEFT and TRL's trainers. A checkpoint has a
+file that imports this module: `from_pretrained(folder, trust_remote_code=True)` needs no import.
 """
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field, replace
@@ -15,15 +21,31 @@ from typing import Any, NoReturn, cast, no_type_check
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, GenerationMixin
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    GenerationConfig,
+    GenerationMixin,
+)
 from transformers.cache_utils import Cache
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.loss.loss_utils import fixed_cross_entropy
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_layers import GenericForSequenceClassification
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import can_return_tuple
 
-from memory_mosaics.checkpoint import MODEL_TYPE, check_weight_files, read_config, weight_files
+from memory_mosaics.checkpoint import (
+    AUTO_MAP,
+    HUB_CODE,
+    HUB_FILE,
+    MODEL_TYPE,
+    check_weight_files,
+    read_config,
+    weight_files,
+)
 from memory_mosaics.config import to_plain
 from memory_mosaics.errors import CheckpointError
 from memory_mosaics.files import check_manifest
@@ -34,7 +56,7 @@ from memory_mosaics.language_model import (
     mixer_inputs,
     weight_shapes,
 )
-from memory_mosaics.models import preset
+from memory_mosaics.models import architecture_name, preset
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.parameters import fp32_parameter_names
 from memory_mosaics.shapes import Bool, Float, Int
@@ -43,6 +65,22 @@ from memory_mosaics.stores import RetrievalMixer, map_state
 PADDING_GAP = "a row has padding between its tokens, and its memory would take it for a token; pad at the left"
 LOSS_KWARGS = ("num_items_in_batch", "shift_labels", "ignore_index")  # Trainer passes the first
 NO_OP_KWARGS = {"is_causal": True, "output_router_logits": False}  # transformers passes them; the model always does so
+MODEL_CARD = """---
+library_name: transformers
+tags: [memory-mosaics]
+---
+# {name}
+
+{parameters} parameters: {sizes}. Its code is the Python package memory-mosaics.
+
+```python
+# pip install 'memory-mosaics[hf]'
+from transformers import {auto}, AutoTokenizer
+
+model = {auto}.from_pretrained("NAME", trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained("NAME")
+```
+"""
 AttentionMask = Int[Tensor, "B columns"] | Bool[Tensor, "B columns"]
 
 
@@ -58,6 +96,9 @@ class MosaicConfig(PreTrainedConfig):
 
     language_model: dict[str, Any] = field(default_factory=lambda: to_plain(preset("memory-mosaic-tiny")))
     use_cache: bool = True
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    pad_token_id: int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         misplaced = sorted(kwargs.keys() & LanguageModelConfig.__dataclass_fields__.keys())
@@ -68,7 +109,11 @@ class MosaicConfig(PreTrainedConfig):
         self.language_model = to_plain(self.language_model_config)
         if kwargs.get("attn_implementation") is None:
             kwargs["attn_implementation"] = "eager"  # any other would forbid output_attentions
-        super().__post_init__(**kwargs)
+        super().__post_init__(**{"auto_map": AUTO_MAP} | kwargs)
+
+    def to_dict(self) -> dict[str, Any]:
+        register_with_peft()  # which looks up the default targets for this dictionary's model_type
+        return super().to_dict()
 
     @property
     def language_model_config(self) -> LanguageModelConfig:
@@ -92,8 +137,21 @@ class MosaicConfig(PreTrainedConfig):
         return self.language_model["blocks"]
 
     @property
+    def num_attention_heads(self) -> int | None:
+        """Heads of the sequence mixer; None if it has none."""
+        return self.language_model["sequence_mixer"].get("heads")
+
+    @property
     def max_position_embeddings(self) -> int:
         return self.language_model["context"]
+
+    @property
+    def tie_word_embeddings(self) -> bool:
+        return self.language_model["tied"]
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = "AutoConfig") -> None:
+        """Do nothing: a checkpoint holds no copy of this file, but one that imports it."""
 
 
 class MosaicCache(Cache):
@@ -173,24 +231,18 @@ class MosaicCache(Cache):
         self.left_padded = self.left_padded or not bool(real[:, 0].all())
 
 
-class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
-    """A LanguageModel with the interface of Hugging Face. All weights are those of `language_model`."""
+class MosaicPreTrainedModel(PreTrainedModel):
+    """What the classes have in common."""
 
     config: MosaicConfig
     config_class = MosaicConfig
+    base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _supports_sdpa = True  # and nothing else: `recall` chooses the kernel
     _is_stateful = True  # refuses assisted generation, which crops the cache
     _no_split_modules = ["Block"]  # noqa: RUF012
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
-
-    def __init__(self, config: MosaicConfig):
-        super().__init__(config)
-        self.language_model = LanguageModel(config.language_model_config)
-        exact = {name.rpartition(".")[2] for name in fp32_parameter_names(self.language_model)}
-        self._keep_in_fp32_modules_strict = [rf"\.{name}$" for name in sorted(exact)]
-        self.loss_function = causal_loss
-        self.post_init()
+    _new_weights = ()  # those that a checkpoint of a language model lacks
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
@@ -201,17 +253,68 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
         lenient, given = kwargs.get("ignore_mismatched_sizes", False), kwargs.get("state_dict") is not None
         if pretrained_model_name_or_path is not None and not given:
             folder = Path(pretrained_model_name_or_path) / (kwargs.get("subfolder") or "")
-            _check_folder(folder, kwargs, lenient=lenient)
+            _check_folder(folder, kwargs, lenient=lenient or bool(cls._new_weights))
         return_report = kwargs.pop("output_loading_info", False)
         kwargs["output_loading_info"] = True
         loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
         model, report = loaded
         if not (lenient or given):
             for kind in ("missing_keys", "unexpected_keys"):
-                if names := sorted(report[kind]):
+                if names := sorted({*report[kind]} - {*cls._new_weights}):
                     where = f"{pretrained_model_name_or_path}: {kind.replace('_', ' ')} {', '.join(names[:3])}"
                     raise CheckpointError(f"{where}; ignore_mismatched_sizes=True takes what fits")
         return (model, report) if return_report else model
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Write a checkpoint with a model card, unless there is one, and the file that imports this module."""
+        folder = Path(save_directory)
+        if folder.is_dir() or not folder.exists():  # Hugging Face reports any other
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / HUB_FILE).write_text(HUB_CODE, encoding="utf-8")
+            if not (folder / "README.md").exists():
+                (folder / "README.md").write_text(model_card(self), encoding="utf-8")
+        super().save_pretrained(save_directory, *args, **kwargs)
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: str = "AutoModel") -> None:
+        """Do nothing: a checkpoint holds no copy of this file, but one that imports it."""
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.base_model.language_model.embedding  # type: ignore[return-value]
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:  # type: ignore[override]
+        language_model: Any = self.base_model.language_model
+        language_model.embedding = value
+        language_model.config = replace(language_model.config, vocabulary=value.num_embeddings)
+
+    def init_weights(self) -> None:
+        """Do nothing: a LanguageModel initialises itself."""
+
+    @torch.no_grad()
+    def initialize_weights(self) -> None:
+        """After loading, initialise the weights that the checkpoint lacks."""
+        missing = {
+            name: weight for name, weight in self.named_parameters() if not getattr(weight, "_is_hf_initialized", False)
+        }
+        if missing:
+            new = type(self)(self.config).state_dict()
+            for name, weight in missing.items():
+                weight.copy_(new[name])
+
+
+class MosaicModel(MosaicPreTrainedModel):
+    """A LanguageModel without its output matrix: the last hidden states. All weights are those of `language_model`."""
+
+    def __init__(self, config: MosaicConfig):
+        super().__init__(config)
+        self.language_model = LanguageModel(config.language_model_config)
+        exact = {name.rpartition(".")[2] for name in fp32_parameter_names(self.language_model)}
+        self._keep_in_fp32_modules_strict = [rf"\.{name}$" for name in sorted(exact)]
+        self.post_init()
 
     @can_return_tuple
     def forward(
@@ -220,21 +323,19 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
         attention_mask: AttentionMask | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: Float[Tensor, "B T W"] | None = None,
-        labels: Int[Tensor, "B T"] | None = None,
         use_cache: bool | None = None,
-        logits_to_keep: int | Int[Tensor, " kept"] = 0,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         **kwargs: Any,
-    ) -> CausalLMOutputWithPast:
-        """Return logits, the loss if labels are given, and the cache; a given cache is always updated.
+    ) -> BaseModelOutputWithPast:
+        """Return the input of the output matrix, and the cache; a given cache is always updated.
 
         `output_hidden_states`: the input of each block, then that of the output matrix (after the last norm), as in
         GPT-2. `output_attentions`: per block the retrieval weights (B, heads, T, S) of the T new tokens on all S tokens
         so far, without dropout. A row sums to 1, or is 0 where the memory is empty.
 
-        Other keywords may be None, those of the loss (`num_items_in_batch`, `shift_labels`, `ignore_index`), or values
-        that describe what the model does anyway, such as the `position_ids` of the mask; others are a ValueError.
+        Other keywords may be None, or values that describe what the model does anyway, such as the `position_ids` of
+        the mask; others are a ValueError.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
@@ -243,7 +344,7 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
             raise ValueError(f"past_key_values must be a MosaicCache, not a {kind}; leave it out to start a new one")
         x = self.language_model.embedding(input_ids) if inputs_embeds is None else inputs_embeds
         cache = MosaicCache() if past_key_values is None else past_key_values
-        loss_kwargs = _check_kwargs(kwargs, cache, attention_mask, x)
+        _check_kwargs(kwargs, cache, attention_mask, x)
         mask = cache.new_token_mask(attention_mask, x.shape[1])
         hidden: list[Tensor] = []
         return_hidden = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
@@ -253,15 +354,9 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
             features, state = self.language_model.features(x, cache.state, mask, block_fn=block_fn)
         length = cache.length + x.shape[1]
 
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.language_model.logits(features[:, kept])
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **loss_kwargs)
-
-        output = CausalLMOutputWithPast(loss=loss, logits=logits)  # type: ignore[arg-type]
+        output = BaseModelOutputWithPast(last_hidden_state=features)  # type: ignore[arg-type]
         if use_cache is None:
-            use_cache = self.config.use_cache and labels is None and not self.training
+            use_cache = self.config.use_cache and not self.training
         if use_cache or past_key_values is not None:
             cache.advance(state, x.shape[1])
             output.past_key_values = cache
@@ -286,9 +381,51 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
                 raise ValueError(f"output_attentions: {what}, has no weights of tokens; memories and attention have")
         return mixer_inputs(self.language_model)
 
-    @classmethod
-    def _supports_default_dynamic_cache(cls) -> bool:
-        return False
+
+class MosaicForCausalLM(MosaicModel, GenerationMixin):
+    """A LanguageModel with the interface of Hugging Face."""
+
+    def __init__(self, config: MosaicConfig):
+        super().__init__(config)
+        self.loss_function = causal_loss
+
+    @can_return_tuple
+    def forward(  # type: ignore[override]
+        self,
+        input_ids: Int[Tensor, "B T"] | None = None,
+        attention_mask: AttentionMask | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Float[Tensor, "B T W"] | None = None,
+        labels: Int[Tensor, "B T"] | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Int[Tensor, " kept"] = 0,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """Return logits, the loss if labels are given, and what `MosaicModel` returns beside the hidden states.
+
+        Further keywords are those of `MosaicModel` and of the loss (`num_items_in_batch`, `shift_labels`,
+        `ignore_index`).
+        """
+        loss_kwargs = {name: value for name in LOSS_KWARGS if (value := kwargs.pop(name, None)) is not None}
+        if use_cache is None and labels is not None:
+            use_cache = False
+        given: dict[str, Any] = {
+            "past_key_values": past_key_values,
+            "inputs_embeds": inputs_embeds,
+            "use_cache": use_cache,
+        }
+        found: Any = super().forward(input_ids, attention_mask, **given, **kwargs | {"return_dict": True})
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits, loss = self.language_model.logits(found.last_hidden_state[:, kept]), None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **loss_kwargs)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,  # type: ignore[arg-type]
+            past_key_values=found.past_key_values,
+            hidden_states=found.hidden_states,
+            attentions=found.attentions,
+        )
 
     def _prepare_cache_for_generation(
         self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
@@ -297,32 +434,29 @@ class MosaicForCausalLM(PreTrainedModel, GenerationMixin):
         if generation_config.use_cache:
             model_kwargs.setdefault("past_key_values", MosaicCache())
 
-    def get_input_embeddings(self) -> nn.Embedding:
+    @property
+    def base_model(self) -> MosaicModel:
+        """The model without its output matrix: another view of the same modules."""
+        view = MosaicModel.__new__(MosaicModel)
+        view.__dict__ |= {name: value for name, value in self.__dict__.items() if name != "forward"}  # TRL replaces it
+        return view
+
+    def get_output_embeddings(self) -> nn.Module:
+        """Return the module of the output matrix: the embedding, if the two are tied."""
+        if self.language_model.head is not None:
+            return self.language_model.head
+        self.language_model.embedding.bias = None  # type: ignore[assignment]  # TRL reads it, as of a linear map
         return self.language_model.embedding
 
-    def set_input_embeddings(self, value: nn.Embedding) -> None:  # type: ignore[override]
-        self.language_model.embedding = value
-        self.language_model.config = replace(self.language_model.config, vocabulary=value.num_embeddings)
+    def set_output_embeddings(self, new_embeddings: Any) -> None:
+        if new_embeddings is not self.language_model.embedding:
+            self.language_model.head = new_embeddings
 
-    def get_output_embeddings(self) -> nn.Linear | None:
-        """Return the output matrix if it is a weight of its own; None if it is tied to the embedding."""
-        return self.language_model.head
 
-    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        self.language_model.head = new_embeddings
+class MosaicForSequenceClassification(GenericForSequenceClassification, MosaicPreTrainedModel):
+    """A MosaicModel and a linear map from its last real token to labels: classifiers and reward models."""
 
-    def init_weights(self) -> None:
-        """Do nothing: a LanguageModel initialises itself."""
-
-    @torch.no_grad()
-    def initialize_weights(self) -> None:
-        """After loading, initialise the weights that the checkpoint lacks."""
-        weights = self.language_model.named_parameters()
-        missing = {name: weight for name, weight in weights if not getattr(weight, "_is_hf_initialized", False)}
-        if missing:
-            new = LanguageModel(self.language_model.config).state_dict()
-            for name, weight in missing.items():
-                weight.copy_(new[name])
+    _new_weights = ("score.weight",)
 
 
 def _check_folder(folder: Path, kwargs: dict[str, Any], *, lenient: bool) -> None:
@@ -359,11 +493,11 @@ def causal_loss(
 
 def _check_kwargs(
     kwargs: dict[str, Any], cache: MosaicCache, attention_mask: AttentionMask | None, x: Float[Tensor, "B T W"]
-) -> dict[str, Any]:
-    """Return the keywords of the loss. Refuse all others that the model would ignore."""
+) -> None:
+    """Refuse keywords that the model would ignore."""
     first, time = cache.length, x.shape[1]
     for name, value in kwargs.items():
-        if value is None or name in LOSS_KWARGS or (name in NO_OP_KWARGS and value is NO_OP_KWARGS[name]):
+        if value is None or (name in NO_OP_KWARGS and value is NO_OP_KWARGS[name]):
             continue
         if name == "position_ids":
             _check_positions(value, cache, attention_mask, x)
@@ -373,7 +507,6 @@ def _check_kwargs(
         elif name != "token_type_ids" or bool((value != 0).any()):
             other = " other than 0" if name == "token_type_ids" else ""
             raise ValueError(f"MosaicForCausalLM has no use for {name}{other} and would ignore it; leave it out")
-    return {name: kwargs[name] for name in LOSS_KWARGS if kwargs.get(name) is not None}
 
 
 def _check_positions(
@@ -398,5 +531,26 @@ def _check_positions(
         raise ValueError("position_ids are not those of the attention_mask, which the model uses; leave them out")
 
 
+def register_with_peft() -> None:
+    """Make all linear maps the default targets of LoRA, if PEFT is in use."""
+    if "peft" in sys.modules:
+        from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+
+        TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.setdefault(MODEL_TYPE, "all-linear")
+
+
+def model_card(model: MosaicPreTrainedModel) -> str:
+    """Return a README.md for a hub: what the model is, and how it is loaded. Data and limits are for you to add."""
+    config = model.config.language_model_config
+    return MODEL_CARD.format(
+        name=architecture_name(config),
+        parameters=f"{sum(weight.numel() for weight in model.parameters()):,}",
+        sizes=f"{config.blocks} blocks of width {config.width}, {config.vocabulary:,} tokens, context {config.context}",
+        auto=next(auto for auto, name in AUTO_MAP.items() if name.endswith(f".{type(model).__name__}")),
+    )
+
+
 AutoConfig.register(MODEL_TYPE, MosaicConfig, exist_ok=True)
+AutoModel.register(MosaicConfig, MosaicModel, exist_ok=True)
 AutoModelForCausalLM.register(MosaicConfig, MosaicForCausalLM, exist_ok=True)
+AutoModelForSequenceClassification.register(MosaicConfig, MosaicForSequenceClassification, exist_ok=True)
