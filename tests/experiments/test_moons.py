@@ -129,12 +129,13 @@ def test_the_command_leaves_results_and_figures(tmp_path, capsys):
     assert "3 memories" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("count", "kinds"), [(1, ["1"]), (2, ["1", "2"]), (5, ["1", "5"])])
+@pytest.mark.parametrize(("count", "kinds"), [(1, ["1"]), (5, ["1", "5"])])
 def test_any_number_of_moons(count, kinds, tmp_path):
     assert main(["moons", "--moons", str(count), "--out", str(tmp_path), "--steps", "2", "--sequences", "1"]) == 0
     assert list(json.loads((tmp_path / "results.json").read_text())["networks"]) == kinds
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_ctrl_c_keeps_what_is_finished(tmp_path, monkeypatch, capsys):
     finished = moons.train
 
