@@ -23,6 +23,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
+@pytest.fixture
+def undrawn(monkeypatch) -> None:
+    """For tests that look at no figure: figures take longer than the training of models as small as theirs."""
+    monkeypatch.setattr("memory_mosaics.experiments.figures.draw_if_possible", lambda *_: "No figures.")
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)

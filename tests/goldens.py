@@ -233,6 +233,7 @@ CASES: dict[str, Callable[[Path], Any]] = {
     "moons": moons,
     "moons/authors' periods": lambda folder: moons(folder, "--integer_periods", "false"),
     "induction": induction,
+    "induction/small": lambda folder: induction(folder, "--width", 16, "--batch_size", 4, "--task.length", 64),
     "induction/random triggers": lambda folder: induction(folder, "--task.fixed_triggers", "false"),
     "command/stories": stories,
     "command/prepare": prepared,

@@ -139,10 +139,10 @@ def test_what_is_kept_out_of_training_stays_out(model):
 
 def test_beams_do_not_depend_on_the_prompts_beside_them(model):
     end = continuation(model, length=5, sampler=GREEDY)[1]
-    prompts = [torch.tensor([number, 2 * number % 50, 7]) for number in range(12)]
-    together = beam_search(model, prompts, 18, beams=2, eos=end)
+    prompts = [torch.tensor([number, 2 * number % 50, 7]) for number in range(8)]
+    together = beam_search(model, prompts, 10, beams=2, eos=end)
     for prompt, found in zip(prompts, together, strict=True):
-        assert found.tolist() == beam_search(model, [prompt], 18, beams=2, eos=end)[0].tolist()
+        assert found.tolist() == beam_search(model, [prompt], 10, beams=2, eos=end)[0].tolist()
 
 
 def test_one_beam_is_greedy(model):
@@ -208,17 +208,19 @@ def logits_of(model, text):
     return model.eval()(text)[0]
 
 
-@pytest.mark.parametrize("capacity", [64, 2048])
+@pytest.mark.parametrize("capacity", [8, 2048])
 def test_decoding_with_a_fixed_capacity_gives_the_logits_of_the_whole_text(exact_model, capacity, monkeypatch):
-    monkeypatch.setattr(decoding, "INITIAL_CAPACITY", capacity)  # 64: it grows twice on the way
-    text = tokens(3, 200)
+    monkeypatch.setattr(decoding, "INITIAL_CAPACITY", capacity)  # 8: it grows twice on the way
+    monkeypatch.setattr(decoding, "CAPACITY_MULTIPLE", 8)
+    text = tokens(3, 30)
     expected = logits_of(exact_model, text)
     decoder = Decoder(exact_model, list(text[:, :7]))
-    decoder.reserve(193)
+    decoder.reserve(23)
+    assert decoder.capacity == min(capacity, 32)
     torch.testing.assert_close(decoder.logits, expected[:, 6])
-    for t in range(7, 200):
+    for t in range(7, 30):
         torch.testing.assert_close(decoder.step(text[:, t]), expected[:, t])
-    assert decoder.capacity == 256
+    assert decoder.capacity == 32
 
 
 def test_prompts_of_different_lengths_are_decoded_as_if_alone(exact_model):

@@ -7,10 +7,23 @@ import json
 
 import pytest
 
-from goldens import CASES, FOLDER, compute, differences, machine, stored
+from goldens import CASES, FOLDER, compute, differences, machine, shared, stored
+from memory_mosaics.training.trainer import Trainer
 
-SLOW = ("command/sweep", "induction/random triggers")
+WHOLE = {"train/contextual memory", "train/persistent memory", "train/attention", "regbench/lstm", "regbench/gla"}
+SLOW = {name for name in CASES if name.startswith(("train/", "regbench/"))} - WHOLE
+SLOW |= {"command/sweep", "induction", "induction/random triggers", "moons/authors' periods"}
 CONTINUOUS = ("train/", "preset/", "positions/", "convert/")
+FEW = 5  # steps: initial values, losses, gradients and the first updates
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name in SLOW and name.startswith("train/")])
+def test_nothing_is_computed_otherwise_in_the_first_steps(name, monkeypatch):
+    shared()  # whose models are trained to the end
+    monkeypatch.setattr(Trainer, "done", property(lambda trainer: trainer.progress["step"] >= FEW))
+    found = compute(name)
+    assert [line["step"] for line in found] == list(range(1, FEW + 1))
+    assert not differences(found, stored(name)[:FEW], exact=False)
 
 
 @pytest.mark.parametrize("name", [pytest.param(each, marks=[pytest.mark.slow] * (each in SLOW)) for each in CASES])

@@ -79,24 +79,26 @@ def test_imports_point_upwards(path):
             assert parts[0] != "memory_mosaics" or layer((parts[1:2] or ["__init__"])[0]) < layer(own), name.name
 
 
-def modules_after(statement: str) -> set[str]:
-    code = f"{statement}\nimport sys, json\nprint(json.dumps(sorted(sys.modules)))"
+def modules_after(*statements: str) -> list[set[str]]:
+    """The modules that are loaded after each of these statements in one process."""
+    show = "\nprint(json.dumps(sorted(sys.modules)))\n"
+    code = "import json, sys\n" + show.join(statements) + show
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(json.loads(run.stdout))
+    return [set(json.loads(line)) for line in run.stdout.splitlines()]
 
 
 def test_importing_the_package_needs_torch_and_numpy_only():
-    """Whatever else is loaded, torch alone loads too. Shape annotations are there where jaxtyping is."""
-    ours = modules_after("import memory_mosaics") - modules_after("import torch, numpy")
-    packages = {name.split(".")[0] for name in ours} - sys.stdlib_module_names
+    """Whatever else is loaded, torch alone loads too; and of that, no heavy library before it is used.
+
+    Shape annotations are there where jaxtyping is.
+    """
+    before, after = modules_after("import torch, numpy", "import memory_mosaics")
+    packages = {name.split(".")[0] for name in after - before} - sys.stdlib_module_names
     assert packages <= {"memory_mosaics", "numpy", "jaxtyping", "wadler_lindig", "typing_extensions"}, packages
+    assert "memory_mosaics.ops.gated_average" in after, "which has kernels"
+    assert not after & {"transformers", "matplotlib", "jsonargparse", "safetensors", "triton"}
 
 
 def test_shapes_are_optional():
     block = "import sys; sys.modules['jaxtyping'] = None\n"
-    assert "memory_mosaics" in modules_after(block + "import memory_mosaics")
-
-
-@pytest.mark.parametrize("heavy", ["transformers", "matplotlib", "jsonargparse", "safetensors"])
-def test_heavy_libraries_load_where_they_are_used(heavy):
-    assert heavy not in modules_after("import memory_mosaics")
+    assert "memory_mosaics" in modules_after(block + "import memory_mosaics")[0]

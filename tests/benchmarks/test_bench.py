@@ -51,6 +51,7 @@ def test_a_benchmark_replaces_its_own_section(tiny, tmp_path, monkeypatch):
     assert [file.name for file in sorted(tmp_path.iterdir())] == ["results.json", "speed.png"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_ctrl_c_keeps_what_is_finished(tiny, tmp_path, monkeypatch, capsys):
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -64,6 +65,7 @@ def test_ctrl_c_keeps_what_is_finished(tiny, tmp_path, monkeypatch, capsys):
     assert "No results." in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_ctrl_c_keeps_the_rows_of_an_unfinished_benchmark(tiny, tmp_path, monkeypatch, capsys):
     whole = bench.BENCHMARKS["decode"]
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 import memory_mosaics.apps.story_world  # noqa: F401 - registers stories:COUNT
-from memory_mosaics.experiments import all_figures, prompts
+from memory_mosaics.experiments import all_figures, figures, prompts
 from memory_mosaics.text import corpus as corpora
 
 MODELS = ("mosaic", "rotary")
@@ -16,6 +16,12 @@ def everything(place, out, *, length=(24, 40)):
     runs = [str(place / name) for name in MODELS]
     options = {"windows": 5, "sequences": 4, "device": "cpu"}
     return all_figures.run(runs, data=[str(place / "corpus")], length=list(length), out=out, **options)
+
+
+@pytest.fixture(autouse=True)
+def _coarse(monkeypatch):
+    """The page has pictures of few pixels: most of their time goes into these."""
+    monkeypatch.setitem(figures.STYLE["settings"], "savefig.dpi", 30)
 
 
 @pytest.fixture

@@ -58,6 +58,7 @@ def test_a_memory_mosaic_is_as_large_as_its_transformer(corpus, tmp_path, twin, 
     assert given.model("memory-mosaic", 1).slots == 5
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_transformer_with_other_positions_is_named_by_them(corpus, tmp_path):
     runs = train_curves(corpus, tmp_path, model=replace(MODEL, position="rotary"), blocks=[1], learning_rates=[1e-3])[
         "runs"
@@ -65,6 +66,7 @@ def test_a_transformer_with_other_positions_is_named_by_them(corpus, tmp_path):
     assert [run["architecture"] for run in runs] == ["memory-mosaic", "transformer-rotary"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_finished_runs_are_not_repeated(corpus, tmp_path):
     first = train_curves(corpus, tmp_path, blocks=[1], learning_rates=[1e-3])
     stamps = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("model.safetensors")}
@@ -99,6 +101,7 @@ def test_figures_can_be_drawn_elsewhere(corpus, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "curves.png").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_seeds_are_trained_at_the_best_rate_of_a_search_that_ends_inside(corpus, tmp_path, capsys):
     results = train_curves(
         corpus,
@@ -122,6 +125,7 @@ def test_seeds_are_trained_at_the_best_rate_of_a_search_that_ends_inside(corpus,
     assert all(line.split()[-2:] == ["3", "0"] for line in lines[1:3])
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_is_named_twice_counts_once(corpus, tmp_path):
     kinds = ["memory-mosaic", "transformer", "transformer"]
     results = train_curves(corpus, tmp_path, architectures=kinds, blocks=[1, 1], learning_rates=[1e-3, 1e-3])
@@ -129,6 +133,7 @@ def test_what_is_named_twice_counts_once(corpus, tmp_path):
     assert [row["seeds"] for row in results["summary"]] == [1, 1]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_several_at_once_train_the_same(corpus, tmp_path):
     alone = train_curves(corpus, tmp_path / "alone", blocks=[1], learning_rates=[1e-3, 1e30])
     beside = train_curves(corpus, tmp_path / "beside", blocks=[1], learning_rates=[1e-3, 1e30], jobs=2)
@@ -137,6 +142,7 @@ def test_several_at_once_train_the_same(corpus, tmp_path):
         assert one["curve"] == other["curve"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_another_recipe_is_refused_in_the_same_folder(corpus, tmp_path):
     train_curves(corpus, tmp_path, blocks=[1], learning_rates=[1e-3])
     with pytest.raises(UserError, match=r"holds runs with training\.batch 4, not 2"):

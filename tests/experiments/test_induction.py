@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,14 +15,19 @@ TINY = InductionData(vocabulary=16, length=64, triggers=3, fixed_triggers=True, 
 NAMES = ["memory", "transformer-1", "transformer-1-shifted", "transformer-2"]
 
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+
 def run(out, **changes):
-    return induction.run(out, **{"task": TINY, "steps": 60, "batch_size": 16, "width": 32} | changes)
+    task = replace(TINY, length=32)
+    return induction.run(out, **{"task": task, "steps": 5, "batch_size": 4, "width": 16} | changes)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
+    """Trained for long enough to learn it."""
     out = tmp_path_factory.mktemp("induction")
-    return out, run(out)
+    return out, run(out, task=TINY, steps=60, batch_size=16, width=32)
 
 
 def test_what_is_returned_is_what_is_written(finished):
@@ -106,7 +112,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path, monkeypatch, capsys):
         return original(*args, **where)
 
     monkeypatch.setattr(InductionData, "batch", batch)
-    results = run(tmp_path, steps=5)
+    results = run(tmp_path)
     assert results["interrupted"] is True
     assert json.loads((tmp_path / "results.json").read_text()) == results
     assert list(results["models"]) == NAMES[:1]
@@ -114,7 +120,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path, monkeypatch, capsys):
     assert "Stopped; the same command continues." in output
     assert str(tmp_path / "results.json") in output
     monkeypatch.undo()
-    assert list(run(tmp_path, steps=5)["models"]) == NAMES, "the same command continues"
+    assert list(run(tmp_path)["models"]) == NAMES, "the same command continues"
 
 
 def test_the_table_holds_every_number(finished):
@@ -174,6 +180,7 @@ def test_a_file_in_the_way_is_named(tmp_path):
 
 
 def test_without_matplotlib_the_results_are_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.undo()
     monkeypatch.setattr(figures, "available", lambda: False)
     run(tmp_path, steps=1)
     assert "No figures: matplotlib is not installed here; mosaics draw makes them" in capsys.readouterr().out
@@ -191,14 +198,15 @@ def test_results_are_written_whole_or_not_at_all(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
 
 
-def test_seeds_are_models_of_their_own_and_the_first_is_that_of_one_seed(tmp_path, finished):
-    results = run(tmp_path, seeds=2, steps=5)
-    alone = run(tmp_path / "alone", seed=1, steps=5)
+def test_seeds_are_models_of_their_own_and_the_first_is_that_of_one_seed(tmp_path):
+    results = run(tmp_path, seeds=2)
+    alone = run(tmp_path / "alone")
     for name, record in results["models"].items():
         first, second = record["seeds"]
         assert {"seed": 0} | record["final"] == first
         assert second["seed"] == 1
         assert second["loss"] != first["loss"]
+        assert record["final"] == alone["models"][name]["final"]
         assert record["parameters"] == alone["models"][name]["parameters"]
     text = induction.table(results)
     assert "mean and lowest of 2 seeds" in text

@@ -27,9 +27,10 @@ PERIODS, LCM = TASK.validation.periods, TASK.validation.lcm
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Both networks of the paper, trained as the command does."""
+    """Both networks of the paper, trained as the command does, for half as long."""
     folder = tmp_path_factory.mktemp("moons")
-    return {heads: train(TASK, MoonNetworkConfig(heads=heads), folder / str(heads))[0] for heads in (1, 3)}
+    configs = {heads: MoonNetworkConfig(heads=heads) for heads in (1, 3)}
+    return {heads: train(TASK, config, folder / str(heads), steps=250)[0] for heads, config in configs.items()}
 
 
 @pytest.fixture(scope="module")
@@ -129,12 +130,13 @@ def test_the_command_leaves_results_and_figures(tmp_path, capsys):
     assert "3 memories" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("count", "kinds"), [(1, ["1"]), (2, ["1", "2"]), (5, ["1", "5"])])
+@pytest.mark.parametrize(("count", "kinds"), [(1, ["1"]), (5, ["1", "5"])])
 def test_any_number_of_moons(count, kinds, tmp_path):
     assert main(["moons", "--moons", str(count), "--out", str(tmp_path), "--steps", "2", "--sequences", "1"]) == 0
     assert list(json.loads((tmp_path / "results.json").read_text())["networks"]) == kinds
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_ctrl_c_keeps_what_is_finished(tmp_path, monkeypatch, capsys):
     finished = moons.train
 

@@ -1,5 +1,6 @@
 import json
 import os
+import pickle
 import random
 import re
 import shutil
@@ -11,16 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments import sweep
 from memory_mosaics.experiments.runner import read_outcome
 from memory_mosaics.experiments.sweep import Space
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus
-from memory_mosaics.training.config import ModelArgs, Training
+from memory_mosaics.training.config import ModelArgs, Run, Training
 from waiting import HANG
 
 pytest.importorskip("optuna", reason="Optuna is not installed")
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 MODEL = ModelArgs(name="memory-mosaic-tiny", width=16, blocks=1, heads=1, context=16, dropout=0.05)
 TRAINING = Training(
@@ -121,6 +124,15 @@ def test_worse_than_a_guess_is_a_fail(data, tmp_path, monkeypatch):
     assert results["best"] is None
 
 
+def test_trials_can_be_sent_to_other_processes(data, tmp_path):
+    base = Run(data=data, out=tmp_path, model=MODEL, training=TRAINING, runtime=RuntimeConfig(device="cpu", samples=0))
+    grid, _ = sweep.make_grid(base, "grid", TWO, 1)
+    sent = pickle.loads(pickle.dumps(grid))
+    assert (sent.runs, sent.search, sent.train.args) == (grid.runs, grid.search, grid.train.args)
+    assert [sent.name_of(row) for row in sent.runs] == [grid.name_of(row) for row in grid.runs]
+
+
+@pytest.mark.slow  # processes share runs in test_curves.py too, and a journal in test_regbench.py
 def test_jobs_share_the_trials(data, finished, tmp_path):
     results = run(data, tmp_path, jobs=2)
     assert losses(results) == losses(finished[1])
@@ -208,6 +220,7 @@ def test_draws_depend_on_the_seed_alone(data, tmp_path):
 def test_an_exhausted_space_ends_the_sweep(data, tmp_path, method):
     results = run(data, tmp_path, method=method, space=Space(steps=[1, 2], warm_up="0..1"), trials=9)
     assert sorted((row["steps"], row["warm_up"]) for row in results["rows"]) == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    assert main(["draw", str(tmp_path)]) == 0
     assert (tmp_path / "sweep.png").exists()
 
 

@@ -1,7 +1,5 @@
 """The way to Triton that all ops share, and the processes in which their kernels are interpreted (triton_forms.py)."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +26,7 @@ def test_triton_kernels_under_the_interpreter(file):
     run_alone("TestTriton", str(file), TRITON_INTERPRET="1")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CHECKED, reason="the compiled op is tested in this process")
 def test_triton_without_checks_of_shapes():
     run_alone("compiled_whole", __file__, TRITON_INTERPRET="1")
@@ -95,8 +94,3 @@ def test_what_triton_can_use(monkeypatch):
     assert not common.can_use_triton(x, x[:0])
     monkeypatch.setattr(common, "INTERPRETED", False)
     assert not common.can_use_triton(x)
-
-
-def test_importing_kernels_does_not_import_triton():
-    code = "import sys, memory_mosaics.ops.gated_average as g; assert 'triton' not in sys.modules; g.mix"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

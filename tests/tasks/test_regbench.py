@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -339,30 +340,31 @@ def test_a_walk_takes_every_edge_as_often():
 PUBLISHED = {"1-gram": (0.480, 0.623), "2-gram": (0.827, 0.326), "3-gram": (0.934, 0.258)}  # accuracy, distance
 
 
-@pytest.fixture(scope="module")
-def measured():
-    """Of ten tests of 500 new sequences each."""
-    return [anchors(RegBenchData(seed=seed).sequences("test")) for seed in range(10)]
+@cache
+def measured(seed):
+    """Of a test of 500 new sequences."""
+    return anchors(RegBenchData(seed=seed).sequences("test"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_anchors_are_where_others_measured_them(measured, name):
+def test_anchors_are_where_others_measured_them(name):
     """500 sequences have a standard deviation of about .005, so one set in a few is further than .01 off."""
     published = torch.tensor(PUBLISHED[name])
-    scores = torch.tensor([[found[name]["accuracy"], found[name]["tvd"]] for found in measured])
+    scores = torch.tensor([[found[name]["accuracy"], found[name]["tvd"]] for found in map(measured, range(10))])
     assert_close(scores.mean(dim=0), published, rtol=0, atol=0.0075)
     off = (scores - published).abs().amax(dim=1).tolist()
     assert sum(worst < 0.01 for worst in off) >= 7
     assert max(off) < 0.015
 
 
-def test_the_uniform_predictor_and_longer_contexts(measured):
-    for found in measured:
-        assert found["uniform"]["tvd"] == pytest.approx(0.901, abs=0.01)
-        assert found["uniform"]["accuracy"] == pytest.approx(1 - found["uniform"]["tvd"])
-        assert found["4-gram"]["accuracy"] > found["3-gram"]["accuracy"]
-        assert found["4-gram"]["tvd"] > found["3-gram"]["tvd"]  # contexts this long are too rare to count on
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
+def test_the_uniform_predictor_and_longer_contexts(seed):
+    found = measured(seed)
+    assert found["uniform"]["tvd"] == pytest.approx(0.901, abs=0.01)
+    assert found["uniform"]["accuracy"] == pytest.approx(1 - found["uniform"]["tvd"])
+    assert found["4-gram"]["accuracy"] > found["3-gram"]["accuracy"]
+    assert found["4-gram"]["tvd"] > found["3-gram"]["tvd"]  # contexts this long are too rare to count on
 
 
 def test_the_loss_of_one_who_knows_the_automata():
