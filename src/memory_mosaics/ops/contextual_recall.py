@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from memory_mosaics.ops.common import can_use_triton, contiguous, contiguous_rows, custom_op, tl, triton
+from memory_mosaics.ops.common import can_use_triton, contiguous, contiguous_rows, differentiable_op, tl, triton
 from memory_mosaics.ops.recall import Sharpness, recall
 from memory_mosaics.ops.recall import reference as recall_reference
 from memory_mosaics.shapes import Float
@@ -112,17 +112,13 @@ def _fake(keys, values, sharpness):
     return keys.new_empty(keys.shape), keys.new_empty(B, H, T, dtype=torch.float32)
 
 
-def _fake_gradients(d_answers, keys, values, sharpness, *_):
-    return tuple(x.new_empty(x.shape) for x in (keys, values, sharpness))
-
-
-_contextual_recall_backward = custom_op("contextual_recall_backward", _backward, fake=_fake_gradients)
-_contextual_recall = custom_op(
+_contextual_recall = differentiable_op(
     "contextual_recall",
     _forward,
+    _backward,
     fake=_fake,
-    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs, *output),
-    backward=lambda ctx, d_answers, _: _contextual_recall_backward(d_answers, *ctx.saved_tensors),
+    fake_backward=lambda d_answers, *saved: tuple(x.new_empty(x.shape) for x in saved[:3]),
+    saved=lambda inputs, outputs: (*inputs, *outputs),
 )
 
 

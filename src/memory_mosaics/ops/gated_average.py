@@ -18,7 +18,7 @@ from memory_mosaics.ops.common import (
     can_use_triton,
     contiguous,
     contiguous_rows,
-    custom_op,
+    differentiable_op,
     tl,
     triton,
 )
@@ -146,21 +146,14 @@ def _fake_gradients(d_key, d_last, key, norm, raw, decay, gate, mean):
     return torch.empty_like(key), decay.new_empty(decay.shape), gate.new_empty(gate.shape), or_empty(d_mean, key)
 
 
-def _save(ctx, inputs, output):
-    key, _, norm = output
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(key, norm, *inputs)
-
-
-def _gradients(ctx, d_key, d_last, _):
-    key, norm, *inputs = ctx.saved_tensors
-    d_key = torch.zeros_like(key) if d_key is None else d_key
-    *gradients, d_mean = _gated_key_backward(d_key, d_last, key, norm, *inputs)
-    return *gradients, None if inputs[-1] is None else d_mean
-
-
-_gated_key_backward = custom_op("gated_key_backward", _backward, fake=_fake_gradients)
-_gated_key = custom_op("gated_key", _forward, fake=fake_key, setup_context=_save, backward=_gradients)
+_gated_key = differentiable_op(
+    "gated_key",
+    _forward,
+    _backward,
+    fake=fake_key,
+    fake_backward=_fake_gradients,
+    saved=lambda inputs, outputs: (outputs[0], outputs[2], *inputs),
+)
 
 
 # The kernels: as those of the leaky average, with decay^(t-s) now a product of decays, which is a difference of sums of

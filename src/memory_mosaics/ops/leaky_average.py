@@ -25,7 +25,7 @@ from memory_mosaics.ops.common import (
     can_use_triton,
     contiguous,
     contiguous_rows,
-    custom_op,
+    differentiable_op,
     full_precision,
     multiprocessors,
     tl,
@@ -256,23 +256,14 @@ def _fake_gradients(d_key, d_last, key, norm, decay, mean, scale):
     return torch.empty_like(key), per_segment, or_empty(d_mean, key), or_empty(d_scale, key)
 
 
-def _save(ctx, inputs, output):
-    _, decay, mean, scale = inputs
-    key, _, norm = output
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(key, norm, decay, mean, scale)
-
-
-def _gradients(ctx, d_key, d_last, _):
-    key, norm, decay, mean, scale = ctx.saved_tensors
-    d_key = torch.zeros_like(key) if d_key is None else d_key
-    d_raw, d_decay, d_mean, d_scale = _leaky_key_backward(d_key, d_last, key, norm, decay, mean, scale)
-    # Segments are summed here, where a compiler can fuse the sum with the next op.
-    return d_raw, d_decay.sum(0), None if mean is None else d_mean, None if scale is None else d_scale.sum(0)
-
-
-_leaky_key_backward = custom_op("leaky_key_backward", _backward, fake=_fake_gradients)
-_leaky_key = custom_op("leaky_key", _forward, fake=fake_key, setup_context=_save, backward=_gradients)
+_leaky_key = differentiable_op(
+    "leaky_key",
+    _forward,
+    _backward,
+    fake=fake_key,
+    fake_backward=_fake_gradients,
+    saved=lambda inputs, outputs: (outputs[0], outputs[2], *inputs[1:]),
+)
 
 
 # The kernels. A program has one head of one row of the batch. Forward it iterates over time in chunks of C steps, with
