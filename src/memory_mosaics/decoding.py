@@ -24,7 +24,7 @@ from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.config import MAX_SIZE
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.language_model import LanguageModel
-from memory_mosaics.ops.common import at_least_fp32
+from memory_mosaics.ops.common import at_least_fp32, double_dtype
 from memory_mosaics.runtime import capture
 from memory_mosaics.scales import fold_for_inference
 from memory_mosaics.shapes import Float, Int
@@ -175,7 +175,8 @@ def _fingerprint(model: LanguageModel) -> tuple:
     weights = list(model.parameters())
     versions = [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
     sums = [weight.sum(dtype=torch.promote_types(weight.dtype, torch.float32)) for weight in weights]
-    return *versions, *torch.stack([each.double().to(weights[0].device) for each in sums]).tolist()
+    device = weights[0].device
+    return *versions, *torch.stack([each.to(device, double_dtype(device)) for each in sums]).tolist()
 
 
 def _overwrite(old: Any, new: Any) -> None:
@@ -230,18 +231,15 @@ class Sampler:
         """
         if self.temperature == 0:
             return logits.argmax(dim=-1)
-        probabilities = self.top_k_top_p(self.apply_temperature(logits)).softmax(dim=-1)
+        logits = at_least_fp32(logits)
+        logits = (logits - logits.amax(dim=-1, keepdim=True)) / self.temperature  # finite at any temperature
+        probabilities = self.top_k_top_p(logits).softmax(dim=-1)
         if isinstance(generator, Sequence):
             noise = torch.stack([torch.empty(logits.shape[1]).exponential_(generator=each) for each in generator])
         else:
             device = logits.device if generator is None else generator.device
             noise = torch.empty(logits.shape, device=device).exponential_(generator=generator)
         return (probabilities / noise.to(logits.device)).argmax(dim=-1)  # argmax_i of p_i / Exp(1) is i with p_i
-
-    def apply_temperature(self, logits: Float[Tensor, "B vocabulary"]) -> Float[Tensor, "B vocabulary"]:
-        """Divide by the temperature after shifting the maximum to 0: finite at any temperature."""
-        logits = at_least_fp32(logits)
-        return (logits - logits.amax(dim=-1, keepdim=True)) / self.temperature
 
     def top_k_top_p(self, logits: Float[Tensor, "B vocabulary"]) -> Float[Tensor, "B vocabulary"]:
         """Keep the `top_k` largest logits, and of those the fewest that reach `top_p`; set the others to -inf."""
@@ -439,7 +437,11 @@ class TextGenerator:
     def generate(self, prompts: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yield the record of each text, `count` per prompt, generated in batches."""
         rows = [(prompt, self.encode(prompt)) for prompt in prompts for _ in range(self.params.count)]
-        for batch in self._batches(rows):
+        most = max((len(tokens) for _, tokens in rows), default=0) + self.params.length
+        # One row where padding a short prompt would cost it some of the learned positions.
+        size = 1 if most > (self.trained.model.max_positions or inf) else max(1, MAX_BATCH // (self.params.beams or 1))
+        for start in range(0, len(rows), size):
+            batch = rows[start : start + size]
             numbers = range(self.num_texts, self.num_texts + len(batch))
             self.num_texts += len(batch)
             tokens = [tokens for _, tokens in batch]
@@ -473,12 +475,6 @@ class TextGenerator:
     def _generators(self, numbers: Sequence[int]) -> list[torch.Generator]:
         seeds = ((self.params.seed * 1_000_003 + number) % 2**63 for number in numbers)
         return [torch.Generator().manual_seed(seed) for seed in seeds]
-
-    def _batches(self, rows: list[tuple[str, Tensor]]) -> Iterator[list[tuple[str, Tensor]]]:
-        """Split into batches, of one row where padding a short prompt would cost it some of the learned positions."""
-        most = max((len(tokens) for _, tokens in rows), default=0) + self.params.length
-        size = 1 if most > (self.trained.model.max_positions or inf) else max(1, MAX_BATCH // (self.params.beams or 1))
-        return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
 @contextmanager

@@ -68,13 +68,14 @@ class IsolatedFunction:
 
     def __init__(self, code: str, *, seconds: int = 10, memory: int = 1 << 30):
         self.code, self.seconds, self.memory = code, seconds, memory
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Any = None
         self._lock = threading.Lock()
 
     def __call__(self, argument: Any) -> Any:
         """Return what the function returns; UserError where it raises or is stopped."""
         with self._lock:
-            result, error = self._exchange(json.dumps(argument).encode() + b"\n")
+            found, failure = self._exchange(json.dumps(argument).encode() + b"\n")
+        result, error = json.loads(found) if failure is None else (None, failure)
         if error is not None:
             raise UserError(error)
         return result
@@ -89,15 +90,14 @@ class IsolatedFunction:
     def __del__(self) -> None:
         self.close()
 
-    def _exchange(self, line: bytes) -> tuple[Any, str | None]:
+    def _exchange(self, line: bytes) -> tuple[bytes, str | None]:
+        """Return the line that answers this one, and why there is none."""
         if self._process is None:
             limits = [str(number) for number in (self.seconds, self.memory, MAX_RESULT)]
             command = [sys.executable, "-P", "-c", self.code + LOOP, *limits]
             pipe = subprocess.PIPE
             self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
         process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
         timer = threading.Timer(MAX_WAIT + self.seconds, process.kill)
         timer.start()
         try:
@@ -107,8 +107,7 @@ class IsolatedFunction:
             found = process.stdout.readline()
             too_long = not timer.is_alive()
             if found.endswith(b"\n"):
-                result, error = json.loads(found)
-                return result, error
+                return found, None
             too_long = process.wait() == CPU_LIMIT_EXCEEDED or too_long
         except BaseException:  # Ctrl-C: half a result must not be taken for the next one
             self.close()
@@ -117,4 +116,4 @@ class IsolatedFunction:
             timer.cancel()
         self.close()
         slow = f"it takes more than {self.seconds} seconds"
-        return None, slow if too_long else f"it crashes the process that reads it (exit code {process.returncode})"
+        return found, slow if too_long else f"it crashes the process that reads it (exit code {process.returncode})"

@@ -42,6 +42,11 @@ def at_least_fp32_dtype(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
+def double_dtype(device: torch.device) -> torch.dtype:
+    """Return torch.float64, for long sums, or torch.float32 on MPS, which has nothing wider."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def can_use_triton(
     *tensors: Tensor, dtypes: Collection[torch.dtype] = DTYPES, widths: Collection[int] | None = None
 ) -> bool:

@@ -69,8 +69,7 @@ def _forward(keys: Tensor, values: Tensor, sharpness: Tensor) -> tuple[Tensor, T
     """Answers and the logarithms of their total weights, to base 2."""
     (keys, values), (sharpness,) = contiguous_rows(keys, values), contiguous(sharpness)
     B, T, H, D = keys.shape
-    answers = torch.empty(B, T, H, D, dtype=keys.dtype, device=keys.device)
-    lse = torch.empty(B, H, T, dtype=torch.float32, device=keys.device)
+    answers, lse = _empty(keys, values, sharpness)
     contextual_forward[(-(-T // FORWARD["M"]), B * H)](
         keys, values, sharpness, answers, lse, *keys.stride()[:3], *values.stride()[:3], *_strides(sharpness), T, H,
         D=D, WHOLE=T % TILE == 0, **FORWARD,
@@ -107,7 +106,7 @@ def _backward(
     return d_keys, d_values, d_sharpness.sum_to_size(sharpness.shape)
 
 
-def _fake(keys, values, sharpness):
+def _empty(keys, values, sharpness):
     B, T, H, _ = keys.shape
     return keys.new_empty(keys.shape), keys.new_empty(B, H, T, dtype=torch.float32)
 
@@ -116,7 +115,7 @@ _contextual_recall = differentiable_op(
     "contextual_recall",
     _forward,
     _backward,
-    fake=_fake,
+    fake=_empty,
     fake_backward=lambda d_answers, *saved: tuple(x.new_empty(x.shape) for x in saved[:3]),
     saved=lambda inputs, outputs: (*inputs, *outputs),
 )

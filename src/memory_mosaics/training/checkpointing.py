@@ -155,16 +155,12 @@ class RunFolder:
         """Return the name of the first weight or other tensor that contains NaN or Inf on any process."""
         tensors = model.state_dict() | tensors
         pieces = (getattr(tensor, "to_local", lambda: tensor)() for tensor in tensors.values())  # noqa: B023
-        bad = torch.stack([~piece.isfinite().all() for piece in pieces]).double().cpu()
+        bad = torch.stack([~piece.isfinite().all() for piece in pieces]).cpu().double()
         return next((name for name, count in zip(tensors, self.runtime.sum(*bad), strict=True) if count), None)
 
     def prune(self, *, best: int) -> None:
-        """Once the newest checkpoint is complete, remove all but the newest ones and that of the `best` step."""
-        *_, newest = folders = checkpoint.steps(self.path)
-        manifest = files.read_manifest(newest) or {}
-        for name in manifest:
-            files.check_size(newest, manifest, name)
-        for folder in folders[: -self.run.runtime.keep]:
+        """Once a checkpoint is saved, remove all but the newest ones and that of the `best` step."""
+        for folder in checkpoint.steps(self.path)[: -self.run.runtime.keep]:
             if folder.name != f"step-{best:08}":
                 checkpoint.remove(folder)
 

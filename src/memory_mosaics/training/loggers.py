@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from contextlib import suppress
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
@@ -72,17 +73,12 @@ def _parse_log(file: Path) -> list[dict[str, Any] | None]:
 
 
 def _parse_line(text: bytes) -> dict[str, Any] | None:
-    try:
+    with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
         line = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(line, dict) or not isinstance(line.get("step"), int):
-        return None
-    losses = line.get("losses", [])  # those of several models; all other values are numbers
-    if not isinstance(losses, list):
-        return None
-    values = [*losses, *(value for name, value in line.items() if name != "losses")]
-    return line if all(type(value) in (int, float) and isfinite(value) for value in values) else None
+        values = [value for name, value in line.items() if name != "losses"] + line.get("losses", [])  # of models
+        if isinstance(line["step"], int) and all(type(value) in (int, float) and isfinite(value) for value in values):
+            return line
+    return None
 
 
 def _trim_log(file: Path, step: int) -> None:

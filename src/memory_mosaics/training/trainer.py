@@ -23,6 +23,7 @@ from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError, one_line, within_memory
 from memory_mosaics.files import read_json
 from memory_mosaics.language_model import LanguageModelConfig, weight_count, without_state
+from memory_mosaics.ops.common import double_dtype
 from memory_mosaics.parameters import param_groups
 from memory_mosaics.results import environment_info, write_results
 from memory_mosaics.runtime import CapturedFunction, Runtime, check_memory, no_grad_sync, parallelize, start_runtime
@@ -33,6 +34,7 @@ from memory_mosaics.training.checkpointing import RunFolder, full_weights, resum
 from memory_mosaics.training.config import AnyRun, Run, Training
 from memory_mosaics.training.loggers import Log, read_log, write_samples
 
+UNREPORTED = ("since", "curve", "selected", "reached")  # in results.json
 WARM_UP = 3  # steps before a CUDA graph is captured: compilers and libraries have then allocated what they use
 
 
@@ -179,11 +181,7 @@ class Trainer:
     def results(self) -> dict[str, Any]:
         """Return what results.json holds."""
         speeds = [line["tokens_per_second"] for line in read_log(self.spec.out / "log.jsonl", "tokens_per_second")]
-        progress = {
-            name: value
-            for name, value in self.progress.items()
-            if name not in ("since", "curve", "selected", "reached")
-        }
+        progress = {name: value for name, value in self.progress.items() if name not in UNREPORTED}
         return {
             **self.spec.plain(),
             **progress,
@@ -233,7 +231,8 @@ class Trainer:
         following = every * (first // every + 1), self._next_evaluation(first), self._next_save(first)
         until, norm = min(self.training.steps, *following), torch.zeros(())
         since = self.progress["since"] or {"steps": 0, "loss": 0.0, "seconds": 0.0}
-        total = torch.tensor(since["loss"], dtype=torch.float64, device=self.runtime.device)
+        here = self.runtime.device
+        total = torch.tensor(since["loss"], dtype=double_dtype(here), device=here)
         while self.progress["step"] < until and not (self.stopping and not self.runtime.distributed):
             loss, norm = self._step(self.progress["step"])
             total = total + loss
