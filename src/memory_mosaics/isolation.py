@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -44,17 +44,25 @@ for line in sys.stdin:
 
 
 @contextmanager
-def delayed_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C until the end of the block, such as the start of a process. Only the main thread receives it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
+def signal_handler(handler: Callable[[int, Any], Any], *signals: int) -> Iterator[None]:
+    """Within, `handler` is called for these signals. Only the main thread receives any: in others nothing changes."""
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in signals} if main else {}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+@contextmanager
+def delayed_interrupts() -> Iterator[None]:
+    """Delay Ctrl-C until the end of the block, such as the start of a process."""
+    received: list[int] = []
+    try:
+        with signal_handler(lambda number, frame: received.append(number), signal.SIGINT):
+            yield
+    finally:
         if received:
             signal.raise_signal(signal.SIGINT)
 
