@@ -55,9 +55,8 @@ def _fits(keys: Tensor, values: Tensor) -> bool:
     """Whether the kernels are made for such shapes, and faster than any other."""
     B, T, H, D = keys.shape
     shapes = keys[:, 1:].shape == values.shape and 1 < T <= MAX_LENGTH.get(D, 0)
-    return (
-        shapes and B * H < 2**16 and max(map(_span, (keys, values))) < 2**31
-    )  # rows of a grid; 32-bit steps of a head
+    rows, steps = B * H < 2**16, max(map(_span, (keys, values))) < 2**31  # of a grid; of a head, in 32 bits
+    return shapes and rows and steps
 
 
 def _span(x: Tensor) -> int:

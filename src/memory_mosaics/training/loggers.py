@@ -1,6 +1,7 @@
 """The log of a run: log.jsonl with one JSON object per line, samples.md, and optionally TensorBoard, wandb, trackio."""
 
 import json
+import os
 import re
 import sys
 from contextlib import suppress
@@ -24,17 +25,15 @@ class Log:
     """RUN/log.jsonl and the progress bar. For a run that resumes at `step`, later lines are removed."""
 
     def __init__(self, run: AnyRun, *, step: int = 0, silent: bool = False):
-        self._silent = silent
         self._shown: dict[str, float] = {}
         self.bar = tqdm(
             total=run.training.steps, initial=step, desc=run.out.name, unit="step", disable=silent or None, leave=True
         )
-        if silent:
-            return
-        file = run.out / "log.jsonl"
-        _trim_log(file, step)
-        _trim_samples(run.out / "samples.md", step)
-        self._loggers = [LOGGERS[name](name, run.out, step, run.plain()) for name in run.runtime.loggers]
+        file, names = (Path(os.devnull), ()) if silent else (run.out / "log.jsonl", run.runtime.loggers)
+        if not silent:
+            _trim_log(file, step)
+            _trim_samples(run.out / "samples.md", step)
+        self._loggers = [LOGGERS[name](name, run.out, step, run.plain()) for name in names]
         self._stream = file.open("a", encoding="utf-8")
 
     def __enter__(self) -> "Log":
@@ -42,15 +41,12 @@ class Log:
 
     def __exit__(self, *error: Any) -> None:
         self.bar.close()
-        if not self._silent:
-            self._stream.close()
-            for logger in self._loggers:
-                logger.close()
+        self._stream.close()
+        for logger in self._loggers:
+            logger.close()
 
     def write(self, step: int, **numbers: Any) -> None:
         """Append a line, flush it, and show the newest numbers."""
-        if self._silent:
-            return
         self._stream.write(json.dumps({"step": step, **numbers}, allow_nan=False) + "\n")
         self._stream.flush()
         for logger in self._loggers:
