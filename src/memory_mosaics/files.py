@@ -257,7 +257,7 @@ class ManifestError(CheckpointError):
     """A file of a checkpoint does not match its manifest: `what` is wrong, and the `remedy`."""
 
     def __init__(self, folder: Path, what: str, remedy: str = RESTORE):
-        super().__init__(folder, what, remedy)  # as they are: processes send such errors to each other
+        super().__init__(folder, what, remedy)  # pickle builds a copy from these: processes send each other errors
         self.what, self.remedy = what, remedy
 
     def __str__(self) -> str:

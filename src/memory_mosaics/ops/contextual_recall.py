@@ -68,7 +68,7 @@ def _forward(keys: Tensor, values: Tensor, sharpness: Tensor) -> tuple[Tensor, T
     """Answers and the logarithms of their total weights, to base 2."""
     (keys, values), (sharpness,) = contiguous_rows(keys, values), contiguous(sharpness)
     B, T, H, D = keys.shape
-    answers, lse = _empty(keys, values, sharpness)
+    answers, lse = _empty_outputs(keys, values, sharpness)
     contextual_forward[(-(-T // FORWARD["M"]), B * H)](
         keys, values, sharpness, answers, lse, *keys.stride()[:3], *values.stride()[:3], *_strides(sharpness), T, H,
         D=D, WHOLE=T % TILE == 0, **FORWARD,
@@ -105,17 +105,17 @@ def _backward(
     return d_keys, d_values, d_sharpness.sum_to_size(sharpness.shape)
 
 
-def _empty(keys, values, sharpness):
+def _empty_outputs(keys, values, sharpness):
     B, T, H, _ = keys.shape
-    return keys.new_empty(keys.shape), keys.new_empty(B, H, T, dtype=torch.float32)
+    return keys.new_empty_outputs(keys.shape), keys.new_empty_outputs(B, H, T, dtype=torch.float32)
 
 
 _contextual_recall = differentiable_op(
     "contextual_recall",
     _forward,
     _backward,
-    fake=_empty,
-    fake_backward=lambda d_answers, *saved: tuple(x.new_empty(x.shape) for x in saved[:3]),
+    fake=_empty_outputs,
+    fake_backward=lambda d_answers, *saved: tuple(x.new_empty_outputs(x.shape) for x in saved[:3]),
     saved=lambda inputs, outputs: (*inputs, *outputs),
 )
 

@@ -65,7 +65,7 @@ def _forward(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h: Tensor) 
     """Outputs, the last states, and those stored for the backward pass."""
     inputs = contiguous(u, dt, A, B, C, h)
     (rows, T, E), N, options = u.shape, A.shape[1], _options(A)
-    y, last, kept = _empty(u, dt, A, B, C, h)
+    y, last, kept = _empty_outputs(u, dt, A, B, C, h)
     scan_forward[(rows, -(-E // options["W"]))](*inputs, y, last, kept, T, E, N, CHECKPOINT_STEPS, **options)
     return y, last, kept
 
@@ -87,17 +87,17 @@ def _backward(
     return d_u, d_dt, d_A.sum(0), d_B.sum(1), d_C.sum(1), d_start
 
 
-def _empty(u, dt, A, B, C, h):
-    kept = h.new_empty(len(h), -(-u.shape[1] // CHECKPOINT_STEPS), *h.shape[1:])
-    return u.new_empty(u.shape), h.new_empty(h.shape), kept
+def _empty_outputs(u, dt, A, B, C, h):
+    kept = h.new_empty_outputs(len(h), -(-u.shape[1] // CHECKPOINT_STEPS), *h.shape[1:])
+    return u.new_empty_outputs(u.shape), h.new_empty_outputs(h.shape), kept
 
 
 _selective_scan = differentiable_op(
     "selective_scan",
     _forward,
     _backward,
-    fake=_empty,
-    fake_backward=lambda d_y, d_last, *saved: tuple(x.new_empty(x.shape) for x in (*saved[:5], saved[5][:, 0])),
+    fake=_empty_outputs,
+    fake_backward=lambda d_y, d_last, *saved: tuple(x.new_empty_outputs(x.shape) for x in (*saved[:5], saved[5][:, 0])),
     saved=lambda inputs, outputs: (*inputs[:5], outputs[2]),
 )
 
