@@ -129,7 +129,6 @@ def test_a_variant_is_a_replace():
         (RuntimeConfig, {"precision": "float16"}, "precision must be 'auto', 'float32' or 'bfloat16', not 'float16'"),
         (RuntimeConfig, {"sharding": "zero"}, "sharding must be 'ddp' or 'fsdp', not 'zero'"),
         (RuntimeConfig, {"save_seconds": -1.0}, "save_seconds must be at least 0, not -1.0"),
-        (Colourful, {"colour": "green"}, "colour must be 'red' or 'blue', not 'green'"),
         (ConstantSharpnessConfig, {"initial": -1.0}, "initial must be positive, not -1.0"),
         (AdaptiveSharpnessConfig, {"b_0": 0.0}, "b_0 must be positive, not 0.0"),
         (AdaptiveSharpnessConfig, {"b_1": 1e5}, "b_1 must be at most 22,026.4.*, not 100000.0"),

@@ -31,10 +31,9 @@ PositiveFloat = Annotated[float, "positive"]
 
 
 class Part:
-    """Base of configurations: fields annotated with `PositiveInt` or a Literal are checked when one is created."""
+    """Base of configurations: fields annotated with `PositiveInt` and the like are checked when one is created."""
 
-    def __post_init__(self) -> None:
-        check_choices(self)
+    def __post_init__(self) -> None:  # torch.compile traces it too
         for name, hint in get_type_hints(type(self), include_extras=True).items():
             for kind in get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,):
                 match getattr(kind, "__metadata__", None):

@@ -19,7 +19,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from memory_mosaics.config import MixerConfig, NormConfig, Part, PositiveInt, check_sizes, from_plain, part
+from memory_mosaics.config import (
+    MixerConfig,
+    NormConfig,
+    Part,
+    PositiveInt,
+    check_choices,
+    check_sizes,
+    from_plain,
+    part,
+)
 from memory_mosaics.errors import UserError, check_range, within_memory
 from memory_mosaics.norms import LayerNormConfig
 from memory_mosaics.ops.common import at_least_fp32
@@ -61,6 +70,7 @@ class LanguageModelConfig(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(1, MAX_BLOCKS, blocks=self.blocks)
+        check_choices(self)
         check_sizes(self)
         for name in ("dropout", "residual_dropout", "embedding_dropout"):
             if not 0 <= (getattr(self, name) or 0) < 1:
