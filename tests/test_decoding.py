@@ -2,10 +2,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from memory_mosaics import LanguageModel, decoding, llama, memory_mosaic, transformer
 from memory_mosaics.decoding import GREEDY, Decoder, Sampler, beam_search, generate, stream
 from memory_mosaics.memory import TapsConfig
+from memory_mosaics.ops.common import double_dtype
 from mixers_under_contract import MIXERS
 
 SMALL = {"width": 32, "blocks": 2, "heads": 4, "vocabulary": 50, "context": 24}
@@ -301,3 +304,18 @@ def test_padding_in_a_fixed_capacity_counts_for_nothing():
 def test_an_empty_prompt_is_refused(exact_model):
     with pytest.raises(ValueError, match="at least one token"):
         Decoder(exact_model, [torch.tensor([], dtype=torch.long)])
+
+
+class NoDoubles(TorchDispatchMode):
+    """A device without float64, as MPS."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **kwargs or {})
+        assert all(x.dtype != torch.float64 for x in tree_leaves(found) if isinstance(x, torch.Tensor)), func
+        return found
+
+
+def test_a_device_may_lack_float64(model, monkeypatch):
+    monkeypatch.setattr(decoding, "double_dtype", lambda device: double_dtype(torch.device("mps")))
+    with NoDoubles():
+        generate(model, [torch.tensor([1, 2])], 3, sampler=GREEDY)

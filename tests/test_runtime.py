@@ -121,3 +121,17 @@ def test_a_smaller_device_refuses_the_weights(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"needs at least .* GB of memory, and cpu has"):
         checkpoint.load(folder)
     shutil.rmtree(folder)
+
+
+def test_an_error_of_any_kind_reaches_all_processes(monkeypatch):
+    """They would wait for this one without end."""
+    told = []
+
+    def gathered(found, mine):
+        told.append(mine)
+        found[:] = [mine, (None, None)]
+
+    monkeypatch.setattr(runtime.dist, "all_gather_object", gathered)
+    with pytest.raises(UserError, match="not there"):
+        runtime.Runtime(size=2, distributed=True).gather(lambda: {}["not there"])
+    assert len(told) == 1

@@ -33,12 +33,12 @@ PositiveFloat = Annotated[float, "positive"]
 class Part:
     """Base of configurations: fields annotated with `PositiveInt` and the like are checked when one is created."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self) -> None:  # torch.compile traces it too
         for name, hint in get_type_hints(type(self), include_extras=True).items():
             for kind in get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,):
                 match getattr(kind, "__metadata__", None):
                     case ("at least", bound):
-                        at_least(self, **{name: bound})
+                        check_range(bound, inf, **{name: getattr(self, name)})
                     case ("positive",):
                         check_positive(self, name)
 
@@ -101,18 +101,6 @@ def part_name(cls: type) -> str:
     raise ValueError(f"{cls.__name__} has no name to be saved under; register it with @part")
 
 
-def at_least(config: Any, **smallest: int) -> None:
-    """Raise `UserError` for fields below their minimum. None is an option that is not given."""
-    for name, bound in smallest.items():
-        check_range(bound, inf, **{name: getattr(config, name)})
-
-
-def at_most(config: Any, **largest: int) -> None:
-    """Raise `UserError` for fields above their maximum."""
-    for name, bound in largest.items():
-        check_range(-inf, bound, **{name: getattr(config, name)})
-
-
 def check_positive(config: Any, *names: str) -> None:
     """Raise `UserError` for fields that are not positive and finite. None is an option that is not given."""
     for name in names:
@@ -134,7 +122,7 @@ def check_sizes(config: Any) -> None:
         if is_dataclass(value):
             check_sizes(value)
         elif isinstance(value, int):
-            at_most(config, **{field.name: MAX_SIZE})
+            check_range(-inf, MAX_SIZE, **{field.name: value})
 
 
 def to_plain(config: Any) -> dict[str, Any]:
@@ -171,7 +159,10 @@ def _value(where: str, hint: Any, value: Any) -> Any:
     if isinstance(value, Mapping):
         if get_origin(hint) is dict:
             return {str(key): _value(f"{where}.{key}", get_args(hint)[1], item) for key, item in value.items()}
-        value = _part(where, value)
+        name = value.get("part")
+        if not isinstance(name, str) or name not in PARTS:
+            raise ValueError(f"{where}: no part {name!r}; there are {', '.join(sorted(PARTS))}")
+        value = from_plain(PARTS[name], {key: item for key, item in value.items() if key != "part"})
     for kind in allowed:
         if get_origin(kind) is tuple and isinstance(value, list):
             return tuple(_value(where, get_args(kind)[0], item) for item in value)
@@ -182,13 +173,6 @@ def _value(where: str, hint: Any, value: Any) -> Any:
         if isinstance(kind, type) and isinstance(value, kind) and not (type(value) is bool and kind is not bool):
             return value
     raise ValueError(f"{where} wants {' or '.join(map(_name, allowed))}, not {_name(type(value), value)}")
-
-
-def _part(where: str, plain: Mapping[str, Any]) -> Any:
-    name = plain.get("part")
-    if not isinstance(name, str) or name not in PARTS:
-        raise ValueError(f"{where}: no part {name!r}; there are {', '.join(sorted(PARTS))}")
-    return from_plain(PARTS[name], {key: item for key, item in plain.items() if key != "part"})
 
 
 def _name(kind: Any, value: Any = None) -> str:

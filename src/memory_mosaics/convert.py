@@ -117,13 +117,15 @@ class _Reference:
         if (heads := sharpness[1 if self.nano else 0]) == 0:
             raise ValueError("it has 0 heads")
         heads = self._check_arg("n_head", heads)
+        if (context := self._number("block_size")) != int(context):
+            raise ValueError(f"model_args say block_size={context!r}, which is not a whole number")
         config = LanguageModelConfig(
             vocabulary=self._check_arg("vocab_size", vocabulary),
             width=self._check_arg("n_embd", width),
             blocks=self._check_arg("n_layer", len(blocks)),
             sequence_mixer=ContextualMemoryConfig(heads=heads, value=TapsConfig() if self.nano else self._values()),
             channel_mixer=self._persistent(heads),
-            context=self._context(),
+            context=int(context),
             dropout=float(self._number("dropout" if self.nano else "hd_dropout", 0.0)),
             bias=self._check_arg("bias", any(name.endswith(".bias") for name in self.weights)),
             tied=self._possible_ties()[0] if self.nano else self._check_arg("weight_tying", *self._possible_ties()),
@@ -276,12 +278,6 @@ class _Reference:
         if isinstance(value, int | float):
             return value
         raise ValueError(f"model_args must hold a number as {name}, not {value!r}")
-
-    def _context(self) -> int:
-        value = self._number("block_size")
-        if value != int(value):
-            raise ValueError(f"model_args say block_size={value!r}, which is not a whole number")
-        return int(value)
 
 
 def _strip_prefixes(model: dict[Any, Any]) -> dict[str, Tensor]:

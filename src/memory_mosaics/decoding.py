@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, finalize
 
 import torch
@@ -24,10 +24,10 @@ from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.config import MAX_SIZE
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.language_model import LanguageModel
-from memory_mosaics.ops.common import at_least_fp32
+from memory_mosaics.ops.common import at_least_fp32, double_dtype
 from memory_mosaics.runtime import capture
 from memory_mosaics.scales import fold_for_inference
-from memory_mosaics.shapes import Bool, Float, Int
+from memory_mosaics.shapes import Float, Int
 from memory_mosaics.stores import map_state, state_tensors
 from memory_mosaics.text.tokenizer import StreamDecoder
 
@@ -58,7 +58,10 @@ class Decoder:
         self.block_fn = self.graphs.compiled_block(one_row=len(prompts) == 1) if compiled else None
         self.replay: Callable[[], None] | None = None
         self.release: Callable[[], None] = lambda: None
-        tokens, mask = _left_pad([prompt.to(self.device) for prompt in prompts])
+        lengths = [len(prompt) for prompt in prompts]
+        tokens = pad_sequence([row.to(self.device) for row in prompts], batch_first=True, padding_side="left")
+        ago = torch.arange(max(lengths), 0, -1, device=self.device)
+        mask = None if min(lengths) == max(lengths) else ago <= torch.tensor(lengths, device=self.device)[:, None]
         self.num_tokens, self.capacity = tokens.shape[1], 0
         with torch.no_grad():
             features, self.state = model.features(model.embedding(tokens), None, mask)
@@ -111,14 +114,16 @@ class Decoder:
         mine = (self.tokens, self.state, self.logits)
         key = str([(tensor.shape, tensor.dtype) for tensor in state_tensors(mine)])
         key += str((self.block_fn is None, torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")))
-        captured = self.graphs.take(key)
-        if captured is None:
-            captured = CapturedStep(key, mine, _capture_step(self._forward, self.state))
+        idle = self.graphs.idle
+        if (number := next((i for i, step in enumerate(idle) if step[0] == key), None)) is None:
+            tensors, self.replay = mine, _capture_step(self._forward, self.state)
         else:
-            _overwrite(captured.tensors, mine)
-        (self.tokens, self.state, self.logits), self.replay = captured.tensors, captured.replay
+            _, tensors, self.replay = idle[number]
+            del idle[number]
+            _overwrite(tensors, mine)
+        self.tokens, self.state, self.logits = tensors
         self.release()  # the one in use before
-        self.release = finalize(self, self.graphs.idle.append, captured)
+        self.release = finalize(self, idle.append, (key, tensors, self.replay))
 
     def _forward(self) -> None:
         """Process self.tokens. Logits change in place, and so does the state once it has a fixed capacity."""
@@ -130,23 +135,18 @@ class Decoder:
             self.state = state
 
 
-class CapturedStep(NamedTuple):
-    """A decoding step captured as a CUDA graph, and the tensors it reads and writes."""
-
-    key: str
-    tensors: tuple[Tensor, Any, Tensor]
-    replay: Callable[[], None]
-
-
 class DecodeGraphCache:
-    """A model folded for inference and its idle captured steps, valid while its parameters do not change."""
+    """A model folded for inference and its idle captured steps, valid while its parameters do not change.
+
+    A captured step is a key, the tensors that the step reads and writes, and the replay of its CUDA graph.
+    """
 
     caches: ClassVar[WeakKeyDictionary[nn.Module, "DecodeGraphCache"]] = WeakKeyDictionary()
 
     def __init__(self, model: LanguageModel, fingerprint: tuple):
         self.model, self.fingerprint = fold_for_inference(model).eval(), fingerprint
         self.peek = max(getattr(module, "peek", 0) for module in model.modules())  # shapes change before so many tokens
-        self.idle: deque[CapturedStep] = deque(maxlen=MAX_CACHED_GRAPHS)
+        self.idle: deque[tuple[str, Any, Callable[[], None]]] = deque(maxlen=MAX_CACHED_GRAPHS)
         self.compiled: dict[bool, Callable[..., Any]] = {}  # for one row and for more
 
     @classmethod
@@ -166,14 +166,6 @@ class DecodeGraphCache:
             self.compiled[one_row] = torch.compile(nn.Module.__call__, dynamic=False, options=options)
         return self.compiled[one_row]
 
-    def take(self, key: str) -> CapturedStep | None:
-        """Remove and return an idle captured step with this key."""
-        for i, captured in enumerate(self.idle):
-            if captured.key == key:
-                del self.idle[i]
-                return captured
-        return None
-
 
 @torch.no_grad()
 def _fingerprint(model: LanguageModel) -> tuple:
@@ -183,14 +175,8 @@ def _fingerprint(model: LanguageModel) -> tuple:
     weights = list(model.parameters())
     versions = [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
     sums = [weight.sum(dtype=torch.promote_types(weight.dtype, torch.float32)) for weight in weights]
-    return *versions, *torch.stack([each.double().to(weights[0].device) for each in sums]).tolist()
-
-
-def _left_pad(prompts: Sequence[Int[Tensor, " _"]]) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"] | None]:
-    """Return the prompts as one left-padded batch and the mask of real tokens, None if no prompt is padded."""
-    real = [torch.ones_like(prompt, dtype=torch.bool) for prompt in prompts]
-    tokens, mask = (pad_sequence(rows, batch_first=True, padding_side="left") for rows in (list(prompts), real))
-    return tokens, None if len({len(prompt) for prompt in prompts}) == 1 else mask
+    device = weights[0].device
+    return *versions, *torch.stack([each.to(device, double_dtype(device)) for each in sums]).tolist()
 
 
 def _overwrite(old: Any, new: Any) -> None:
@@ -245,18 +231,15 @@ class Sampler:
         """
         if self.temperature == 0:
             return logits.argmax(dim=-1)
-        probabilities = self.top_k_top_p(self.apply_temperature(logits)).softmax(dim=-1)
+        logits = at_least_fp32(logits)
+        logits = (logits - logits.amax(dim=-1, keepdim=True)) / self.temperature  # finite at any temperature
+        probabilities = self.top_k_top_p(logits).softmax(dim=-1)
         if isinstance(generator, Sequence):
             noise = torch.stack([torch.empty(logits.shape[1]).exponential_(generator=each) for each in generator])
         else:
             device = logits.device if generator is None else generator.device
             noise = torch.empty(logits.shape, device=device).exponential_(generator=generator)
         return (probabilities / noise.to(logits.device)).argmax(dim=-1)  # argmax_i of p_i / Exp(1) is i with p_i
-
-    def apply_temperature(self, logits: Float[Tensor, "B vocabulary"]) -> Float[Tensor, "B vocabulary"]:
-        """Divide by the temperature after shifting the maximum to 0: finite at any temperature."""
-        logits = at_least_fp32(logits)
-        return (logits - logits.amax(dim=-1, keepdim=True)) / self.temperature
 
     def top_k_top_p(self, logits: Float[Tensor, "B vocabulary"]) -> Float[Tensor, "B vocabulary"]:
         """Keep the `top_k` largest logits, and of those the fewest that reach `top_p`; set the others to -inf."""
@@ -454,7 +437,11 @@ class TextGenerator:
     def generate(self, prompts: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yield the record of each text, `count` per prompt, generated in batches."""
         rows = [(prompt, self.encode(prompt)) for prompt in prompts for _ in range(self.params.count)]
-        for batch in self._batches(rows):
+        most = max((len(tokens) for _, tokens in rows), default=0) + self.params.length
+        # One row where padding a short prompt would cost it some of the learned positions.
+        size = 1 if most > (self.trained.model.max_positions or inf) else max(1, MAX_BATCH // (self.params.beams or 1))
+        for start in range(0, len(rows), size):
+            batch = rows[start : start + size]
             numbers = range(self.num_texts, self.num_texts + len(batch))
             self.num_texts += len(batch)
             tokens = [tokens for _, tokens in batch]
@@ -488,12 +475,6 @@ class TextGenerator:
     def _generators(self, numbers: Sequence[int]) -> list[torch.Generator]:
         seeds = ((self.params.seed * 1_000_003 + number) % 2**63 for number in numbers)
         return [torch.Generator().manual_seed(seed) for seed in seeds]
-
-    def _batches(self, rows: list[tuple[str, Tensor]]) -> Iterator[list[tuple[str, Tensor]]]:
-        """Split into batches, of one row where padding a short prompt would cost it some of the learned positions."""
-        most = max((len(tokens) for _, tokens in rows), default=0) + self.params.length
-        size = 1 if most > (self.trained.model.max_positions or inf) else max(1, MAX_BATCH // (self.params.beams or 1))
-        return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
 @contextmanager

@@ -257,7 +257,7 @@ class ManifestError(CheckpointError):
     """A file of a checkpoint does not match its manifest: `what` is wrong, and the `remedy`."""
 
     def __init__(self, folder: Path, what: str, remedy: str = RESTORE):
-        super().__init__(folder, what, remedy)  # as they are: processes send such errors to each other
+        super().__init__(folder, what, remedy)  # pickle builds a copy from these: processes send each other errors
         self.what, self.remedy = what, remedy
 
     def __str__(self) -> str:
@@ -287,20 +287,17 @@ def check_manifest(folder: Path, names: Iterable[str]) -> None:
     if (manifest := read_manifest(folder)) is None:
         return
     for name in names:
-        if name in manifest:
-            check_size(folder, manifest, name)
-            found, wanted = _crc32(folder / name), manifest[name]["crc32"]
-            if found != wanted:
-                raise ManifestError(folder, f"{name} is damaged: its CRC-32 is {found}, and {MANIFEST} says {wanted}")
-        elif (folder / name).exists():
-            raise ManifestError(folder, f"{name} is not in {MANIFEST}", "remove that file")
-
-
-def check_size(folder: Path, manifest: dict[str, dict[str, Any]], name: str) -> None:
-    """Refuse a file that is missing or of another size."""
-    try:
-        size = check_regular(folder / name)
-    except OSError as error:
-        raise ManifestError(folder, f"{name} is in {MANIFEST}, and cannot be read: {one_line(error)}") from error
-    if size != manifest[name]["bytes"]:
-        raise ManifestError(folder, f"{name} has {size} bytes, and {MANIFEST} says {manifest[name]['bytes']}")
+        file = folder / name
+        if name not in manifest:
+            if file.exists():
+                raise ManifestError(folder, f"{name} is not in {MANIFEST}", "remove that file")
+            continue
+        try:
+            size, wanted = check_regular(file), manifest[name]
+        except OSError as error:
+            raise ManifestError(folder, f"{name} is in {MANIFEST}, and cannot be read: {one_line(error)}") from error
+        if size != wanted["bytes"]:
+            raise ManifestError(folder, f"{name} has {size} bytes, and {MANIFEST} says {wanted['bytes']}")
+        if (found := _crc32(file)) != wanted["crc32"]:
+            what = f"its CRC-32 is {found}, and {MANIFEST} says {wanted['crc32']}"
+            raise ManifestError(folder, f"{name} is damaged: {what}")

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -44,17 +44,25 @@ for line in sys.stdin:
 
 
 @contextmanager
-def delayed_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C until the end of the block, such as the start of a process. Only the main thread receives it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
+def signal_handler(handler: Callable[[int, Any], Any], *signals: int) -> Iterator[None]:
+    """Within, `handler` is called for these signals. Only the main thread receives any: in others nothing changes."""
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in signals} if main else {}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+@contextmanager
+def delayed_interrupts() -> Iterator[None]:
+    """Delay Ctrl-C until the end of the block, such as the start of a process."""
+    received: list[int] = []
+    try:
+        with signal_handler(lambda number, frame: received.append(number), signal.SIGINT):
+            yield
+    finally:
         if received:
             signal.raise_signal(signal.SIGINT)
 
@@ -68,13 +76,14 @@ class IsolatedFunction:
 
     def __init__(self, code: str, *, seconds: int = 10, memory: int = 1 << 30):
         self.code, self.seconds, self.memory = code, seconds, memory
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Any = None
         self._lock = threading.Lock()
 
     def __call__(self, argument: Any) -> Any:
         """Return what the function returns; UserError where it raises or is stopped."""
         with self._lock:
-            result, error = self._exchange(json.dumps(argument).encode() + b"\n")
+            found, failure = self._exchange(json.dumps(argument).encode() + b"\n")
+        result, error = json.loads(found) if failure is None else (None, failure)
         if error is not None:
             raise UserError(error)
         return result
@@ -89,15 +98,14 @@ class IsolatedFunction:
     def __del__(self) -> None:
         self.close()
 
-    def _exchange(self, line: bytes) -> tuple[Any, str | None]:
+    def _exchange(self, line: bytes) -> tuple[bytes, str | None]:
+        """Return the line that answers this one, and why there is none."""
         if self._process is None:
             limits = [str(number) for number in (self.seconds, self.memory, MAX_RESULT)]
             command = [sys.executable, "-P", "-c", self.code + LOOP, *limits]
             pipe = subprocess.PIPE
             self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
         process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
         timer = threading.Timer(MAX_WAIT + self.seconds, process.kill)
         timer.start()
         try:
@@ -107,8 +115,7 @@ class IsolatedFunction:
             found = process.stdout.readline()
             too_long = not timer.is_alive()
             if found.endswith(b"\n"):
-                result, error = json.loads(found)
-                return result, error
+                return found, None
             too_long = process.wait() == CPU_LIMIT_EXCEEDED or too_long
         except BaseException:  # Ctrl-C: half a result must not be taken for the next one
             self.close()
@@ -117,4 +124,4 @@ class IsolatedFunction:
             timer.cancel()
         self.close()
         slow = f"it takes more than {self.seconds} seconds"
-        return None, slow if too_long else f"it crashes the process that reads it (exit code {process.returncode})"
+        return found, slow if too_long else f"it crashes the process that reads it (exit code {process.returncode})"

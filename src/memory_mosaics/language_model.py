@@ -6,6 +6,7 @@ The model has the contract of its parts: `logits, state = model(tokens, state=No
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,14 +22,14 @@ from torch.utils.checkpoint import checkpoint
 from memory_mosaics.config import (
     MixerConfig,
     NormConfig,
-    at_least,
-    at_most,
+    Part,
+    PositiveInt,
     check_choices,
     check_sizes,
     from_plain,
     part,
 )
-from memory_mosaics.errors import UserError, within_memory
+from memory_mosaics.errors import UserError, check_range, within_memory
 from memory_mosaics.norms import LayerNormConfig
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.ops.cross_entropy import linear_cross_entropy
@@ -45,16 +46,16 @@ Init = Literal["default", "as-built", "pytorch", "gpt2", "gpt2-channel", "author
 
 @part("language_model")
 @dataclass(frozen=True, kw_only=True)
-class LanguageModelConfig:
+class LanguageModelConfig(Part):
     """The parts and sizes of a model, checked before anything is built."""
 
-    vocabulary: int
-    width: int
-    blocks: int
+    vocabulary: PositiveInt
+    width: PositiveInt
+    blocks: PositiveInt
     sequence_mixer: MixerConfig
     channel_mixer: MixerConfig | None = None
     positions: MixerConfig | None = None
-    context: int = 512  # training length; a Memory Mosaic accepts longer sequences
+    context: PositiveInt = 512  # training length; a Memory Mosaic accepts longer sequences
     dropout: float = 0.0  # of the weights of attention and memories, and of what each mixer adds to the residual
     residual_dropout: float | None = None  # of what each mixer adds, where it differs from `dropout`
     embedding_dropout: float = 0.0
@@ -67,13 +68,13 @@ class LanguageModelConfig:
     init: Init = "default"
 
     def __post_init__(self) -> None:
-        at_least(self, vocabulary=1, width=1, blocks=1, context=1)
-        at_most(self, blocks=MAX_BLOCKS)
+        super().__post_init__()
+        check_range(1, MAX_BLOCKS, blocks=self.blocks)
+        check_choices(self)
         check_sizes(self)
         for name in ("dropout", "residual_dropout", "embedding_dropout"):
             if not 0 <= (getattr(self, name) or 0) < 1:
                 raise ValueError(f"{name} must be in [0, 1), not {getattr(self, name)}")
-        check_choices(self)
         if self.block == "bare" and self.channel_mixer is not None:
             raise ValueError("a bare block has no channel mixer")
 
@@ -133,7 +134,7 @@ class LanguageModel(nn.Module):
         self.norm = (config.output_norm or config.norm).build(config.width, bias=config.bias)
         self.head = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
         self.gradient_checkpointing = False  # recompute each block in the backward pass: more time, less memory
-        self._gradient_checkpointing_func: Callable[..., Any] = _checkpoint
+        self._gradient_checkpointing_func: Callable[..., Any] = partial(checkpoint, use_reentrant=False)
         if config.init != "as-built":
             initialise(self)
 
@@ -223,10 +224,6 @@ def _check_memory(config: LanguageModelConfig) -> None:
         return
     what = f"a model of {count:,} parameters"
     check_memory(what, count * torch.get_default_dtype().itemsize, torch.get_default_device())
-
-
-def _checkpoint(block: nn.Module, *inputs: Any) -> Any:
-    return checkpoint(block, *inputs, use_reentrant=False)
 
 
 def without_state(block: nn.Module, x: Tensor, state: None, mask: None) -> tuple[Tensor, tuple]:
@@ -354,13 +351,9 @@ def parameter_count(model: LanguageModel) -> dict[str, int]:
     """Parameters by part, and in total."""
     parts = {"embedding": 0, "positions": 0, "sequence mixers": 0, "channel mixers": 0, "norms": 0, "head": 0}
     for name, parameter in model.named_parameters():
-        kind = next((kind for kind in ("sequence_mixer", "channel_mixer") if f".{kind}." in name), None)
-        if kind is not None:
-            parts[kind.replace("_", " ") + "s"] += parameter.numel()
-        elif "norm" in name:
-            parts["norms"] += parameter.numel()
-        else:
-            parts[name.split(".")[0]] += parameter.numel()
+        mixer = re.search(r"\.(sequence|channel)_mixer\.", name)
+        kind = f"{mixer[1]} mixers" if mixer else "norms" if "norm" in name else name.split(".")[0]
+        parts[kind] += parameter.numel()
     return parts | {"total": sum(parts.values())}
 
 

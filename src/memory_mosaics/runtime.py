@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from memory_mosaics.config import at_least, check_choices
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.config import check_choices
+from memory_mosaics.errors import UserError, check_range, one_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,9 @@ class RuntimeConfig:
     loggers: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        at_least(self, keep=1, log_every=1, samples=0, micro_batch=1, save_every=1, save_seconds=0)
+        check_range(1, inf, keep=self.keep, log_every=self.log_every)
+        check_range(1, inf, micro_batch=self.micro_batch, save_every=self.save_every)
+        check_range(0, inf, samples=self.samples, save_seconds=self.save_seconds)
         check_choices(self)
         for name in self.loggers:
             if name not in ("tensorboard", "wandb", "trackio"):
@@ -97,14 +100,15 @@ class Runtime:
 
     def gather(self, function: Callable[[], Any]) -> list[Any]:
         """Return what a function returns on every process; if one fails, all raise its error."""
+        if not self.distributed:
+            return [function()]
         error = value = None
         try:
             value = function()
-        except (OSError, ValueError, RuntimeError) as failure:
+        except Exception as failure:  # of any kind: the other processes wait for this one
             error = failure if isinstance(failure, UserError) else UserError(one_line(failure))
-        found: list[Any] = [(error, value)] * self.size
-        if self.distributed:
-            dist.all_gather_object(found, (error, value))
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, (error, value))
         for error, _ in found:
             if error is not None:
                 raise error

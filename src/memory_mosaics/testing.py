@@ -23,19 +23,6 @@ CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
 CAPACITY = 10  # pairs, in the check of states of fixed capacity
 
 
-def check_mixer(config: MixerConfig, *, width: int = 32, seed: int = 0, compile: bool = False) -> None:
-    """Run every check, with and without biases, and with `compile` that of torch.compile too, which takes longer."""
-    checks = CHECKS | ({"compile": check_compile} if compile else {})
-    with torch.random.fork_rng(devices=[]):
-        for name, check in checks.items():
-            for bias in (False, True):
-                torch.manual_seed(seed)
-                try:
-                    check(config, width=width, bias=bias)
-                except Exception as error:
-                    raise AssertionError(f"{config} fails the check {name!r} (bias={bias}): {error}") from error
-
-
 def build_mixer(config: MixerConfig, width: int, bias: bool) -> Any:
     """A mixer in evaluation mode whose biases are not zero."""
     mixer = config.build(width, bias=bias).eval()
@@ -212,6 +199,12 @@ def check_dropout(config: MixerConfig, *, width: int, bias: bool) -> None:
         assert not torch.allclose(first, second), "dropout=0.5 drops nothing"
 
 
+# By name, in this order; `check_compile` takes longer.
+CHECKS: dict[str, Callable[..., None]] = {
+    name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")
+}
+
+
 def check_compile(config: MixerConfig, *, width: int, bias: bool, backend: str = "aot_eager") -> None:
     """torch.compile(fullgraph=True) gives the same outputs, states and gradients: alone, padded, from a state.
 
@@ -236,21 +229,14 @@ def check_compile(config: MixerConfig, *, width: int, bias: bool, backend: str =
             assert_close(run(compiled, inputs), run(mixer, inputs), rtol=1e-4, atol=1e-4)
 
 
-CHECKS: dict[str, Callable[..., None]] = {
-    check.__name__.removeprefix("check_"): check
-    for check in (
-        check_causality,
-        check_streaming,
-        check_fixed_capacity,
-        check_left_padding,
-        check_right_padding,
-        check_empty_input,
-        check_batch_first_states,
-        check_save_and_load,
-        check_float64,
-        check_bfloat16,
-        check_float16,
-        check_gradients,
-        check_dropout,
-    )
-}
+def check_mixer(config: MixerConfig, *, width: int = 32, seed: int = 0, compile: bool = False) -> None:
+    """Run every check, with and without biases, and with `compile` that of torch.compile too, which takes longer."""
+    checks = CHECKS | ({"compile": check_compile} if compile else {})
+    with torch.random.fork_rng(devices=[]):
+        for name, check in checks.items():
+            for bias in (False, True):
+                torch.manual_seed(seed)
+                try:
+                    check(config, width=width, bias=bias)
+                except Exception as error:
+                    raise AssertionError(f"{config} fails the check {name!r} (bias={bias}): {error}") from error

@@ -314,12 +314,6 @@ class Mamba(nn.Module):
         return self.combine(y * F.silu(z)), (short, h)
 
 
-def _pairs(state_size: int) -> int:
-    if state_size < 2 or state_size % 2:
-        raise UserError(f"state_size must be a positive even number, for pairs of conjugates, not {state_size}")
-    return state_size // 2
-
-
 @part("s4d")
 @dataclass(frozen=True, kw_only=True)
 class S4DConfig(MixerConfig):
@@ -328,26 +322,24 @@ class S4DConfig(MixerConfig):
     state_size: int = 64
 
     def __post_init__(self) -> None:
-        _pairs(self.state_size)
+        super().__post_init__()
+        if self.state_size < 2 or self.state_size % 2:
+            what = "a positive even number, for pairs of conjugates"
+            raise UserError(f"state_size must be {what}, not {self.state_size}")
 
-    def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> S4D:
-        return S4D(width, _pairs(self.state_size), bias=bias)
+    def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> S4D | H3:
+        return S4D(width, self.state_size // 2, bias=bias)
 
 
 @part("h3")
 @dataclass(frozen=True, kw_only=True)
-class H3Config(MixerConfig):
+class H3Config(S4DConfig):
     """H3 with heads of width 1: a shift of `shift` steps, and `state_size` numbers per channel, as conjugate pairs."""
 
-    state_size: int = 64
     shift: PositiveInt = 64
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _pairs(self.state_size)
-
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> H3:
-        return H3(width, _pairs(self.state_size), shift=self.shift, bias=bias)
+        return H3(width, self.state_size // 2, shift=self.shift, bias=bias)
 
 
 @part("mamba")

@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from functools import cached_property, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import signature
 from threading import RLock
 from types import SimpleNamespace
 from typing import Any
@@ -39,6 +40,11 @@ def at_least_fp32(x: Tensor) -> Tensor:
 def at_least_fp32_dtype(x: Tensor) -> torch.dtype:
     """Return torch.float32, or torch.float64 if x is float64."""
     return torch.promote_types(x.dtype, torch.float32)
+
+
+def double_dtype(device: torch.device) -> torch.dtype:
+    """Return torch.float64, for long sums, or torch.float32 on MPS, which has nothing wider."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def can_use_triton(
@@ -76,6 +82,41 @@ def custom_op(
     if backward is not None:
         op.register_autograd(backward, setup_context=setup_context)
     return getattr(torch.ops.memory_mosaics, name).default
+
+
+def differentiable_op(
+    name: str,
+    forward: Callable[..., Any],
+    backward: Callable[..., Any],
+    *,
+    fake: Callable[..., Any],
+    fake_backward: Callable[..., Any],
+    saved: Callable[[tuple, tuple], tuple],
+) -> Callable[..., Any]:
+    """Register a launch and that of its gradient, `backward(d_first, ..., *saved(inputs, outputs))`.
+
+    Its parameters d_... are the gradients of the first outputs; all but the first may be None. It returns one tensor
+    per input, of its shape or with partial sums in front, which are added up here, where a compiler can fuse the sum
+    with the next op; for an input that is None any tensor.
+    """
+    launch_backward = custom_op(f"{name}_backward", backward, fake=fake_backward)
+    taken = sum(parameter.startswith("d_") for parameter in signature(backward).parameters)
+
+    def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+        outputs = output if isinstance(output, tuple) else (output,)
+        ctx.shapes, ctx.output_shape = [None if x is None else x.shape for x in inputs], outputs[0].shape
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*saved(inputs, outputs))
+
+    def gradients(ctx: Any, d_first: Tensor | None, *d_others: Tensor | None) -> tuple[Tensor | None, ...]:
+        tensors = ctx.saved_tensors
+        d_first = tensors[0].new_zeros(ctx.output_shape) if d_first is None else d_first
+        found = launch_backward(d_first, *d_others[: taken - 1], *tensors)
+        return tuple(
+            None if shape is None else x.sum_to_size(shape) for x, shape in zip(found, ctx.shapes, strict=True)
+        )
+
+    return custom_op(name, forward, fake=fake, setup_context=setup_context, backward=gradients)
 
 
 @lru_cache

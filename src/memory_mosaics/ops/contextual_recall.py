@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from memory_mosaics.ops.common import can_use_triton, contiguous, contiguous_rows, custom_op, tl, triton
+from memory_mosaics.ops.common import can_use_triton, contiguous, contiguous_rows, differentiable_op, tl, triton
 from memory_mosaics.ops.recall import Sharpness, recall
 from memory_mosaics.ops.recall import reference as recall_reference
 from memory_mosaics.shapes import Float
@@ -55,9 +55,8 @@ def _fits(keys: Tensor, values: Tensor) -> bool:
     """Whether the kernels are made for such shapes, and faster than any other."""
     B, T, H, D = keys.shape
     shapes = keys[:, 1:].shape == values.shape and 1 < T <= MAX_LENGTH.get(D, 0)
-    return (
-        shapes and B * H < 2**16 and max(map(_span, (keys, values))) < 2**31
-    )  # rows of a grid; 32-bit steps of a head
+    rows, steps = B * H < 2**16, max(map(_span, (keys, values))) < 2**31  # of a grid; of a head, in 32 bits
+    return shapes and rows and steps
 
 
 def _span(x: Tensor) -> int:
@@ -69,8 +68,7 @@ def _forward(keys: Tensor, values: Tensor, sharpness: Tensor) -> tuple[Tensor, T
     """Answers and the logarithms of their total weights, to base 2."""
     (keys, values), (sharpness,) = contiguous_rows(keys, values), contiguous(sharpness)
     B, T, H, D = keys.shape
-    answers = torch.empty(B, T, H, D, dtype=keys.dtype, device=keys.device)
-    lse = torch.empty(B, H, T, dtype=torch.float32, device=keys.device)
+    answers, lse = _empty_outputs(keys, values, sharpness)
     contextual_forward[(-(-T // FORWARD["M"]), B * H)](
         keys, values, sharpness, answers, lse, *keys.stride()[:3], *values.stride()[:3], *_strides(sharpness), T, H,
         D=D, WHOLE=T % TILE == 0, **FORWARD,
@@ -107,22 +105,18 @@ def _backward(
     return d_keys, d_values, d_sharpness.sum_to_size(sharpness.shape)
 
 
-def _fake(keys, values, sharpness):
+def _empty_outputs(keys, values, sharpness):
     B, T, H, _ = keys.shape
-    return keys.new_empty(keys.shape), keys.new_empty(B, H, T, dtype=torch.float32)
+    return keys.new_empty_outputs(keys.shape), keys.new_empty_outputs(B, H, T, dtype=torch.float32)
 
 
-def _fake_gradients(d_answers, keys, values, sharpness, *_):
-    return tuple(x.new_empty(x.shape) for x in (keys, values, sharpness))
-
-
-_contextual_recall_backward = custom_op("contextual_recall_backward", _backward, fake=_fake_gradients)
-_contextual_recall = custom_op(
+_contextual_recall = differentiable_op(
     "contextual_recall",
     _forward,
-    fake=_fake,
-    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs, *output),
-    backward=lambda ctx, d_answers, _: _contextual_recall_backward(d_answers, *ctx.saved_tensors),
+    _backward,
+    fake=_empty_outputs,
+    fake_backward=lambda d_answers, *saved: tuple(x.new_empty_outputs(x.shape) for x in saved[:3]),
+    saved=lambda inputs, outputs: (*inputs, *outputs),
 )
 
 

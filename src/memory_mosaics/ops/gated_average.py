@@ -6,8 +6,6 @@ On CUDA one pass over memory, as `leaky_key`; but x is saved, since the gradient
 """
 
 # pyright: reportInvalidTypeForm=false
-from functools import partial
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,11 +16,12 @@ from memory_mosaics.ops.common import (
     can_use_triton,
     contiguous,
     contiguous_rows,
-    custom_op,
+    differentiable_op,
+    double_dtype,
     tl,
     triton,
 )
-from memory_mosaics.ops.leaky_average import fake_key, mix, norm_gradient, or_empty, segments
+from memory_mosaics.ops.leaky_average import empty_gradient, empty_key, mix, norm_gradient, segments
 from memory_mosaics.ops.normalise import EPS, normalise
 from memory_mosaics.ops.scan import recurrence
 from memory_mosaics.shapes import Float
@@ -72,7 +71,7 @@ def rescale_gates(
     average share: each is divided by exp(peak_t), where peak_t = max(peak_{t-1} + log decay_t, log gate_t). Less the
     sum of log decays that is a running maximum. No gradient goes through it, since no key depends on it.
     """
-    precise = torch.float32 if log_gate.device.type == "mps" else torch.float64  # of sums that grow with time
+    precise = double_dtype(log_gate.device)  # of sums that grow with time
     with torch.no_grad():
         total = log_decay.to(precise).cumsum(dim=1)
         highest = (log_gate.to(precise) - total).cummax(dim=1).values
@@ -98,9 +97,8 @@ def _forward(raw: Tensor, decay: Tensor, gate: Tensor, mean: Tensor | None) -> t
     """Keys, the last average, and all norms."""
     (raw,), (decay, gate, mean) = contiguous_rows(raw), contiguous(decay, gate, mean)
     (B, T, H, D), (rows, S) = raw.shape, segments(raw, FORWARD["C"], RESIDENT)
-    empty = partial(torch.empty, dtype=torch.float32, device=raw.device)
-    key, norm, last = empty(B, T, H, D, dtype=raw.dtype), empty(B, H, T), empty(B, H, D)
-    sums, totals = (empty(B, H, S, D), empty(B, H, S)) if S > 1 else (None, None)
+    key, last, norm = empty_key(raw)
+    sums, totals = (norm.new_empty(B, H, S, D), norm.new_empty(B, H, S)) if S > 1 else (None, None)
     sizes = (*raw.stride()[:3], T, H, rows, S)
     if S > 1:
         gated_key_forward_sums[(B * H, S - 1)](raw, decay, gate, sums, totals, *sizes, D=D, C=FORWARD["C"])
@@ -125,10 +123,8 @@ def _backward(
     """Gradients of raw, decay, gate and mean (empty for None)."""
     (raw, d_key), (decay, gate, mean, d_last) = contiguous_rows(raw, d_key), contiguous(decay, gate, mean, d_last)
     (B, T, H, D), (rows, S) = key.shape, segments(key, BACKWARD["C"], RESIDENT)
-    empty = partial(torch.empty, dtype=torch.float32, device=key.device)
-    d_raw, d_decay, d_gate = empty(B, T, H, D, dtype=key.dtype), empty(B, T, H), empty(B, T, H)
-    d_mean = None if mean is None else empty(B, H, D)
-    sums, totals = (empty(B, H, S, D), empty(B, H, S)) if S > 1 else (None, None)
+    d_raw, d_decay, d_gate, d_mean = _empty_gradients(d_key, d_last, key, norm, raw, decay, gate, mean)
+    sums, totals = (norm.new_empty(B, H, S, D), norm.new_empty(B, H, S)) if S > 1 else (None, None)
     sizes, flags = (T, H, rows, S), dict(D=D, EPS=EPS, HAS_LAST=d_last is not None)
     if S > 1:
         inputs = (d_key, key, norm, decay, d_last, sums, totals, *d_key.stride()[:3], *sizes)
@@ -138,29 +134,21 @@ def _backward(
         *d_key.stride()[:3], *raw.stride()[:3], *sizes, HAS_MEAN=mean is not None, HAS_SUMS=S > 1,
         PRECISION="tf32" if key.dtype == torch.bfloat16 else "tf32x3", **flags, **BACKWARD,
     )  # fmt: skip
-    return d_raw, d_decay, d_gate, or_empty(d_mean, key)
+    return d_raw, d_decay, d_gate, d_mean
 
 
-def _fake_gradients(d_key, d_last, key, norm, raw, decay, gate, mean):
-    d_mean = None if mean is None else torch.empty_like(mean)
-    return torch.empty_like(key), decay.new_empty(decay.shape), gate.new_empty(gate.shape), or_empty(d_mean, key)
+def _empty_gradients(d_key, d_last, key, norm, raw, decay, gate, mean):
+    return torch.empty_like(key), *(empty_gradient(x, key) for x in (decay, gate, mean))
 
 
-def _save(ctx, inputs, output):
-    key, _, norm = output
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(key, norm, *inputs)
-
-
-def _gradients(ctx, d_key, d_last, _):
-    key, norm, *inputs = ctx.saved_tensors
-    d_key = torch.zeros_like(key) if d_key is None else d_key
-    *gradients, d_mean = _gated_key_backward(d_key, d_last, key, norm, *inputs)
-    return *gradients, None if inputs[-1] is None else d_mean
-
-
-_gated_key_backward = custom_op("gated_key_backward", _backward, fake=_fake_gradients)
-_gated_key = custom_op("gated_key", _forward, fake=fake_key, setup_context=_save, backward=_gradients)
+_gated_key = differentiable_op(
+    "gated_key",
+    _forward,
+    _backward,
+    fake=empty_key,
+    fake_backward=_empty_gradients,
+    saved=lambda inputs, outputs: (outputs[0], outputs[2], *inputs),
+)
 
 
 # The kernels: as those of the leaky average, with decay^(t-s) now a product of decays, which is a difference of sums of

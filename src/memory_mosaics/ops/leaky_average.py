@@ -25,7 +25,7 @@ from memory_mosaics.ops.common import (
     can_use_triton,
     contiguous,
     contiguous_rows,
-    custom_op,
+    differentiable_op,
     full_precision,
     multiprocessors,
     tl,
@@ -196,9 +196,8 @@ def _forward(raw: Tensor, decay: Tensor, mean: Tensor | None, scale: Tensor | No
     """Keys, the last average, and all norms."""
     (raw,), (decay, mean, scale) = contiguous_rows(raw), contiguous(decay, mean, scale)
     (B, T, H, D), (rows, S) = raw.shape, segments(raw, SEGMENT_MULTIPLE, RESIDENT)
-    empty = partial(torch.empty, dtype=torch.float32, device=raw.device)
-    key, norm, last = empty(B, T, H, D, dtype=raw.dtype), empty(B, H, T), empty(B, H, D)
-    sums = empty(B, H, S, D) if S > 1 else None
+    key, last, norm = empty_key(raw)
+    sums = norm.new_empty(B, H, S, D) if S > 1 else None
     strides = raw.stride()[:3]
     if sums is not None:
         key_forward_sums[(B * H, S - 1)](raw, decay, sums, *strides, H, rows, S, D=D, BITS=_bits(raw), **SUMS)
@@ -222,10 +221,8 @@ def _backward(
     """Gradients of raw, decay, mean and scale; those of decay and scale per segment: (B*S, H). Empty for None."""
     (d_key,), (decay, mean, scale, d_last) = contiguous_rows(d_key), contiguous(decay, mean, scale, d_last)
     (B, T, H, D), (rows, S) = key.shape, segments(key, SEGMENT_MULTIPLE, RESIDENT)
-    empty = partial(torch.empty, dtype=torch.float32, device=key.device)
-    d_raw, d_decay = empty(B, T, H, D, dtype=key.dtype), empty(B * S, H)
-    d_mean, d_scale = None if mean is None else empty(B, H, D), None if scale is None else empty(B * S, H)
-    sums = empty(B, H, S, D) if S > 1 else None
+    d_raw, d_decay, d_mean, d_scale = _empty_gradients(d_key, d_last, key, norm, decay, mean, scale)
+    sums = norm.new_empty(B, H, S, D) if S > 1 else None
     sizes = (*d_key.stride()[:3], T, H, rows, S)
     flags = dict(D=D, EPS=EPS, HAS_SCALE=scale is not None, HAS_LAST=d_last is not None, BITS=_bits(key))
     if sums is not None:
@@ -235,44 +232,35 @@ def _backward(
         d_key, key, norm, decay, scale, mean, d_last, sums, d_raw, d_decay, d_scale, d_mean, *sizes, **flags,
         HAS_MEAN=mean is not None, HAS_SUMS=sums is not None, **(BACKWARD if S == 1 else SEGMENT_BACKWARD),
     )  # fmt: skip
-    return d_raw, d_decay, or_empty(d_mean, key), or_empty(d_scale, key)
+    return d_raw, d_decay, d_mean, d_scale
 
 
-def or_empty(gradient: Tensor | None, like: Tensor) -> Tensor:
-    """The gradient; an empty tensor for None, which a custom op cannot return."""
-    return like.new_empty(0) if gradient is None else gradient
-
-
-def fake_key(raw: Tensor, *_: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def empty_key(raw: Tensor, *_: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Keys, last averages and norms, without their values."""
     B, T, H, D = raw.shape
     empty = partial(raw.new_empty, dtype=torch.float32)
     return raw.new_empty(B, T, H, D), empty(B, H, D), empty(B, H, T)
 
 
-def _fake_gradients(d_key, d_last, key, norm, decay, mean, scale):
+def empty_gradient(given: Tensor | None, like: Tensor) -> Tensor:
+    """A gradient of this shape; an empty tensor for None, which a custom op cannot return."""
+    return like.new_empty(0 if given is None else given.shape, dtype=torch.float32)
+
+
+def _empty_gradients(d_key, d_last, key, norm, decay, mean, scale):
     per_segment = norm.new_empty(key.shape[0] * segments(key, SEGMENT_MULTIPLE, RESIDENT)[1], key.shape[2])
-    d_mean, d_scale = (None if x is None else torch.empty_like(y) for x, y in ((mean, mean), (scale, per_segment)))
-    return torch.empty_like(key), per_segment, or_empty(d_mean, key), or_empty(d_scale, key)
+    d_scale = empty_gradient(None if scale is None else per_segment, key)
+    return torch.empty_like(key), per_segment, empty_gradient(mean, key), d_scale
 
 
-def _save(ctx, inputs, output):
-    _, decay, mean, scale = inputs
-    key, _, norm = output
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(key, norm, decay, mean, scale)
-
-
-def _gradients(ctx, d_key, d_last, _):
-    key, norm, decay, mean, scale = ctx.saved_tensors
-    d_key = torch.zeros_like(key) if d_key is None else d_key
-    d_raw, d_decay, d_mean, d_scale = _leaky_key_backward(d_key, d_last, key, norm, decay, mean, scale)
-    # Segments are summed here, where a compiler can fuse the sum with the next op.
-    return d_raw, d_decay.sum(0), None if mean is None else d_mean, None if scale is None else d_scale.sum(0)
-
-
-_leaky_key_backward = custom_op("leaky_key_backward", _backward, fake=_fake_gradients)
-_leaky_key = custom_op("leaky_key", _forward, fake=fake_key, setup_context=_save, backward=_gradients)
+_leaky_key = differentiable_op(
+    "leaky_key",
+    _forward,
+    _backward,
+    fake=empty_key,
+    fake_backward=_empty_gradients,
+    saved=lambda inputs, outputs: (outputs[0], outputs[2], *inputs[1:]),
+)
 
 
 # The kernels. A program has one head of one row of the batch. Forward it iterates over time in chunks of C steps, with

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from memory_mosaics.ops.common import can_use_triton, contiguous, custom_op, tl, triton
+from memory_mosaics.ops.common import can_use_triton, contiguous, differentiable_op, tl, triton
 from memory_mosaics.ops.scan import recurrence
 from memory_mosaics.shapes import Float
 
@@ -65,11 +65,7 @@ def _forward(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h: Tensor) 
     """Outputs, the last states, and those stored for the backward pass."""
     inputs = contiguous(u, dt, A, B, C, h)
     (rows, T, E), N, options = u.shape, A.shape[1], _options(A)
-    y, last, kept = (
-        torch.empty_like(inputs[0]),
-        torch.empty_like(inputs[5]),
-        u.new_empty(rows, -(-T // CHECKPOINT_STEPS), E, N),
-    )
+    y, last, kept = _empty_outputs(u, dt, A, B, C, h)
     scan_forward[(rows, -(-E // options["W"]))](*inputs, y, last, kept, T, E, N, CHECKPOINT_STEPS, **options)
     return y, last, kept
 
@@ -85,47 +81,25 @@ def _backward(
     d_u, d_dt, d_A, d_start = empty(rows, T, E), empty(rows, T, E), empty(rows, E, N), empty(rows, E, N)
     d_B, d_C = empty(rows, blocks, T, N), empty(rows, blocks, T, N)
     trail = empty(rows, blocks, CHECKPOINT_STEPS, options["W"], options["WN"])
-    scan_backward[(rows, blocks)](
-        *inputs,
-        d_u,
-        d_dt,
-        d_A,
-        d_B,
-        d_C,
-        d_start,
-        trail,
-        T,
-        E,
-        N,
-        CHECKPOINT_STEPS,
-        blocks,
-        HAS_LAST=d_last is not None,
-        **options,
-    )
+    outputs = (d_u, d_dt, d_A, d_B, d_C, d_start, trail)
+    sizes = (T, E, N, CHECKPOINT_STEPS, blocks)
+    scan_backward[(rows, blocks)](*inputs, *outputs, *sizes, HAS_LAST=d_last is not None, **options)
     return d_u, d_dt, d_A.sum(0), d_B.sum(1), d_C.sum(1), d_start
 
 
-def _fake(u, dt, A, B, C, h):
-    kept = h.new_empty(len(h), -(-u.shape[1] // CHECKPOINT_STEPS), *h.shape[1:])
-    return torch.empty_like(u).contiguous(), h.new_empty(h.shape), kept
+def _empty_outputs(u, dt, A, B, C, h):
+    kept = h.new_empty_outputs(len(h), -(-u.shape[1] // CHECKPOINT_STEPS), *h.shape[1:])
+    return u.new_empty_outputs(u.shape), h.new_empty_outputs(h.shape), kept
 
 
-def _save(ctx, inputs, output):
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs[:5], output[2])
-
-
-def _gradients(ctx, d_y, d_last, _):
-    d_y = torch.zeros_like(ctx.saved_tensors[0]) if d_y is None else d_y
-    return _selective_scan_backward(d_y, d_last, *ctx.saved_tensors)
-
-
-_selective_scan_backward = custom_op(
-    "selective_scan_backward",
+_selective_scan = differentiable_op(
+    "selective_scan",
+    _forward,
     _backward,
-    fake=lambda d_y, d_last, u, dt, A, B, C, kept: tuple(x.new_empty(x.shape) for x in (u, dt, A, B, C, kept[:, 0])),
+    fake=_empty_outputs,
+    fake_backward=lambda d_y, d_last, *saved: tuple(x.new_empty_outputs(x.shape) for x in (*saved[:5], saved[5][:, 0])),
+    saved=lambda inputs, outputs: (*inputs[:5], outputs[2]),
 )
-_selective_scan = custom_op("selective_scan", _forward, fake=_fake, setup_context=_save, backward=_gradients)
 
 
 # The kernels. A program has W channels of one row of the batch, with their N states in registers, and iterates over

@@ -19,7 +19,7 @@ from memory_mosaics.ops.common import (
     at_least_fp32,
     can_use_triton,
     contiguous_rows,
-    custom_op,
+    differentiable_op,
     tl,
     triton,
 )
@@ -119,17 +119,13 @@ def _backward(d_value: Tensor, raw: Tensor, taps: Tensor) -> tuple[Tensor, Tenso
     return d_raw, d_taps.sum((0, 2))
 
 
-_tap_values_backward = custom_op(
-    "tap_values_backward",
-    _backward,
-    fake=lambda d_value, raw, taps: (raw.new_empty(raw.shape), taps.new_empty(taps.shape)),
-)
-_tap_values = custom_op(
+_tap_values = differentiable_op(
     "tap_values",
     _forward,
+    _backward,
     fake=lambda raw, taps: raw.new_empty(raw[:, 1:].shape),
-    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
-    backward=lambda ctx, d_value: _tap_values_backward(d_value, *ctx.saved_tensors),
+    fake_backward=lambda d_value, raw, taps: (raw.new_empty(raw.shape), taps.new_empty(taps.shape)),
+    saved=lambda inputs, outputs: inputs,
 )
 
 

@@ -14,11 +14,12 @@ import json
 import re
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from memory_mosaics.config import at_least, from_plain
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.config import from_plain
+from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.files import read_text
 from memory_mosaics.text.word_lists import BOYS, GIRLS, TITLES
 
@@ -42,7 +43,7 @@ class Rule:
     otherwise: bool | None = None
 
     def __post_init__(self) -> None:
-        at_least(self, within=1)
+        check_range(1, inf, within=self.within)
         phrases = self.any + self.none + self.keeps
         if not phrases or not all(phrase.strip("* ") for phrase in phrases):
             raise UserError(f"a rule needs words as any, none or keeps, not {list(phrases)}")

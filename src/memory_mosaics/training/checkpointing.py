@@ -14,12 +14,11 @@ import json
 import logging
 import os
 import re
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 import yaml
@@ -42,7 +41,6 @@ class RunFolder:
 
     def __init__(self, run: AnyRun, runtime: Runtime):
         self.run, self.path, self.runtime = run, run.out, runtime
-        self._lock_file: BinaryIO | None = None
 
     @contextmanager
     def locked(self, fingerprint: dict[str, Any], *, lengthen: bool = False) -> Iterator[None]:
@@ -58,8 +56,7 @@ class RunFolder:
             if seen < self.runtime.size:
                 processes = f"{seen:.0f} of {self.runtime.size} do"
                 raise UserError(f"{self.path} must be one folder that all processes see; {processes}")
-            with (self.path / ".lock").open("rb") as self._lock_file:
-                yield
+            yield
         finally:
             lock.release()
 
@@ -71,6 +68,7 @@ class RunFolder:
                 if TEMPORARY.match(path.name):
                     remove_temporary(path)
             _record_run(self.run, fingerprint, lengthen=lengthen)
+            self._locked = (self.path / ".lock").stat()
         except Timeout:
             message = f"{self.path} is being trained in by another process; wait for it, or name another folder"
             raise UserError(message) from None
@@ -79,14 +77,15 @@ class RunFolder:
 
     def check_exists(self) -> None:
         """Refuse to write to a folder that was removed or renamed since it was locked."""
-        self.runtime.run_on_rank0(self._check_lock_file)
 
-    def _check_lock_file(self) -> None:
-        assert self._lock_file is not None
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(self._lock_file.fileno()), (self.path / ".lock").stat()):
-                return
-        raise UserError(f"{self.path} was removed or renamed while it was trained in; the same command starts again")
+        def check() -> None:
+            with suppress(OSError):
+                if os.path.samestat(self._locked, (self.path / ".lock").stat()):
+                    return
+            what = "removed or renamed while it was trained in"
+            raise UserError(f"{self.path} was {what}; the same command starts again")
+
+        self.runtime.run_on_rank0(check)
 
     def newest_checkpoint(self) -> Path | None:
         """Return the newest checkpoint of the run, the same one on every process."""
@@ -139,40 +138,29 @@ class RunFolder:
             key = part_name(type(model.config))
             weights = {f"{key}.{name}": weight for name, weight in model.state_dict().items()}
             for path, wanted in ((folder, weights), (folder / "training", tensors)):
-                reader = dcp.HuggingFaceStorageReader(str(path))
-                _check_covered(reader.read_metadata().state_dict_metadata, wanted)
-                dcp.load(wanted, storage_reader=reader)
+                dcp.load(wanted, storage_reader=dcp.HuggingFaceStorageReader(str(path)))
             if name := self.find_not_finite(model, tensors):
                 raise ValueError(f"{name} contains NaN or Inf")
-            if self.runtime.is_rank0 and not (folder / MANIFEST).exists():
-                print(f"{folder} has no {MANIFEST}: its files were not checked against checksums", file=sys.stderr)
         return progress
 
     def _check_files(self, folder: Path) -> None:
         """Refuse a checkpoint with a file missing, changed or added: every safetensors file in it would be read."""
-        manifest = files.read_manifest(folder)
+        if (manifest := files.read_manifest(folder)) is None:
+            raise ValueError(f"it has no {MANIFEST}, with the checksums of its files")
         present = {path.relative_to(folder).as_posix() for path in folder.rglob("*.safetensors")}
-        if manifest is None:
-            for name in sorted(present - {"model.safetensors"}):
-                if not name.startswith("training/"):
-                    raise ManifestError(folder, f"{name} is not of this checkpoint", "remove that file")
-        share = sorted(present.union(manifest or ()))[self.runtime.rank :: self.runtime.size]
+        share = sorted(present.union(manifest))[self.runtime.rank :: self.runtime.size]
         self.runtime.gather(lambda: files.check_manifest(folder, share))
 
     def find_not_finite(self, model: nn.Module, tensors: dict[str, Tensor]) -> str | None:
         """Return the name of the first weight or other tensor that contains NaN or Inf on any process."""
         tensors = model.state_dict() | tensors
         pieces = (getattr(tensor, "to_local", lambda: tensor)() for tensor in tensors.values())  # noqa: B023
-        bad = torch.stack([~piece.isfinite().all() for piece in pieces]).double().cpu()
+        bad = torch.stack([~piece.isfinite().all() for piece in pieces]).cpu().double()
         return next((name for name, count in zip(tensors, self.runtime.sum(*bad), strict=True) if count), None)
 
     def prune(self, *, best: int) -> None:
-        """Once the newest checkpoint is complete, remove all but the newest ones and that of the `best` step."""
-        *_, newest = folders = checkpoint.steps(self.path)
-        manifest = files.read_manifest(newest) or {}
-        for name in manifest:
-            files.check_size(newest, manifest, name)
-        for folder in folders[: -self.run.runtime.keep]:
+        """Once a checkpoint is saved, remove all but the newest ones and that of the `best` step."""
+        for folder in checkpoint.steps(self.path)[: -self.run.runtime.keep]:
             if folder.name != f"step-{best:08}":
                 checkpoint.remove(folder)
 
@@ -221,25 +209,20 @@ def _read_record(file: Path) -> dict[str, Any] | None:
 
 def _lengthened(run: AnyRun, theirs: dict[str, Any]) -> dict[str, Any]:
     """Return the recorded run with the steps of this one, if they are more."""
-    training, steps = theirs.get("training"), run.training.steps
-    if not isinstance(training, dict) or not isinstance(training.get("steps"), int) or training["steps"] >= steps:
+    training, how = theirs.get("training"), run.training
+    if not isinstance(training, dict) or training.get("steps", how.steps) >= how.steps:
         return theirs
     progress: Any = {}
     for newest in checkpoint.steps(run.out)[-1:]:
         with suppress(FileNotFoundError, UserError):  # a damaged one is refused where it is restored
             progress = read_json(newest / "progress.json")
-    progress = progress if isinstance(progress, dict) else {}
-    if progress.get("reached"):
-        raise UserError(
-            f"{run.out} stopped at step {progress.get('step')}, where it was as good as {run.training.stop_at}, and "
-            f"more steps change nothing; start another run with --from {run.out}"
-        )
-    if run.training.patience and progress.get("worse", 0) >= run.training.patience:
-        raise UserError(
-            f"{run.out} stopped at step {progress.get('step')} after {progress['worse']} evaluations without a better "
-            f"validation loss, and more steps change nothing; start another run with --from {run.out}"
-        )
-    return theirs | {"training": training | {"steps": steps}}
+    why = f", where it was as good as {how.stop_at}" if progress.get("reached") else None
+    if how.patience and (worse := progress.get("worse", 0)) >= how.patience:
+        why = f" after {worse} evaluations without a better validation loss"
+    if why is not None:
+        remedy = f"and more steps change nothing; start another run with --from {run.out}"
+        raise UserError(f"{run.out} stopped at step {progress.get('step')}{why}, {remedy}")
+    return theirs | {"training": training | {"steps": how.steps}}
 
 
 def _initial_weights(run: AnyRun, theirs: dict[str, Any] | None, known: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -263,19 +246,6 @@ def _initial_weights(run: AnyRun, theirs: dict[str, Any] | None, known: dict[str
         names = [f"with the weights of {one.get('checkpoint')}" if one else "from scratch" for one in (recorded, mine)]
         raise UserError(f"{run.out} holds a run that started {names[0]}, not {names[1]}; name another folder")
     return recorded
-
-
-def _check_covered(stored: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Refuse shards that leave out, overlap or add anything."""
-    for name, tensor in tensors.items():
-        pieces = [piece for piece in stored[name].chunks if piece.sizes.numel()] if name in stored else []
-        covered = sum(piece.sizes.numel() for piece in pieces)
-        if covered != tensor.numel() or len({piece.offsets for piece in pieces}) < len(pieces):
-            raise UserError(f"its pieces of {name} hold {covered:,} of {tensor.numel():,} numbers")
-        if stored[name].size != tensor.shape:
-            raise UserError(f"{name} is {tuple(stored[name].size)}, the model wants {tuple(tensor.shape)}")
-    if extra := sorted(stored.keys() - tensors.keys()):
-        raise UserError(f"it holds {extra[0]}, which the model does not have")
 
 
 def full_weights(model: nn.Module, *, keep: bool) -> dict[str, Tensor]:

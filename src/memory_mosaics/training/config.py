@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from memory_mosaics import checkpoint
-from memory_mosaics.config import MAX_SEED, MAX_SIZE, at_least, at_most, check_positive, to_plain
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.config import MAX_SEED, MAX_SIZE, check_positive, to_plain
+from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.files import first_difference, read_json
 from memory_mosaics.language_model import LanguageModelConfig, config_from_plain, weight_shapes
 from memory_mosaics.models import PRESETS, position_name, preset, preset_hint
@@ -155,9 +155,11 @@ class Training:
     stop_at: float | None = None
 
     def __post_init__(self) -> None:
-        at_least(self, steps=1, batch=1, warm_up=0, seed=0, evaluate_every=1, weight_decay=0)
-        at_least(self, evaluate_windows=1, patience=1)
-        at_most(self, seed=MAX_SEED, batch=MAX_SIZE)
+        check_range(1, math.inf, steps=self.steps, evaluate_every=self.evaluate_every)
+        check_range(1, math.inf, evaluate_windows=self.evaluate_windows, patience=self.patience)
+        check_range(1, MAX_SIZE, batch=self.batch)
+        check_range(0, MAX_SEED, seed=self.seed)
+        check_range(0, math.inf, warm_up=self.warm_up, weight_decay=self.weight_decay)
         check_positive(self, "learning_rate", "clip", "stop_at")
         if not 0 <= self.final_learning_rate <= self.learning_rate:
             raise UserError(

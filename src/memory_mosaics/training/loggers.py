@@ -1,8 +1,10 @@
 """The log of a run: log.jsonl with one JSON object per line, samples.md, and optionally TensorBoard, wandb, trackio."""
 
 import json
+import os
 import re
 import sys
+from contextlib import suppress
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
@@ -23,17 +25,15 @@ class Log:
     """RUN/log.jsonl and the progress bar. For a run that resumes at `step`, later lines are removed."""
 
     def __init__(self, run: AnyRun, *, step: int = 0, silent: bool = False):
-        self._silent = silent
         self._shown: dict[str, float] = {}
         self.bar = tqdm(
             total=run.training.steps, initial=step, desc=run.out.name, unit="step", disable=silent or None, leave=True
         )
-        if silent:
-            return
-        file = run.out / "log.jsonl"
-        _trim_log(file, step)
-        _trim_samples(run.out / "samples.md", step)
-        self._loggers = [LOGGERS[name](name, run.out, step, run.plain()) for name in run.runtime.loggers]
+        file, names = (Path(os.devnull), ()) if silent else (run.out / "log.jsonl", run.runtime.loggers)
+        if not silent:
+            _trim_log(file, step)
+            _trim_samples(run.out / "samples.md", step)
+        self._loggers = [LOGGERS[name](name, run.out, step, run.plain()) for name in names]
         self._stream = file.open("a", encoding="utf-8")
 
     def __enter__(self) -> "Log":
@@ -41,15 +41,12 @@ class Log:
 
     def __exit__(self, *error: Any) -> None:
         self.bar.close()
-        if not self._silent:
-            self._stream.close()
-            for logger in self._loggers:
-                logger.close()
+        self._stream.close()
+        for logger in self._loggers:
+            logger.close()
 
     def write(self, step: int, **numbers: Any) -> None:
         """Append a line, flush it, and show the newest numbers."""
-        if self._silent:
-            return
         self._stream.write(json.dumps({"step": step, **numbers}, allow_nan=False) + "\n")
         self._stream.flush()
         for logger in self._loggers:
@@ -72,17 +69,12 @@ def _parse_log(file: Path) -> list[dict[str, Any] | None]:
 
 
 def _parse_line(text: bytes) -> dict[str, Any] | None:
-    try:
+    with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
         line = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(line, dict) or not isinstance(line.get("step"), int):
-        return None
-    losses = line.get("losses", [])  # those of several models; all other values are numbers
-    if not isinstance(losses, list):
-        return None
-    values = [*losses, *(value for name, value in line.items() if name != "losses")]
-    return line if all(type(value) in (int, float) and isfinite(value) for value in values) else None
+        values = [value for name, value in line.items() if name != "losses"] + line.get("losses", [])  # of models
+        if isinstance(line["step"], int) and all(type(value) in (int, float) and isfinite(value) for value in values):
+            return line
+    return None
 
 
 def _trim_log(file: Path, step: int) -> None:

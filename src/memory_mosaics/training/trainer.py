@@ -4,14 +4,13 @@ A run that is stopped, killed or moved to another number of processes resumes fr
 command and ends with the same losses. On a CPU and the same number of processes they are the same to the last bit.
 """
 
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf, isfinite
 from pathlib import Path
+from signal import SIGINT, SIGTERM
 from statistics import fmean, median
 from typing import Any
 
@@ -22,7 +21,9 @@ from memory_mosaics import checkpoint
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError, one_line, within_memory
 from memory_mosaics.files import read_json
+from memory_mosaics.isolation import signal_handler
 from memory_mosaics.language_model import LanguageModelConfig, weight_count, without_state
+from memory_mosaics.ops.common import double_dtype
 from memory_mosaics.parameters import param_groups
 from memory_mosaics.results import environment_info, write_results
 from memory_mosaics.runtime import CapturedFunction, Runtime, check_memory, no_grad_sync, parallelize, start_runtime
@@ -33,6 +34,7 @@ from memory_mosaics.training.checkpointing import RunFolder, full_weights, resum
 from memory_mosaics.training.config import AnyRun, Run, Training
 from memory_mosaics.training.loggers import Log, read_log, write_samples
 
+UNREPORTED = ("since", "curve", "selected", "reached")  # in results.json
 WARM_UP = 3  # steps before a CUDA graph is captured: compilers and libraries have then allocated what they use
 
 
@@ -143,12 +145,18 @@ class Trainer:
             if self.done and (results := _read_results(self.spec.out / "results.json", self.progress["step"])):
                 return self._report(results)
             step, silent = self.progress["step"], not self.runtime.is_rank0
-            with Log(self.spec, step=step, silent=silent) as log, graceful_shutdown(self):
+            with Log(self.spec, step=step, silent=silent) as log, signal_handler(self.stop, SIGINT, SIGTERM):
                 size = self.runtime.micro_batch
                 with within_memory(f"{size} sequences at once are too many; give a smaller --runtime.micro_batch"):
                     self._train(log)
             self.folder.check_exists()
             return self._report(self.results())
+
+    def stop(self, number: int, frame: Any) -> None:
+        """End the run after the current step, with a checkpoint, or at once if told for the second time."""
+        if self.stopping:
+            raise KeyboardInterrupt
+        self.stopping = True
 
     def _record_length(self) -> None:
         """Record where a run was lengthened: it differs from a run that had that length from the start."""
@@ -179,11 +187,7 @@ class Trainer:
     def results(self) -> dict[str, Any]:
         """Return what results.json holds."""
         speeds = [line["tokens_per_second"] for line in read_log(self.spec.out / "log.jsonl", "tokens_per_second")]
-        progress = {
-            name: value
-            for name, value in self.progress.items()
-            if name not in ("since", "curve", "selected", "reached")
-        }
+        progress = {name: value for name, value in self.progress.items() if name not in UNREPORTED}
         return {
             **self.spec.plain(),
             **progress,
@@ -233,7 +237,8 @@ class Trainer:
         following = every * (first // every + 1), self._next_evaluation(first), self._next_save(first)
         until, norm = min(self.training.steps, *following), torch.zeros(())
         since = self.progress["since"] or {"steps": 0, "loss": 0.0, "seconds": 0.0}
-        total = torch.tensor(since["loss"], dtype=torch.float64, device=self.runtime.device)
+        here = self.runtime.device
+        total = torch.tensor(since["loss"], dtype=double_dtype(here), device=here)
         while self.progress["step"] < until and not (self.stopping and not self.runtime.distributed):
             loss, norm = self._step(self.progress["step"])
             total = total + loss
@@ -447,23 +452,3 @@ def _read_results(file: Path, step: int) -> dict[str, Any] | None:
     except (ValueError, LookupError, TypeError) as error:
         print(f"{file} is damaged and written again: {one_line(error)}", file=sys.stderr)
         return None
-
-
-@contextmanager
-def graceful_shutdown(trainer: Trainer) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the run after the current step, with a checkpoint; a second one ends it at once."""
-
-    def stop(number: int, frame: Any) -> None:
-        if trainer.stopping:
-            raise KeyboardInterrupt
-        trainer.stopping = True
-
-    try:
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread, which alone handles signals
-        before = {}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
