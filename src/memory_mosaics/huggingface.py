@@ -409,12 +409,8 @@ class MosaicForCausalLM(MosaicModel, GenerationMixin):
         loss_kwargs = {name: value for name in LOSS_KWARGS if (value := kwargs.pop(name, None)) is not None}
         if use_cache is None and labels is not None:
             use_cache = False
-        given: dict[str, Any] = {
-            "past_key_values": past_key_values,
-            "inputs_embeds": inputs_embeds,
-            "use_cache": use_cache,
-        }
-        found: Any = super().forward(input_ids, attention_mask, **given, **kwargs | {"return_dict": True})
+        kwargs |= {"past_key_values": past_key_values, "inputs_embeds": inputs_embeds, "use_cache": use_cache}
+        found: Any = super().forward(input_ids, attention_mask, **kwargs, return_dict=True)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits, loss = self.language_model.logits(found.last_hidden_state[:, kept]), None
         if labels is not None:
