@@ -18,13 +18,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import torch
 
 from memory_mosaics import checkpoint, evaluation
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.errors import UserError, check_range, one_line
-from memory_mosaics.evaluation import EvalWindows, LossStatistics, cache_losses, count_tokens, sample_windows
+from memory_mosaics.evaluation import EvalWindows, LossStatistics, count_tokens, sample_windows, unigram
 from memory_mosaics.experiments.report import collect_records, describe_model, print_summary, text_table
 from memory_mosaics.files import read_json
 from memory_mosaics.language_model import LanguageModelConfig
@@ -32,7 +31,6 @@ from memory_mosaics.results import (
     create_output_folder,
     environment_info,
     mean_and_interval,
-    progress_bar,
     round_digits,
     write_results,
 )
@@ -232,35 +230,27 @@ def run_anchors(
     text = sample_windows(corpus, split=split, length=length, count=windows, at_documents=at_documents)
     create_output_folder(out)
     start = time.monotonic()
-    counts = count_tokens(counted)
-    unigrams = {k: -np.log((counts + k) / (counts.sum() + k * len(counts))) for k in added}
-    prior = np.exp(-unigrams[added[-1]]).tolist()
+    counts, tokenizer = count_tokens(counted), corpus.tokenizer()
     labels = {f"unigram-{k:g}": f"unigram of the training text, add-{k:g}" for k in added}
     labels |= {f"cache-{n}": f"{'unigram' if n == 1 else f'{n}-gram'} cache of the context" for n in sorted({1, order})}
-    measured = {name: LossStatistics(length) for name in labels}
-    seen_losses, seen_tokens = dict.fromkeys(labels, 0.0), 0
-    with progress_bar("anchors", len(text), "window") as bar:
-        for (row,) in text.batches(1, length=length):
-            targets = row[1:].numpy()
-            losses = [unigram[targets] for unigram in unigrams.values()]
-            losses += [np.array(cache_losses(row.tolist(), prior, order=n)) for n in sorted({1, order})]
-            seen = counts[targets] > 0
-            seen_tokens += int(seen.sum())
-            for name, values in zip(labels, losses, strict=True):
-                measured[name].add(values[None])
-                seen_losses[name] += float(values[seen].sum())
-            bar.update(1)
+    losses = [evaluation.of_unigram(unigram(counts, k)) for k in added]
+    losses += [evaluation.of_cache(unigram(counts, added[-1]), n) for n in sorted({1, order})]
+    measured = {
+        name: evaluation.measure(one, text, LossStatistics(length, counts=counts), tokenizer, rows=1, name=name)
+        for name, one in zip(labels, losses, strict=True)
+    }
+    [seen_share] = {one.seen / one.tokens for one in measured.values()}
     results: dict[str, Any] = {"study": "anchors", "training": counted.folder.name} | text.describe()
     results |= {"order": order, "smoothing": added, "training_tokens": int(counts.sum()), "vocabulary": len(counts)}
     results |= {"tokens_in_training": int((counts > 0).sum()), "uniform_loss": round_digits(math.log(len(counts)), 6)}
-    results["unseen_share"] = round_digits(1 - seen_tokens / (len(text) * length), 4)
+    results["unseen_share"] = round_digits(1 - seen_share, 4)
     results["anchors"] = [
         {
             "name": name,
             "label": label,
             "loss": round_digits(measured[name].loss, 6),
             "loss_within": round_digits(measured[name].summary()["loss_within"], 3),
-            "loss_seen": round_digits(seen_losses[name] / seen_tokens, 6) if seen_tokens else None,
+            "loss_seen": round_digits(measured[name].loss_seen, 6),
             "spans": _spans(measured[name], length),
         }
         for name, label in labels.items()

@@ -115,7 +115,6 @@ class InContextRecallData(MADData):
     Args:
         noise: Probability that a pair is replaced with noise; one pair never is.
         noise_vocabulary: Tokens of the noise, the last ones of the vocabulary.
-
     """
 
     length: int = 127
@@ -189,7 +188,6 @@ class FuzzyInContextRecallData(MADData):
     Args:
         key_tokens: Tokens of the longest keys.
         value_tokens: Tokens of the longest values.
-
     """
 
     key_tokens: int = 3
@@ -259,7 +257,6 @@ class SelectiveCopyingData(MADData):
 
     Args:
         copied: Tokens to repeat.
-
     """
 
     length: int = 256

@@ -41,7 +41,6 @@ class RecallData(SyntheticData):
         pairs: Key-value pairs per example.
         power_a: Exponent of the distribution of gaps; 1 is uniform.
         random_filler: Fill the rest with random tokens, instead of 0.
-
     """
 
     vocabulary: int = 8192
@@ -98,7 +97,6 @@ class MQARData(RecallData):
 
     Args:
         updates: Keys that are given another value.
-
     """
 
     updates: int = 0

@@ -197,7 +197,6 @@ class RegBenchData:
         in_distribution: Validate and test on new sequences of the training languages.
         distinct: Never use a language twice, in one split or in two.
         seed: Another seed is another benchmark.
-
     """
 
     environments: int = 1000

@@ -49,7 +49,6 @@ class VectorModelConfig:
         body: Its blocks, positions and norm; its vocabulary is not used.
         inputs: Size of the vectors that are read.
         outputs: Size of those that are predicted.
-
     """
 
     body: LanguageModelConfig
@@ -96,7 +95,6 @@ class VectorData(SyntheticData):
         length: Positions, two per pair.
         dimension: Size of a point.
         noise: Standard deviation of the noise that is added to the values of a function; around a centre, to points.
-
     """
 
     vocabulary: int = 2
@@ -274,7 +272,6 @@ class SparseRegressionData(RegressionData):
 
     Args:
         sparsity: Weights that are not zero.
-
     """
 
     sparsity: int = 3
@@ -305,7 +302,6 @@ class NetworkRegressionData(RegressionData):
 
     Args:
         hidden: Hidden units.
-
     """
 
     length: int = 202
@@ -338,7 +334,6 @@ class ClassificationData(VectorData):
     Args:
         classes: Centres per sequence.
         labels: Labels to draw from, anew for each sequence.
-
     """
 
     length: int = 128

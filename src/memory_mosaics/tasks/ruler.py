@@ -56,7 +56,6 @@ class RulerData(SyntheticData):
 
     Args:
         test_lengths: Lengths to test a trained model at; none for the length of the training.
-
     """
 
     vocabulary: int = 1024
@@ -170,7 +169,6 @@ class NeedleData(RulerData):
         queries: Questions, for different keys.
         key_tokens: Tokens per key.
         value_tokens: Tokens per value.
-
     """
 
     needles: int = 1
@@ -251,7 +249,6 @@ class VariableTrackingData(RulerData):
     Args:
         chains: Chains, each with a value and variables of its own.
         hops: Assignments of a variable to another, per chain.
-
     """
 
     chains: int = 4
@@ -356,7 +353,6 @@ class CommonWordsData(WordListData):
         common: Common words, all of which are asked for.
         common_repeats: How often they are listed; None is 30, or 6 below 4,096 tokens.
         other_repeats: How often all others are listed; None is 3, or 1 below 4,096 tokens.
-
     """
 
     vocabulary: int = 8192
@@ -402,7 +398,6 @@ class FrequentWordsData(WordListData):
 
     Args:
         alpha: Exponent of the zeta distribution.
-
     """
 
     alpha: float = 2.0

@@ -47,7 +47,6 @@ class SyntheticData(ABC):
         examples: Training examples, each of which every epoch has once; 0 draws new ones at every step.
         held_out: Examples for validation, and as many for the test.
         seed: Another seed gives other examples.
-
     """
 
     vocabulary: int
