@@ -17,7 +17,7 @@ from memory_mosaics.config import MAX_JOBS
 from memory_mosaics.errors import UserError, check_range, did_you_mean
 from memory_mosaics.experiments import runner
 from memory_mosaics.experiments.figures.language import LABELS, best_runs
-from memory_mosaics.experiments.report import text_table
+from memory_mosaics.experiments.report import log_curve, text_table
 from memory_mosaics.experiments.runner import Grid, Outcome, Settings
 from memory_mosaics.models import ARCHITECTURES, matching_slots
 from memory_mosaics.results import mean_and_interval, round_digits, write_results
@@ -190,14 +190,9 @@ class CommonSettings:
     def _record(self, settings: Settings, outcome: Outcome) -> dict[str, Any]:
         folder = self.run_of(settings).out
         lines = read_log(folder / "log.jsonl")
-        training = [[line["step"], round(line["loss"], 4)] for line in lines if "loss" in line]
-        measured = [
-            [line["step"], *(round(line[f"{split}_loss"], 4) for split in ("train", "valid"))]
-            for line in lines
-            if "valid_loss" in line
-        ]
         measures = {name: outcome.get(name) for name in MEASURED}
-        return settings | {"run": f"trials/{folder.name}"} | measures | {"curve": training, "measured": measured}
+        losses = {"curve": log_curve(lines, "loss"), "measured": log_curve(lines, "train_loss", "valid_loss")}
+        return settings | {"run": f"trials/{folder.name}"} | measures | losses
 
 
 def _key(record: dict[str, Any]) -> Settings:

@@ -12,7 +12,7 @@ frequencies of its training text; above the cache, no use of the context beyond 
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -95,7 +95,7 @@ def run(
         recipes = [_recipe(run) for run in models.values()]
         results |= {"runs": scalars, "models": average_over_seeds(results["models"], recipes)}
         write_results(out / "results.json", results)
-    print_summary(_table(results["models"], MODEL_COLUMNS), results, out, draw=by_position)
+    print_summary(_model_table(results["models"]), results, out, draw=by_position)
     return results
 
 
@@ -167,30 +167,25 @@ def _mean(losses: Sequence[Any], digits: int = 6) -> tuple[float | None, float |
     return round_digits(mean, digits), round_digits(within, 3)
 
 
-MODEL_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "model": lambda model: model["name"],
-    "windows": lambda model: f"{model['windows']:,}",
-    "loss": lambda model: f"{model['loss']:.4f}" + _interval(model["loss_within"]),
-    "perplexity": lambda model: f"{model['perplexity']:,.2f}",
-    "bits/byte": lambda model: f"{model['bits_per_byte']:.4f}",
-}
-ANCHOR_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "anchor": lambda anchor: anchor["label"],
-    "loss": lambda anchor: f"{anchor['loss']:.4f}",
-    "seen": lambda anchor: "" if anchor["loss_seen"] is None else f"{anchor['loss_seen']:.4f}",
-}
+def _model_table(models: list[dict[str, Any]]) -> str:
+    rows = []
+    for one in models:
+        loss = _number(one["loss"]) + ("" if one["loss_within"] is None else f" ± {one['loss_within']:.4f}")
+        rows.append(
+            [one["name"], f"{one['windows']:,}", loss, f"{one['perplexity']:,.2f}", _number(one["bits_per_byte"])]
+        )
+    return _table(["model", "windows", "loss", "perplexity", "bits/byte"], rows, models)
 
 
-def _interval(within: float | None) -> str:
-    return "" if within is None else f" ± {within:.4f}"
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
 
 
-def _table(records: list[dict[str, Any]], columns: dict[str, Callable[[dict[str, Any]], str]]) -> str:
+def _table(header: list[str], rows: list[list[str]], records: list[dict[str, Any]]) -> str:
     """Return one line per record; the last columns are mean losses between positions."""
     spans = [f"[{first}, {end})" for first, end, *_ in records[0]["spans"]]
-    losses = [["" if loss is None else f"{loss:.4f}" for _, _, loss, *_ in record["spans"]] for record in records]
-    rows = [[column(record) for column in columns.values()] for record in records]
-    return text_table([*columns, *spans], [left + right for left, right in zip(rows, losses, strict=True)])
+    losses = [[_number(loss) for _, _, loss, *_ in record["spans"]] for record in records]
+    return text_table([*header, *spans], [left + right for left, right in zip(rows, losses, strict=True)])
 
 
 def run_anchors(
@@ -259,5 +254,6 @@ def run_anchors(
     write_results(out / "results.json", results)
     share = f"{results['unseen_share']:.1%} of the tokens never occur in {results['training']}"
     print(f"{results['corpus']}, {len(text):,} windows: {share}; uniform {results['uniform_loss']:.3f}")
-    print(f"{_table(results['anchors'], ANCHOR_COLUMNS)}\nResults: {out / 'results.json'}.")
+    rows = [[one["label"], _number(one["loss"]), _number(one["loss_seen"])] for one in results["anchors"]]
+    print(f"{_table(['anchor', 'loss', 'seen'], rows, results['anchors'])}\nResults: {out / 'results.json'}.")
     return results
