@@ -7,8 +7,8 @@ n-grams of the context, which need no training.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence, Sized
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,33 +23,34 @@ from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.results import NORMAL_95, progress_bar
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.text.corpus import Corpus, TokenFile
+from memory_mosaics.text.tokenizer import Tokenizer
 
 MAX_LOGITS = 1 << 25  # computed at a time: 128 MiB in float32
+
+Losses = Callable[[Tensor], np.ndarray]  # from windows (B, T + 1) to the losses (B, T) of all tokens but the first
 
 
 @dataclass(frozen=True)
 class EvalWindows:
     """The windows that every model reads: from each start, `length` input tokens and the token after them."""
 
-    corpus: Corpus
-    split: str
-    tokens: TokenFile
+    tokens: TokenFile | np.ndarray
     starts: list[int]
     length: int
-    at_documents: bool
+    source: dict[str, Any] = field(default_factory=dict)  # what they are windows of, in results.json
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def describe(self) -> dict[str, Any]:
         """Return what identifies the windows in results.json."""
-        source = {"corpus": self.corpus.folder.name, "split": self.split, "length": self.length}
-        return source | {"windows": len(self), "at_documents": self.at_documents}
+        return self.source | {"length": self.length, "windows": len(self)}
 
-    def batches(self, size: int, *, length: int) -> Iterator[Int[Tensor, "B N"]]:
-        """Yield the first `length` + 1 tokens of every window, `size` windows at a time."""
+    def batches(self, size: int, *, length: int | None = None) -> Iterator[Int[Tensor, "B N"]]:
+        """Yield every window, or its first `length` + 1 tokens, `size` windows at a time."""
+        end = (length or self.length) + 1
         for first in range(0, len(self), size):
-            rows = [self.tokens[start : start + length + 1] for start in self.starts[first : first + size]]
+            rows = [self.tokens[start : start + end] for start in self.starts[first : first + size]]
             yield torch.from_numpy(np.stack(rows).astype(np.int64))
 
 
@@ -69,18 +70,27 @@ def sample_windows(
     """
     check_range(1, math.inf, length=length, windows=count)
     tokens = corpus.tokens(split)
-    if len(tokens) <= length:
-        raise UserError(
-            f"the {split} split of {corpus.folder} has {len(tokens):,} tokens, and a window of {length} wants at least "
-            f"{length + 1:,}; take another --split or a shorter --length"
-        )
+    remedy = "take another --split or a shorter --length"
+    check_window(tokens, length, f"the {split} split of {corpus.folder}", remedy)
     if at_documents:
         starts = _long_documents(tokens, corpus, split, length)
     else:
         starts = range(0, len(tokens) - length, 1 if overlap else length)
+    source = {"corpus": corpus.folder.name, "split": split, "at_documents": at_documents}
+    return EvalWindows(tokens, choose_starts(starts, count), length, source)
+
+
+def choose_starts(starts: Sequence[int] | np.ndarray, count: int | None) -> list[int]:
+    """Return `count` of the starts (None: all), evenly spaced."""
     count = len(starts) if count is None else min(count, len(starts))
-    starts = [int(starts[number * len(starts) // count]) for number in range(count)]
-    return EvalWindows(corpus, split, tokens, starts, length, at_documents)
+    return [int(starts[number * len(starts) // count]) for number in range(count)]
+
+
+def check_window(tokens: Sized, length: int, name: str, remedy: str = "take more text or a shorter context") -> None:
+    """Refuse a text without one window."""
+    if len(tokens) <= length:
+        wants = f"a window of {length} wants at least {length + 1:,}"
+        raise UserError(f"{name} has {len(tokens):,} tokens, and {wants}; {remedy}")
 
 
 def _long_documents(tokens: TokenFile, corpus: Corpus, split: str, length: int) -> np.ndarray:
@@ -103,17 +113,30 @@ class LossStatistics:
     Names ending in `_within` are half the width of a confidence interval over windows: None for a single window.
     """
 
-    def __init__(self, length: int, smoothing: int = 0):
-        self.smoothing, self.windows, self.bytes = smoothing, 0, 0
+    def __init__(self, length: int, *, smoothing: int = 0, counts: np.ndarray | None = None):
+        """`counts` is how often each token occurs in the training text: `seen` is about those that do."""
+        self.length, self.smoothing, self.counts = length, smoothing, counts
+        self.windows = self.bytes = self.seen = 0
         self._sums = self._squares = self._smoothed_squares = np.zeros(length)
-        self._window_squares = 0.0
+        self._window_squares = self._seen_sum = 0.0
 
-    def add(self, losses: Float[np.ndarray, "B T"], *, bytes: int = 0) -> None:
+    def add(self, losses: Float[np.ndarray, "B T"], targets: Int[np.ndarray, "B T"], *, bytes: int = 0) -> None:
         """Add windows, and the number of bytes that their targets decode to."""
         self._sums, self._squares = self._sums + losses.sum(axis=0), self._squares + np.square(losses).sum(axis=0)
         self._smoothed_squares = self._smoothed_squares + np.square(smooth(losses, self.smoothing)).sum(axis=0)
         self._window_squares += np.square(losses.mean(axis=1)).sum()
         self.windows, self.bytes = self.windows + len(losses), self.bytes + bytes
+        if self.counts is not None:
+            known = self.counts[targets] > 0
+            self.seen, self._seen_sum = self.seen + int(known.sum()), self._seen_sum + float(losses[known].sum())
+
+    @property
+    def tokens(self) -> int:
+        return self.windows * self.length
+
+    @property
+    def loss_seen(self) -> float | None:
+        return self._seen_sum / self.seen if self.seen else None
 
     @property
     def loss(self) -> float:
@@ -121,15 +144,14 @@ class LossStatistics:
 
     def summary(self) -> dict[str, Any]:
         """Return counts, and means over all tokens."""
-        tokens = self.windows * len(self._sums)
         return {
             "windows": self.windows,
-            "tokens": tokens,
+            "tokens": self.tokens,
             "bytes": max(self.bytes, 1),
             "loss": self.loss,
             "loss_within": self._within(self._sums.mean(), self._window_squares),
             "perplexity": math.exp(self.loss),
-            "bits_per_byte": self.loss * tokens / max(self.bytes, 1) / math.log(2),
+            "bits_per_byte": self.loss * self.tokens / max(self.bytes, 1) / math.log(2),
         }
 
     def curves(self) -> dict[str, Float[np.ndarray, " T"] | None]:
@@ -144,7 +166,7 @@ class LossStatistics:
 
     def mean_between(self, first: int, end: int) -> float | None:
         """Return the mean loss of positions first, ..., end - 1; None where some of them were not read."""
-        return float((self._sums / self.windows)[first:end].mean()) if end <= len(self._sums) else None
+        return float((self._sums / self.windows)[first:end].mean()) if end <= self.length else None
 
     def _within(self, sums: Any, squares: Any) -> Any:
         if self.windows < 2:
@@ -156,17 +178,47 @@ class LossStatistics:
 def evaluate(trained: LoadedModel, text: EvalWindows, *, batch: int = 8) -> LossStatistics:
     """Compute losses on every window, up to the model's last position where it has learned positions."""
     model, length = trained.model.eval(), min(text.length, trained.model.max_positions or text.length)
-    device, measured = model.embedding.weight.device, LossStatistics(length, smoothing=text.length // 100)
-    with progress_bar(trained.name, len(text), "window") as bar:
-        for rows in text.batches(batch, length=length):
-            with within_memory(f"{batch} windows at once are too many; give a smaller --batch"):
-                losses = token_losses(model, rows[:, :-1].to(device), rows[:, 1:].to(device)).cpu().double().numpy()
-            measured.add(losses, bytes=trained.tokenizer.count_bytes(rows[:, 1:].numpy()))
-            bar.set_postfix(loss=f"{measured.loss:.4f}", refresh=False)
-            bar.update(len(rows))
+    measured = LossStatistics(length, smoothing=text.length // 100)
+    with within_memory(f"{batch} windows at once are too many; give a smaller --batch"):
+        measure(of_model(model), text, measured, trained.tokenizer, rows=batch, name=trained.name)
     if not measured.loss < 700:  # the exponential of 710 is infinite
         raise UserError(f"the loss of {trained.name} is {measured.loss}: {trained.folder} is no trained model")
     return measured
+
+
+def measure(
+    losses_of: Losses, text: EvalWindows, measured: LossStatistics, tokenizer: Tokenizer, *, rows: int, name: str
+) -> LossStatistics:
+    """Add the losses of a predictor on every window to what was `measured`, so many `rows` at a time."""
+    with progress_bar(name, len(text), "window") as bar:
+        for windows in text.batches(rows, length=measured.length):
+            targets = windows[:, 1:].numpy()
+            measured.add(losses_of(windows), targets, bytes=tokenizer.count_bytes(targets))
+            bar.set_postfix(loss=f"{measured.loss:.4f}", refresh=False)
+            bar.update(len(windows))
+    return measured
+
+
+def of_model(model: LanguageModel) -> Losses:
+    """Return a function from windows to the losses of a model."""
+    device = model.embedding.weight.device
+    return lambda rows: token_losses(model, rows[:, :-1].to(device), rows[:, 1:].to(device)).cpu().double().numpy()
+
+
+def of_unigram(probabilities: Float[np.ndarray, " V"]) -> Losses:
+    """Return a function from windows to the losses of predicting each token with its probability."""
+    return lambda rows: -np.log(probabilities[rows[:, 1:].numpy()])
+
+
+def of_cache(prior: Float[np.ndarray, " V"], order: int) -> Losses:
+    """Return a function from windows to the losses of n-grams of the context alone: `cache_losses`."""
+    chances = prior.tolist()
+    return lambda rows: np.array([cache_losses(row, chances, order=order) for row in rows.tolist()])
+
+
+def unigram(counts: Int[np.ndarray, " V"], smoothing: float) -> Float[np.ndarray, " V"]:
+    """Return the probabilities of tokens by their counts, to each of which `smoothing` is added."""
+    return (counts + smoothing) / (counts.sum() + smoothing * len(counts))
 
 
 def smooth(losses: Float[np.ndarray, "*B T"], radius: int) -> Float[np.ndarray, "*B T"]:

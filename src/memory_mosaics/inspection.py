@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from memory_mosaics.errors import UserError
 from memory_mosaics.language_model import LanguageModel, mixer_inputs
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.shapes import Float, Int
@@ -74,7 +75,7 @@ def inspect_position(
 ) -> list[MixerInspection]:
     """What every head retrieves at `position` of a text (below zero: from the end), and what its answer predicts."""
     if not -len(tokens) <= position < len(tokens):
-        raise ValueError(f"position {position} is outside a text of {len(tokens)} tokens")
+        raise UserError(f"position must be between {-len(tokens)} and {len(tokens) - 1} in this text, not {position}")
     position %= len(tokens)
     tokens = tokens[: position + 1].to(model.embedding.weight.device)  # what comes later changes nothing
     spreads: list[Tensor] = []

@@ -91,7 +91,7 @@ def test_a_position_sees_what_was_before_it(model):
     assert (empty.indices == -1).all()
     assert (empty.weights == 0).all()
     assert (empty.effective == 0).all()
-    with pytest.raises(ValueError, match="outside a text of 8"):
+    with pytest.raises(ValueError, match="position must be between -8 and 7 in this text, not 8"):
         inspect_position(model, TOKENS, position=8)
 
 

@@ -22,9 +22,10 @@ from memory_mosaics.tasks.regression import (
     nearest_neighbours,
     ridge,
 )
-from memory_mosaics.tasks.synthetic import IGNORED, Synthetic, by_position, measure
+from memory_mosaics.tasks.synthetic import IGNORED, Synthetic, measure
 from memory_mosaics.training.config import TaskRun, Training
 from memory_mosaics.training.trainer import Trainer
+from tasks.solutions import by_position
 
 LINEAR = LinearRegressionData(held_out=400)
 SPARSE = SparseRegressionData(held_out=200)

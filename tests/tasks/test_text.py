@@ -93,7 +93,7 @@ def test_anchors_have_the_same_measures(folder):
     assert list(anchors) == ["guess", "unigram", "unigram cache", "3-gram cache"]
     assert anchors["guess"]["loss"] == pytest.approx(math.log(257))
     counts = np.bincount(np.asarray(text.corpus.tokens("train")), minlength=257)
-    targets = np.concatenate([batch.targets.numpy() for batch in text.test_sets()[1].batches(2)])
+    targets = np.concatenate([rows[:, 1:].numpy() for rows in text.test_sets()[1].windows.batches(2)])
     unigram = -np.log((counts[targets] + 1) / (counts.sum() + 257))
     assert anchors["unigram"]["loss"] == pytest.approx(unigram.mean())
     assert anchors["unigram"]["by_position"][0][2] == pytest.approx(unigram[:, 0].mean())

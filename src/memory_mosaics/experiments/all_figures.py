@@ -16,7 +16,7 @@ from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.errors import UserError
 from memory_mosaics.evaluation import sample_windows
 from memory_mosaics.experiments import attention, evaluate, figures, prompts
-from memory_mosaics.experiments.report import TEMPLATES, write_page
+from memory_mosaics.experiments.report import TEMPLATES, log_curve, write_page
 from memory_mosaics.files import read_json
 from memory_mosaics.models import architecture_name
 from memory_mosaics.results import create_output_folder, write_results
@@ -136,7 +136,6 @@ def _choose_split(corpus: Corpus, length: int, *, at_documents: bool = False) ->
 def _training_curve(trained: LoadedModel) -> list[dict[str, Any]]:
     """Return the losses in the log of a training run: none for a checkpoint without one."""
     lines = read_log(trained.folder.parent / "log.jsonl")
-    curve = [[line["step"], round(line["loss"], 4)] for line in lines if "loss" in line]
-    measured = [[line["step"], round(line["valid_loss"], 4)] for line in lines if "valid_loss" in line]
+    curve, measured = log_curve(lines, "loss"), log_curve(lines, "valid_loss")
     record = {"name": trained.name, "architecture": architecture_name(trained.model.config)}
     return [record | {"curve": curve, "measured": measured}] if curve and measured else []

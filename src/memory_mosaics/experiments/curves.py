@@ -17,7 +17,7 @@ from memory_mosaics.config import MAX_JOBS
 from memory_mosaics.errors import UserError, check_range, did_you_mean
 from memory_mosaics.experiments import runner
 from memory_mosaics.experiments.figures.language import LABELS, best_runs
-from memory_mosaics.experiments.report import text_table
+from memory_mosaics.experiments.report import log_curve, text_table
 from memory_mosaics.experiments.runner import Grid, Outcome, Settings
 from memory_mosaics.models import ARCHITECTURES, matching_slots
 from memory_mosaics.results import mean_and_interval, round_digits, write_results
@@ -82,50 +82,30 @@ def run(
     twin = next((kind for kind in kinds if kind != "memory-mosaic"), "transformer")
     corpus = Corpus.open(data)
     base = Run(data=data, out=out, model=model, training=training, runtime=runtime)
-    common = CommonSettings(base, corpus.vocabulary, twin)
-    first = [
+    search = [
         {"architecture": kind, "blocks": depth, "learning_rate": rate, "seed": training.seed}
         for depth, rate, kind in product(depths, learning_rates or [1e-3, 3e-3, 6e-3], kinds)
     ]
-    first = list({common.name_of(settings): settings for settings in first}.values())  # each once
-    for settings in first:
+    common = CommonSettings(base, corpus.vocabulary, twin, tuple(search), seeds)
+    for settings in search:
         common.run_of(settings).model.build(corpus.vocabulary)  # a wrong size is found before hours are spent
     shared = {key: value for key, value in asdict(model).items() if key not in ("name", "blocks")}
     results: dict[str, Any] = {"study": "curves", "interrupted": False, "corpus": describe(corpus), "seeds": seeds}
     results |= {"model": shared, "training": asdict(training), "runs": []}
-    asked: list[Settings] = []
-
-    def collect() -> list[dict[str, Any]]:
-        return [found for settings in asked if (found := common.record(settings))]
+    grid = Grid(out=out, name_of=common.name_of, train=common.train, listed=common.listed, quiet=jobs > 1)
 
     def save() -> None:
-        write_results(out / "results.json", results | {"interrupted": True, "runs": collect()})
+        write_results(out / "results.json", results | {"interrupted": True, "runs": common.records()})
 
     with start_runtime(runtime) as world:
-
-        def train(runs: list[Settings]) -> bool:
-            """Train those that have not finished; False if told to stop."""
-            asked.extend(runs)
-            done = runner.run_grids([common.grid(runs, quiet=jobs > 1)], processes=jobs, save=save)
-            results["runs"] = world.broadcast(collect())
-            return done
-
         if world.is_rank0:
             relative = asdict(training) | {"learning_rate": 1.0, "final_learning_rate": common.final_share}
             sized_by = {"twin": twin} if "memory-mosaic" in kinds and not model.slots else {}
             runner.prepare(out, arguments, {"model": shared, "training": relative} | corpus.fingerprint | sized_by)
-        done = train(first)
-        for _ in range(MAX_EXTENSIONS if seeds > 1 else 0):
-            further = _beyond_the_edge(results["runs"])
-            done = done and train(further)
-            if not further or not done:
-                break
-        if done and seeds > 1:
-            best = [{**_key(one), "learning_rate": one["learning_rate"]} for one in best_runs(results["runs"]).values()]
-            done = train([one | {"seed": training.seed + number} for one in best for number in range(1, seeds)])
+        done = runner.run_grids([grid], processes=jobs, save=save)
+        results["runs"] = world.broadcast(common.records())
         results |= {"interrupted": not done, "summary": summary(results["runs"])}
-        for settings in asked:
-            outcome = common.outcome(settings) or {}
+        for outcome in filter(None, map(common.outcome, grid.runs)):
             results |= {key: outcome[key] for key in ("versions", "hardware") if key in outcome}
         if world.is_rank0:
             runner.report(results, out, table(results), drawable=bool(results["summary"]))
@@ -136,11 +116,31 @@ def run(
 
 @dataclass(frozen=True)
 class CommonSettings:
-    """What all runs have in common, and how each follows from its settings."""
+    """What all runs have in common, which runs there are, and how each follows from its settings."""
 
     base: Run
     vocabulary: int
     twin: str  # the architecture whose number of parameters a Memory Mosaic has
+    search: tuple[Settings, ...] = ()
+    seeds: int = 1
+
+    def listed(self) -> list[Settings]:
+        """Return the runs that are known now: those of the search, and once it has ended those of the other seeds."""
+        runs = list({self.name_of(settings): settings for settings in self.search}.values())  # each once
+        if self.seeds == 1:
+            return runs
+        for _ in range(MAX_EXTENSIONS):
+            runs += _beyond_the_edge(self._losses(runs))
+        best = [{**_key(one), "learning_rate": one["learning_rate"]} for one in best_runs(self._losses(runs)).values()]
+        seeds = range(self.base.training.seed + 1, self.base.training.seed + self.seeds)
+        return runs + [one | {"seed": seed} for one in best for seed in seeds]
+
+    def _losses(self, runs: list[Settings]) -> list[dict[str, Any]]:
+        """Return the settings of runs with their losses; nothing until all have ended."""
+        outcomes = [self.outcome(settings) for settings in runs]
+        ended = ((settings, outcome) for settings, outcome in zip(runs, outcomes, strict=True) if outcome)
+        found = [settings | {"valid_loss": outcome.get("valid_loss")} for settings, outcome in ended]
+        return found if len(found) == len(runs) else []
 
     @property
     def final_share(self) -> float:
@@ -176,9 +176,6 @@ class CommonSettings:
             return replace(model, slots=given.slots)  # none given: those that match learned positions
         return replace(model, slots=matching_slots(twin.build(self.vocabulary)))
 
-    def grid(self, runs: list[Settings], *, quiet: bool) -> Grid:
-        return Grid(out=self.base.out, name_of=self.name_of, train=self.train, listed=runs, quiet=quiet)
-
     def train(self, settings: Settings, folder: Path) -> Outcome | None:
         results = trainer.train(self.run_of(settings))
         return None if results["interrupted"] else {name: results[name] for name in (*MEASURED, "versions", "hardware")}
@@ -186,20 +183,16 @@ class CommonSettings:
     def outcome(self, settings: Settings) -> Outcome | None:
         return runner.read_outcome(self.run_of(settings).out)
 
-    def record(self, settings: Settings) -> dict[str, Any] | None:
-        """Return what results.json has of a run that ended: its losses, its speed, and its curves."""
-        folder, outcome = self.run_of(settings).out, self.outcome(settings)
-        if outcome is None:
-            return None
+    def records(self) -> list[dict[str, Any]]:
+        """Return what results.json has of the runs that ended: their losses, their speed, and their curves."""
+        return [self._record(settings, outcome) for settings in self.listed() if (outcome := self.outcome(settings))]
+
+    def _record(self, settings: Settings, outcome: Outcome) -> dict[str, Any]:
+        folder = self.run_of(settings).out
         lines = read_log(folder / "log.jsonl")
-        training = [[line["step"], round(line["loss"], 4)] for line in lines if "loss" in line]
-        measured = [
-            [line["step"], *(round(line[f"{split}_loss"], 4) for split in ("train", "valid"))]
-            for line in lines
-            if "valid_loss" in line
-        ]
         measures = {name: outcome.get(name) for name in MEASURED}
-        return settings | {"run": f"trials/{folder.name}"} | measures | {"curve": training, "measured": measured}
+        losses = {"curve": log_curve(lines, "loss"), "measured": log_curve(lines, "train_loss", "valid_loss")}
+        return settings | {"run": f"trials/{folder.name}"} | measures | losses
 
 
 def _key(record: dict[str, Any]) -> Settings:

@@ -12,19 +12,18 @@ frequencies of its training text; above the cache, no use of the context beyond 
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import torch
 
 from memory_mosaics import checkpoint, evaluation
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.errors import UserError, check_range, one_line
-from memory_mosaics.evaluation import EvalWindows, LossStatistics, cache_losses, count_tokens, sample_windows
+from memory_mosaics.evaluation import EvalWindows, LossStatistics, count_tokens, sample_windows, unigram
 from memory_mosaics.experiments.report import collect_records, describe_model, print_summary, text_table
 from memory_mosaics.files import read_json
 from memory_mosaics.language_model import LanguageModelConfig
@@ -32,7 +31,6 @@ from memory_mosaics.results import (
     create_output_folder,
     environment_info,
     mean_and_interval,
-    progress_bar,
     round_digits,
     write_results,
 )
@@ -97,7 +95,7 @@ def run(
         recipes = [_recipe(run) for run in models.values()]
         results |= {"runs": scalars, "models": average_over_seeds(results["models"], recipes)}
         write_results(out / "results.json", results)
-    print_summary(_table(results["models"], MODEL_COLUMNS), results, out, draw=by_position)
+    print_summary(_model_table(results["models"]), results, out, draw=by_position)
     return results
 
 
@@ -169,30 +167,25 @@ def _mean(losses: Sequence[Any], digits: int = 6) -> tuple[float | None, float |
     return round_digits(mean, digits), round_digits(within, 3)
 
 
-MODEL_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "model": lambda model: model["name"],
-    "windows": lambda model: f"{model['windows']:,}",
-    "loss": lambda model: f"{model['loss']:.4f}" + _interval(model["loss_within"]),
-    "perplexity": lambda model: f"{model['perplexity']:,.2f}",
-    "bits/byte": lambda model: f"{model['bits_per_byte']:.4f}",
-}
-ANCHOR_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "anchor": lambda anchor: anchor["label"],
-    "loss": lambda anchor: f"{anchor['loss']:.4f}",
-    "seen": lambda anchor: "" if anchor["loss_seen"] is None else f"{anchor['loss_seen']:.4f}",
-}
+def _model_table(models: list[dict[str, Any]]) -> str:
+    rows = []
+    for one in models:
+        loss = _number(one["loss"]) + ("" if one["loss_within"] is None else f" ± {one['loss_within']:.4f}")
+        rows.append(
+            [one["name"], f"{one['windows']:,}", loss, f"{one['perplexity']:,.2f}", _number(one["bits_per_byte"])]
+        )
+    return _table(["model", "windows", "loss", "perplexity", "bits/byte"], rows, models)
 
 
-def _interval(within: float | None) -> str:
-    return "" if within is None else f" ± {within:.4f}"
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
 
 
-def _table(records: list[dict[str, Any]], columns: dict[str, Callable[[dict[str, Any]], str]]) -> str:
+def _table(header: list[str], rows: list[list[str]], records: list[dict[str, Any]]) -> str:
     """Return one line per record; the last columns are mean losses between positions."""
     spans = [f"[{first}, {end})" for first, end, *_ in records[0]["spans"]]
-    losses = [["" if loss is None else f"{loss:.4f}" for _, _, loss, *_ in record["spans"]] for record in records]
-    rows = [[column(record) for column in columns.values()] for record in records]
-    return text_table([*columns, *spans], [left + right for left, right in zip(rows, losses, strict=True)])
+    losses = [[_number(loss) for _, _, loss, *_ in record["spans"]] for record in records]
+    return text_table([*header, *spans], [left + right for left, right in zip(rows, losses, strict=True)])
 
 
 def run_anchors(
@@ -232,35 +225,27 @@ def run_anchors(
     text = sample_windows(corpus, split=split, length=length, count=windows, at_documents=at_documents)
     create_output_folder(out)
     start = time.monotonic()
-    counts = count_tokens(counted)
-    unigrams = {k: -np.log((counts + k) / (counts.sum() + k * len(counts))) for k in added}
-    prior = np.exp(-unigrams[added[-1]]).tolist()
+    counts, tokenizer = count_tokens(counted), corpus.tokenizer()
     labels = {f"unigram-{k:g}": f"unigram of the training text, add-{k:g}" for k in added}
     labels |= {f"cache-{n}": f"{'unigram' if n == 1 else f'{n}-gram'} cache of the context" for n in sorted({1, order})}
-    measured = {name: LossStatistics(length) for name in labels}
-    seen_losses, seen_tokens = dict.fromkeys(labels, 0.0), 0
-    with progress_bar("anchors", len(text), "window") as bar:
-        for (row,) in text.batches(1, length=length):
-            targets = row[1:].numpy()
-            losses = [unigram[targets] for unigram in unigrams.values()]
-            losses += [np.array(cache_losses(row.tolist(), prior, order=n)) for n in sorted({1, order})]
-            seen = counts[targets] > 0
-            seen_tokens += int(seen.sum())
-            for name, values in zip(labels, losses, strict=True):
-                measured[name].add(values[None])
-                seen_losses[name] += float(values[seen].sum())
-            bar.update(1)
+    losses = [evaluation.of_unigram(unigram(counts, k)) for k in added]
+    losses += [evaluation.of_cache(unigram(counts, added[-1]), n) for n in sorted({1, order})]
+    measured = {
+        name: evaluation.measure(one, text, LossStatistics(length, counts=counts), tokenizer, rows=1, name=name)
+        for name, one in zip(labels, losses, strict=True)
+    }
+    [seen_share] = {one.seen / one.tokens for one in measured.values()}
     results: dict[str, Any] = {"study": "anchors", "training": counted.folder.name} | text.describe()
     results |= {"order": order, "smoothing": added, "training_tokens": int(counts.sum()), "vocabulary": len(counts)}
     results |= {"tokens_in_training": int((counts > 0).sum()), "uniform_loss": round_digits(math.log(len(counts)), 6)}
-    results["unseen_share"] = round_digits(1 - seen_tokens / (len(text) * length), 4)
+    results["unseen_share"] = round_digits(1 - seen_share, 4)
     results["anchors"] = [
         {
             "name": name,
             "label": label,
             "loss": round_digits(measured[name].loss, 6),
             "loss_within": round_digits(measured[name].summary()["loss_within"], 3),
-            "loss_seen": round_digits(seen_losses[name] / seen_tokens, 6) if seen_tokens else None,
+            "loss_seen": round_digits(measured[name].loss_seen, 6),
             "spans": _spans(measured[name], length),
         }
         for name, label in labels.items()
@@ -269,5 +254,6 @@ def run_anchors(
     write_results(out / "results.json", results)
     share = f"{results['unseen_share']:.1%} of the tokens never occur in {results['training']}"
     print(f"{results['corpus']}, {len(text):,} windows: {share}; uniform {results['uniform_loss']:.3f}")
-    print(f"{_table(results['anchors'], ANCHOR_COLUMNS)}\nResults: {out / 'results.json'}.")
+    rows = [[one["label"], _number(one["loss"]), _number(one["loss_seen"])] for one in results["anchors"]]
+    print(f"{_table(['anchor', 'loss', 'seen'], rows, results['anchors'])}\nResults: {out / 'results.json'}.")
     return results

@@ -4,7 +4,6 @@ import json
 import random
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +69,7 @@ def run(
     generator = TextGenerator(LoadedModel.open(run, device=find_device(device)), params)
     records, interrupted = [], False
     advice = "fewer prompts, beams or tokens at once may fit"
-    with _replace_unencodable(sys.stdout), within_memory(advice), compiler_errors():
+    with within_memory(advice), compiler_errors():
         try:
             for record in _records(generator, texts):
                 records.append(record)
@@ -139,19 +138,8 @@ def _converse(generator: TextGenerator) -> Iterator[dict[str, Any]]:
 
 
 def _print(text: str) -> None:
+    """Print characters that the encoding of the terminal lacks as question marks."""
+    encoding = sys.stdout.encoding or "utf-8"
+    text = text.encode(encoding, "replace").decode(encoding)
     sys.stdout.write(text.translate(VISIBLE) if sys.stdout.isatty() else text)
     sys.stdout.flush()
-
-
-@contextmanager
-def _replace_unencodable(stream: Any) -> Iterator[None]:
-    """Print characters that the encoding of a terminal lacks as question marks."""
-    if not hasattr(stream, "reconfigure"):
-        yield
-        return
-    errors = stream.errors
-    stream.reconfigure(errors="replace")
-    try:
-        yield
-    finally:
-        stream.reconfigure(errors=errors)

@@ -50,7 +50,7 @@ def run(
     check_range(1, 100_000, top=top)
     check_output_file(json)
     trained = LoadedModel.open(run, device=find_device(device))
-    tokens = _encode(trained, text, position)
+    tokens = _encode(trained, text)
     mixers = _select(inspect_position(trained.model, tokens, position=position, top=top), block, head)
     at = position % len(tokens)
     found = {
@@ -106,15 +106,13 @@ def _short(token: str) -> str:
     return quoted if len(quoted) <= MAX_TOKEN_CHARACTERS + 2 else quoted[:MAX_TOKEN_CHARACTERS] + ".."
 
 
-def _encode(trained: LoadedModel, text: str, position: int) -> Tensor:
+def _encode(trained: LoadedModel, text: str) -> Tensor:
     tokens = torch.tensor(trained.tokenizer.encode(text), dtype=torch.long)
     if len(tokens) == 0:
         raise UserError("the text is empty: there is nothing to inspect")
     longest = trained.model.max_positions
     if longest is not None and len(tokens) > longest:
         raise UserError(f"the text has {len(tokens)} tokens, and {trained.name} has learned positions for {longest}")
-    if not -len(tokens) <= position < len(tokens):
-        raise UserError(f"position must be between {-len(tokens)} and {len(tokens) - 1} in this text, not {position}")
     return tokens
 
 

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -133,13 +134,9 @@ def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
 @contextmanager
 def _offline() -> Iterator[None]:
     """Keep libraries from using the network and from logging anything but errors."""
-    before = {name: os.environ[name] for name in OFFLINE if name in os.environ}
-    os.environ.update(dict.fromkeys(OFFLINE, "1"))
     logging.disable(logging.WARNING)
     try:
-        yield
+        with patch.dict(os.environ, dict.fromkeys(OFFLINE, "1")):
+            yield
     finally:
         logging.disable(logging.NOTSET)
-        for name in OFFLINE:
-            del os.environ[name]
-        os.environ.update(before)

@@ -220,8 +220,7 @@ def make_grid(
         make_task(settings)  # which checks its values
         training_of(settings)  # as well
     drawn = trials if trials is not None and trials < len(runs) else 0
-    study: Settings = {"study": f"{case_name(case)}-{_name(space)}", "space": space}
-    study["base"] = case | dict.fromkeys(space)  # a trial that was killed while it was drawn has no values yet
+    study: Settings = {"study": f"{case_name(case)}-{_name(space)}", "space": space, "base": case}
     return Grid(
         out=out,
         name_of=name_of,

@@ -81,6 +81,11 @@ def describe_model(trained: LoadedModel) -> dict[str, Any]:
     }
 
 
+def log_curve(lines: Iterable[dict[str, Any]], *fields: str) -> list[list[float]]:
+    """Return [step, value, ...] for the lines of a training log that have the last of these fields."""
+    return [[line["step"], *(round(line[name], 4) for name in fields)] for line in lines if fields[-1] in line]
+
+
 def print_summary(table: str, results: dict[str, Any], out: Path, *, draw: bool = True) -> None:
     """Print a table, whether the command was interrupted, and which files were written; draw the figures."""
     stopped = "Stopped: these are the models that were finished. " if results["interrupted"] else ""

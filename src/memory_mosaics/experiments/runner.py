@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import product
@@ -28,7 +28,7 @@ from math import inf, isfinite, prod
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import torch
 import yaml
@@ -117,7 +117,7 @@ class Grid:
     def outcome(self, folder: Path) -> Outcome | None:
         return read_outcome(folder, self.fields)
 
-    def queue(self) -> "ListQueue | OptunaQueue":
+    def queue(self) -> "ListQueue":
         return OptunaQueue(self, self.search) if self.search else ListQueue(self)
 
 
@@ -187,43 +187,29 @@ def lock(out: Path, name: str) -> FileLock:
     return FileLock(out / ".locks" / name, thread_local=False)
 
 
-def try_lock(lock: FileLock) -> bool:
-    """Acquire a lock unless another process has it."""
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return False
-    return True
-
-
-class LockedTrial(NamedTuple):
-    """A run that this process has locked in order to train it."""
-
-    settings: Settings
-    lock: FileLock
-    optuna_trial: Any = None
-
-
 class ListQueue:
     """Runs that are all known: next is one that has no outcome and that nobody trains."""
 
     def __init__(self, grid: Grid):
         self.grid = grid
 
-    def _unfinished(self) -> Iterator[Settings]:
-        return (settings for settings in self.grid.runs if self.grid.outcome(self.grid.folder(settings)) is None)
+    def settings(self) -> list[Settings]:
+        """Return those of all runs that are known now."""
+        return self.grid.runs
 
-    def next_trial(self) -> LockedTrial | None:
+    def _unfinished(self) -> Iterator[Settings]:
+        return (settings for settings in self.settings() if self.grid.outcome(self.grid.folder(settings)) is None)
+
+    def next_trial(self) -> tuple[Settings, FileLock] | None:
+        """Return a run that this process may train, and its lock, which it has now."""
         for settings in self._unfinished():
             mine = lock(self.grid.out, self.grid.name_of(settings))
-            if try_lock(mine):
+            with suppress(Timeout):  # another process trains it
+                mine.acquire(timeout=0)
                 if self.grid.outcome(self.grid.folder(settings)) is None:
-                    return LockedTrial(settings, mine)
+                    return settings, mine
                 mine.release()  # it ended in the meantime
         return None
-
-    def record(self, trial: LockedTrial, outcome: Outcome) -> None:
-        """Do nothing: the outcome is in the folder of the run."""
 
     def busy(self) -> bool:
         return next(self._unfinished(), None) is not None
@@ -239,15 +225,18 @@ def import_optuna() -> Any:
     return optuna
 
 
-class OptunaQueue:
-    """Trials in OUT/journal.log, which any number of processes share.
+class OptunaQueue(ListQueue):
+    """Runs with a trial each in OUT/journal.log, which any number of processes share; they are drawn if none is listed.
 
-    A trial that the journal calls running and that is not locked was interrupted, and is the next to be trained.
+    The folders of the runs decide what has ended, and the journal follows them. Whoever writes it holds a lock.
     """
 
     def __init__(self, grid: Grid, search: Search):
-        self.grid, self.search, self.optuna = grid, search, import_optuna()
+        super().__init__(grid)
+        self.search, self.optuna = search, import_optuna()
         self.State, storages = self.optuna.trial.TrialState, self.optuna.storages
+        self.distributions = {name: _distribution(name, values) for name, values in search.space.items()}
+        self.ranges = {name for name, values in search.space.items() if isinstance(values, tuple)}
         file = grid.out / "journal.log"
         with lock(grid.out, "journal"):
             if file.exists():
@@ -260,98 +249,88 @@ class OptunaQueue:
             except (ValueError, LookupError, TypeError, AttributeError, RecursionError, AssertionError) as error:
                 remedy = "remove it: finished trials are read from their folders"
                 raise UserError(f"{file} is damaged: {one_line(error)}; {remedy}") from error
-            known = self._ended() | self._names(self.State.RUNNING, self.State.WAITING)
-            for settings in grid.runs:
-                if grid.name_of(settings) not in known:
-                    self.study.enqueue_trial({name: settings[name] for name in search.space})
 
-    def _trials(self, *states: Any) -> list[Any]:
-        return self.study.get_trials(deepcopy=False, states=states or None)
+    def settings(self) -> list[Settings]:
+        return self.grid.runs or [self._complete(trial.params) for trial in self._trials().values()]
 
-    def _names(self, *states: Any) -> set[str]:
-        return {self.grid.name_of(self._settings_of(trial)) for trial in self._trials(*states)}
-
-    def _ended(self) -> set[str]:
-        """Return the names of ended trials whose outcomes exist: a run without its outcome is trained again."""
-        names = self._names(self.State.COMPLETE, self.State.PRUNED)
-        return {name for name in names if self.grid.outcome(self.grid.out / "trials" / name)}
-
-    def _settings_of(self, trial: Any) -> Settings:
-        return self._complete(trial.system_attrs.get("fixed_params", {}) | trial.params)  # fixed: it is still waiting
+    def _trials(self) -> dict[str, Any]:
+        """Return trials by the names of their runs; none that repeats another, or whose process was killed drawing."""
+        trials = self.study.get_trials(deepcopy=False)
+        drawn = (
+            one for one in trials if one.state != self.State.FAIL and one.params.keys() == self.search.space.keys()
+        )
+        return {self.grid.name_of(self._complete(trial.params)): trial for trial in drawn}
 
     def _complete(self, drawn: Settings) -> Settings:
         """Return all values of a trial from those of the space; those of a range have six digits, as in names."""
-        ranges = {name for name, values in self.search.space.items() if isinstance(values, tuple)}
         rounded = {
-            name: float(f"{value:.6g}") if name in ranges and isinstance(value, float) else value
+            name: float(f"{value:.6g}") if name in self.ranges and isinstance(value, float) else value
             for name, value in drawn.items()
         }
         return self.search.base | rounded
 
-    def settings(self) -> list[Settings]:
-        """Return those of all trials, in the order in which they were proposed."""
-        return [self._settings_of(trial) for trial in self._trials()]
-
-    def next_trial(self) -> LockedTrial | None:
+    def next_trial(self) -> tuple[Settings, FileLock] | None:
         with lock(self.grid.out, "journal"):
-            trials, State = self._trials(), self.State
-            taken = self._ended()
-            for trial in trials:
-                if trial.state == State.RUNNING and (locked := self._take(trial, taken)):
-                    return locked
-            for _ in [trial for trial in trials if trial.state == State.WAITING]:
-                if locked := self._take(self.study.ask(), taken):
-                    return locked
-            if not self.grid.runs and len(taken) < self.grid.count:
-                points = list(self.search.points)
-                Random(self.search.seed).shuffle(points)
-                for _ in range(FEW_REDRAWS if points else MAX_REDRAWS):
-                    if locked := self._take(self.study.ask(), taken):
-                        return locked
-                for point in points:
-                    if self.grid.name_of(self._complete(point)) not in taken:
-                        self.study.enqueue_trial(point)
-                        return self._take(self.study.ask(), taken)
-        return None
+            while True:
+                known = self._record()
+                if (found := super().next_trial()) is not None:
+                    if self.grid.name_of(found[0]) not in known:
+                        self._start(found[0])
+                    return found
+                if self.grid.runs or len(known) >= self.grid.count or not self._draw(known):
+                    return None
 
-    def _take(self, found: Any, taken: set[str]) -> LockedTrial | None:
-        """Lock a trial, unless another process trains it or its values are `taken` already."""
-        mine = lock(self.grid.out, f"trial-{found._trial_id}")
-        if not try_lock(mine):
-            taken.add(self.grid.name_of(self._settings_of(found)))
-            return None
+    def _record(self) -> dict[str, Any]:
+        """Write outcomes into the journal. A run that failed is pruned: to TPE, worse than all others."""
+        trials = self._trials()
+        for settings in self.settings():
+            name = self.grid.name_of(settings)
+            if outcome := self.grid.outcome(self.grid.folder(settings)):
+                trial = trials.get(name) or self._start(settings)
+                if trial.state == self.State.RUNNING and outcome["status"] == "finished":
+                    journaled = self.optuna.trial.Trial(self.study, trial._trial_id)
+                    journaled.set_user_attr("train_loss", outcome["train_loss"])
+                    self.study.tell(trial.number, outcome["valid_loss"])
+                elif trial.state == self.State.RUNNING:
+                    self.study.tell(trial.number, state=self.State.PRUNED)
+                trials[name] = trial
+        return trials
+
+    def _start(self, settings: Settings) -> Any:
+        """Add a trial with these values."""
+        values: Any = {"params": {name: settings[name] for name in self.distributions}}
+        running = self.optuna.trial.create_trial(state=self.State.RUNNING, distributions=self.distributions, **values)
+        self.study.add_trial(running)
+        return self.study.get_trials(deepcopy=False)[-1]
+
+    def _draw(self, known: dict[str, Any]) -> bool:
+        """Add a trial with new values; False where the space is exhausted."""
+        points = list(self.search.points)
+        Random(self.search.seed).shuffle(points)
         sampler = "RandomSampler" if self.search.method == "random" else "TPESampler"
-        seed = (self.search.seed * 1_000_003 + found.number) % 2**32  # the same in whichever process
-        self.study.sampler = getattr(self.optuna.samplers, sampler)(seed=seed)
-        trial = self.optuna.trial.Trial(self.study, found._trial_id)
-        settings = self._complete({name: _suggest(trial, name, values) for name, values in self.search.space.items()})
-        if self.grid.name_of(settings) in taken:
+        for _ in range(FEW_REDRAWS if points else MAX_REDRAWS):
+            number = len(self.study.get_trials(deepcopy=False))
+            seed = (self.search.seed * 1_000_003 + number) % 2**32  # the same in whichever process
+            self.study.sampler = getattr(self.optuna.samplers, sampler)(seed=seed)
+            trial = self.study.ask(self.distributions)
+            if self.grid.name_of(self._complete(trial.params)) not in known:
+                return True
             self.study.tell(trial, state=self.State.FAIL)
-            mine.release()
-            return None
-        return LockedTrial(settings, mine, trial)
-
-    def record(self, trial: LockedTrial, outcome: Outcome) -> None:
-        """Write an outcome into the journal. A run that failed is pruned: to TPE, worse than all others."""
-        with lock(self.grid.out, "journal"):
-            if outcome["status"] == "finished":
-                trial.optuna_trial.set_user_attr("train_loss", outcome["train_loss"])
-                self.study.tell(trial.optuna_trial, outcome["valid_loss"])
-            else:
-                self.study.tell(trial.optuna_trial, state=self.State.PRUNED)
-
-    def busy(self) -> bool:
-        return bool(self._trials(self.State.RUNNING))
+        new = [settings for settings in map(self._complete, points) if self.grid.name_of(settings) not in known]
+        if new:
+            self._start(new[0])
+        return bool(new)
 
 
-def _suggest(trial: Any, name: str, values: Values) -> Any:
-    """Draw from a list, or from a range: on a logarithmic scale, except from 0 and for dropout."""
+def _distribution(name: str, values: Values) -> Any:
+    """Return that of choices, or of a range: on a logarithmic scale, except from 0 and for dropout."""
+    distributions = import_optuna().distributions
     if isinstance(values, list):
-        return trial.suggest_categorical(name, values)
+        return distributions.CategoricalDistribution(values)
     low, high = values
     if isinstance(low, int):
-        return trial.suggest_int(name, low, high, log=low > 0)
-    return trial.suggest_float(name, low, high, log=low > 0 and name != "dropout")
+        return distributions.IntDistribution(low, high, log=low > 0)
+    return distributions.FloatDistribution(low, high, log=low > 0 and name != "dropout")
 
 
 def run_trial(grid: Grid, settings: Settings) -> Outcome | None:
@@ -435,16 +414,14 @@ def run_queues(grids: Sequence[Grid], *, wait: bool = True) -> bool:
     """
     queues = [grid.queue() for grid in grids]
     while True:
-        found = ((queue, trial) for queue in queues if (trial := queue.next_trial()))
+        found = ((queue.grid, *trial) for queue in queues if (trial := queue.next_trial()))
         if (following := next(found, None)) is not None:
-            queue, trial = following
+            grid, settings, mine = following
             try:
-                outcome = run_trial(queue.grid, trial.settings)
-                if outcome is None:
+                if run_trial(grid, settings) is None:
                     return False
-                queue.record(trial, outcome)
             finally:
-                trial.lock.release()
+                mine.release()
         elif any(queue.busy() for queue in queues if wait or callable(queue.grid.listed)):
             time.sleep(1)
         else:
@@ -505,76 +482,39 @@ def _worker(grids: Sequence[Grid], number: int, count: int) -> NoReturn:
         raise SystemExit(2) from None
 
 
-def check_ray() -> None:
-    """Refuse `--cluster ray` where Ray is not installed, before anything is written."""
-    try:
-        import ray.tune  # noqa: F401  # type: ignore[import-not-found]
-    except ImportError:
-        raise UserError("--cluster ray needs Ray: pip install 'memory-mosaics[ray]'") from None
-
-
 def check_devices(runtime: RuntimeConfig, cluster: str | None) -> Settings:
     """Refuse a device or a cluster that is not there; return the precision, unless other machines decide it."""
     if cluster == "ray":
-        check_ray()
+        try:
+            import ray  # noqa: F401  # type: ignore[import-not-found]
+        except ImportError:
+            raise UserError("--cluster ray needs Ray: pip install 'memory-mosaics[ray]'") from None
         return {}
     return {"precision": runtime.precision_on(find_device(runtime.device))}
 
 
 def run_on_ray(grids: Sequence[Grid], processes: int) -> bool:
-    """Train on a Ray cluster whose machines see the same folders, `processes` runs at once; False if stopped."""
+    """Train on a Ray cluster whose machines see the same folders, `processes` runs at once; False if told to stop."""
     import ray  # type: ignore[import-not-found]
-    from ray import tune  # type: ignore[import-not-found]
-    from ray.tune.search import Searcher  # type: ignore[import-not-found]
-
-    queues = [grid.queue() for grid in grids]
-
-    class Queues(Searcher):  # Ray Tune asks it for trials
-        locked: ClassVar[dict[str, tuple[int, LockedTrial]]] = {}
-        exhausted: ClassVar[bool] = False
-        failed: ClassVar[bool] = False
-
-        def suggest(self, trial_id: str) -> Any:
-            for number, queue in enumerate(queues):
-                if trial := queue.next_trial():
-                    Queues.locked[trial_id] = number, trial
-                    return {"grid": number, "settings": trial.settings}
-            if not Queues.failed and any(queue.busy() for queue in queues if callable(queue.grid.listed)):
-                return None  # ask again: more may follow from the outcomes of those that run
-            Queues.exhausted = True
-            return Searcher.FINISHED
-
-        def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-            Queues.failed |= error
-            if result and result.get("outcome"):  # otherwise it stays locked: this cluster does not try it again
-                number, trial = Queues.locked.pop(trial_id)
-                queues[number].record(trial, json.loads(result["outcome"]))
-                trial.lock.release()
-
-        def save(self, checkpoint_path: str) -> None: ...
-        def restore(self, checkpoint_path: str) -> None: ...
-
-    here = os.getcwd()
-
-    def trainable(config: Settings) -> None:
-        os.chdir(here)
-        outcome = run_trial(grids[config["grid"]], config["settings"])
-        tune.report({"outcome": json.dumps(outcome) if outcome else ""})
 
     ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level="ERROR")
-    resources = ray.cluster_resources()
-    share = {
-        "cpu": max(1, int(resources.get("CPU", 1)) // processes),
-        "gpu": min(1, resources.get("GPU", 0) / processes),
-    }
-    tuning = tune.TuneConfig(search_alg=Queues(), num_samples=-1, max_concurrent_trials=processes)
-    storage = tune.RunConfig(name="ray", storage_path=str(grids[0].out.resolve()), verbose=0)
-    ended = tune.Tuner(tune.with_resources(trainable, share), tune_config=tuning, run_config=storage).fit()
-    for _, trial in Queues.locked.values():  # interrupted
-        trial.lock.release()
-    if ended.errors:
-        raise UserError(f"a trial on Ray ended with {one_line(ended.errors[0])}; the same command continues")
-    return Queues.exhausted and not Queues.locked
+    resources, here = ray.cluster_resources(), os.getcwd()
+    cores, gpus = int(resources.get("CPU", 1)) // processes, resources.get("GPU", 0) / processes
+
+    @ray.remote(num_cpus=max(1, cores), num_gpus=min(1, gpus))
+    def work() -> bool:
+        os.chdir(here)
+        return run_queues(grids, wait=False)
+
+    workers: list[Any] = [work.remote() for _ in range(processes)]  # type: ignore[attr-defined]
+    try:
+        return all(ray.get(workers))
+    except ray.exceptions.RayError as error:
+        raise UserError(f"a process on Ray ended with {one_line(error)}; the same command continues") from error
+    finally:
+        for worker in workers:  # after Ctrl-C or an error
+            ray.cancel(worker)
+        ray.wait(workers, num_returns=processes, timeout=60)
 
 
 def progress(grids: Sequence[Grid]) -> tuple[float, dict[str, str], str]:

@@ -19,7 +19,7 @@ from memory_mosaics.config import MAX_JOBS, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments import runner
 from memory_mosaics.experiments.report import text_table
-from memory_mosaics.experiments.runner import Grid, OptunaQueue, Outcome, Search, Settings, Values
+from memory_mosaics.experiments.runner import Grid, Outcome, Search, Settings, Values
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training import trainer
@@ -120,10 +120,8 @@ def run(
     runner.import_optuna()
     runner.check_devices(runtime, cluster)
     runner.prepare(out, arguments, setup)
-    queue = grid.queue()
-    assert isinstance(queue, OptunaQueue)
     done = runner.run_grids([grid], processes=jobs, cluster=cluster)
-    results = {"study": "sweep", "interrupted": not done, "data": str(data), **setup, **collect(grid, queue.settings())}
+    results = {"study": "sweep", "interrupted": not done, "data": str(data), **setup, **collect(grid)}
     finished = any(row["valid_loss"] is not None for row in results["rows"])
     runner.report(results, out, table(results), drawable=finished, also=f"Trials: {out / 'trials'}. ")
     return results
@@ -199,11 +197,11 @@ def train(run: Run, chance: float, settings: Settings, folder: Path) -> Outcome 
     return outcome
 
 
-def collect(grid: Grid, trials: list[Settings]) -> dict[str, Any]:
+def collect(grid: Grid) -> dict[str, Any]:
     """Return a row for each trial, in the order in which they were proposed, and which is the best."""
     assert grid.search is not None
     base, rows = grid.search.base, {}
-    for settings in trials:
+    for settings in grid.queue().settings():
         name = name_of(settings)
         outcome = runner.read_outcome(grid.folder(settings)) or {"status": "unfinished"}
         changed = [name for name, value in settings.items() if value != base[name]]

@@ -16,7 +16,6 @@ Bietti et al. count unigrams and bigrams on tiny-Shakespeare. Here a random chai
 distribution of tokens and the same bigram entropy takes its place, so that the task needs no file.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -29,7 +28,7 @@ from memory_mosaics.errors import UserError
 from memory_mosaics.language_model import LanguageModel, next_token_loss
 from memory_mosaics.runtime import Runtime
 from memory_mosaics.shapes import Float
-from memory_mosaics.tasks.synthetic import IGNORED, Arrays, SyntheticData, cache_scores
+from memory_mosaics.tasks.synthetic import IGNORED, Arrays, SyntheticData
 from memory_mosaics.tasks.task import EAGER, Batch, CountedBatch, TokenTask, symbol_tokenizer
 from memory_mosaics.text.tokenizer import Tokenizer
 
@@ -209,20 +208,11 @@ class InductionExamples(InductionData, SyntheticData):
         InductionData.__post_init__(self)
         SyntheticData.__post_init__(self)
 
-    def anchors(self, examples: Batch) -> dict[str, float]:
-        return super().anchors(examples) | cache_scores(examples, range(self.vocabulary))
+    @property
+    def candidates(self) -> range:
+        return range(self.vocabulary)
 
     def draw(self, rng: np.random.Generator, count: int, *, training: bool) -> Arrays:
         drawn = self.batch(count, seed=int(rng.integers(2**62)), step=0)
         targets = drawn.targets if training else drawn.targets.where(drawn.counted, IGNORED)
         return drawn.inputs.numpy(), targets.numpy()
-
-    def solve(self, row: Sequence[int]) -> dict[int, int]:
-        """Whatever followed the last time."""
-        last: dict[int, int] = {}
-        answers = {}
-        for at, token in enumerate(row):
-            if token in last:
-                answers[at] = row[last[token] + 1]
-            last[token] = at
-        return answers

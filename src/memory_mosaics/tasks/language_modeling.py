@@ -15,6 +15,7 @@ import torch
 
 from memory_mosaics.decoding import Sampler, generate
 from memory_mosaics.errors import UserError
+from memory_mosaics.evaluation import check_window
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.runtime import Runtime
 from memory_mosaics.tasks.task import EAGER, Batch, TokenTask
@@ -26,11 +27,7 @@ class Windows:
 
     def __init__(self, tokens: np.ndarray | TokenFile, length: int, *, seed: int = 0, name: str = "the corpus"):
         self.tokens, self.length, self.seed = tokens, length, seed
-        if len(tokens) <= length:
-            raise UserError(
-                f"{name} has {len(tokens):,} tokens, and a window of {length} wants at least {length + 1:,}; "
-                f"take more text or a shorter context"
-            )
+        check_window(tokens, length, name)
         self.adjacent = (len(tokens) - 1) // length  # windows from the first token on
         self.per_epoch = max(1, (len(tokens) - length) // length)  # windows from any offset on
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)

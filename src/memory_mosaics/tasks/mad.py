@@ -54,7 +54,7 @@ enough. A model that knows only the last token of compression has 0.096 here and
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from itertools import chain, groupby
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -115,7 +115,6 @@ class InContextRecallData(MADData):
     Args:
         noise: Probability that a pair is replaced with noise; one pair never is.
         noise_vocabulary: Tokens of the noise, the last ones of the vocabulary.
-
     """
 
     length: int = 127
@@ -135,52 +134,33 @@ class InContextRecallData(MADData):
             raise UserError(f"noise of {self.noise} needs a noise_vocabulary of at least 1")
 
     @property
-    def first_noise(self) -> int:
-        """The end of the values."""
-        return self.vocabulary - self.noise_vocabulary
-
-    @property
-    def keys(self) -> int:
-        return self.first_noise // 2
-
-    def guess(self) -> float:
-        """One of the values."""
-        return 1 / (self.first_noise - self.keys)
-
-    def anchors(self, examples: Batch) -> dict[str, float]:
-        return super().anchors(examples) | cache_scores(examples, range(self.keys, self.first_noise))
+    def candidates(self) -> range:
+        """The values, after the keys and before the noise."""
+        end = self.vocabulary - self.noise_vocabulary
+        return range(end // 2, end)
 
     def draw(self, rng: np.random.Generator, count: int, *, training: bool) -> Arrays:
         pairs, rows = self.length // 2, np.arange(count)[:, None]
-        value_of = rng.integers(self.keys, self.first_noise, size=(count, self.keys + 1))
-        keys = rng.integers(self.keys, size=(count, pairs))
+        first, end = self.candidates.start, self.candidates.stop
+        value_of = rng.integers(first, end, size=(count, first + 1))
+        keys = rng.integers(first, size=(count, pairs))
         if self.noise:
             is_noise = rng.random((count, pairs)) < self.noise
             is_noise[rows[:, 0], rng.integers(pairs, size=count)] = False
-            keys[is_noise] = self.keys  # an entry of its own in the tables
-        shown = np.zeros((count, self.keys + 1), dtype=bool)
+            keys[is_noise] = first  # an entry of its own in the tables
+        shown = np.zeros((count, first + 1), dtype=bool)
         shown[rows, keys] = True
-        last = (rng.random((count, self.keys)) * shown[:, :-1]).argmax(axis=1)  # any of the keys shown
-        repeated = (_first_occurrence(keys[..., None], self.vocabulary) < np.arange(pairs)) & (keys < self.keys)
+        last = (rng.random((count, first)) * shown[:, :-1]).argmax(axis=1)  # any of the keys shown
+        repeated = (_first_occurrence(keys[..., None], self.vocabulary) < np.arange(pairs)) & (keys < first)
         repeated = np.hstack([repeated, np.ones((count, 1), dtype=bool)])
         keys = np.hstack([keys, last[:, None]])
         tokens = np.stack([keys, value_of[rows, keys]], axis=-1)
         if self.noise:
-            noise = rng.integers(self.first_noise, self.vocabulary, size=tokens.shape)
-            tokens = np.where((keys == self.keys)[..., None], noise, tokens)
+            noise = rng.integers(end, self.vocabulary, size=tokens.shape)
+            tokens = np.where((keys == first)[..., None], noise, tokens)
         asked = np.stack([np.zeros_like(repeated), repeated], axis=-1)
         tokens, asked = (array.reshape(count, self.length + 1) for array in (tokens, asked))
         return _shifted(tokens, asked, training=training)
-
-    def solve(self, row: Sequence[int]) -> dict[int, int]:
-        known: dict[int, int] = {}
-        answers = {}
-        for at in range(0, len(row), 2):
-            if row[at] in known:
-                answers[at] = known[row[at]]
-            elif row[at] < self.keys:
-                known[row[at]] = row[at + 1]
-        return answers
 
 
 @part("noisy_in_context_recall")
@@ -208,7 +188,6 @@ class FuzzyInContextRecallData(MADData):
     Args:
         key_tokens: Tokens of the longest keys.
         value_tokens: Tokens of the longest values.
-
     """
 
     key_tokens: int = 3
@@ -222,30 +201,19 @@ class FuzzyInContextRecallData(MADData):
         least = 2 * (self.key_tokens + self.value_tokens) + 1
         if self.length < least:
             raise UserError(f"length must be at least {least} for such keys and values, not {self.length}")
-        if self.keys < self.key_tokens or self.pad - self.keys < self.value_tokens:
+        if self.candidates.start < self.key_tokens or len(self.candidates) < self.value_tokens:
             raise UserError(f"a vocabulary of {self.vocabulary} is too small for such keys and values")
 
     @property
-    def pad(self) -> int:
-        """The last token, after the values."""
-        return self.vocabulary - 1
-
-    @property
-    def keys(self) -> int:
-        return self.pad // 2
-
-    def guess(self) -> float:
-        """One of the tokens of values."""
-        return 1 / (self.pad - self.keys)
-
-    def anchors(self, examples: Batch) -> dict[str, float]:
-        return super().anchors(examples) | cache_scores(examples, range(self.keys, self.pad))
+    def candidates(self) -> range:
+        """The tokens of values, after those of keys and before the padding, which is the last token."""
+        return range((self.vocabulary - 1) // 2, self.vocabulary - 1)
 
     def draw(self, rng: np.random.Generator, count: int, *, training: bool) -> Arrays:
         shortest, longest = (1 if training else self.key_tokens), self.key_tokens + self.value_tokens
         columns = 1 + -(-(self.length - longest) // (shortest + 1))  # the last pair, then as many as could fit
-        keys = _motifs(rng, range(self.keys), range(shortest, self.key_tokens + 1), (count, columns))
-        values = _motifs(rng, range(self.keys, self.pad), range(1, self.value_tokens + 1), (count, columns))
+        keys = _motifs(rng, range(self.candidates.start), range(shortest, self.key_tokens + 1), (count, columns))
+        values = _motifs(rng, self.candidates, range(1, self.value_tokens + 1), (count, columns))
         first = _first_occurrence(keys, self.vocabulary)
         values = np.take_along_axis(values, first[..., None], axis=1)
         pairs = np.concatenate([keys, values], axis=-1)
@@ -274,22 +242,12 @@ class FuzzyInContextRecallData(MADData):
         real, pairs, asked = (array.reshape(count, columns * longest) for array in (real, pairs, asked))
         at = self.length + np.cumsum(real, axis=1) - real.sum(axis=1, keepdims=True)
         rows, at = np.broadcast_to(np.arange(count)[:, None], at.shape)[real], at[real]
-        tokens, answers = np.full((count, self.length + 1), self.pad), np.zeros((count, self.length + 1), dtype=bool)
+        tokens, answers = (
+            np.full((count, self.length + 1), self.vocabulary - 1),
+            np.zeros((count, self.length + 1), dtype=bool),
+        )
         tokens[rows, at], answers[rows, at] = pairs[real], asked[real]
         return _shifted(tokens, answers, training=training)
-
-    def solve(self, row: Sequence[int]) -> dict[int, int]:
-        known: dict[tuple[int, ...], tuple[int, ...]] = {}
-        key, end, answers = (), 0, {}
-        for kind, tokens in groupby(row, key=lambda token: sum((token >= self.keys, token >= self.pad))):
-            run = tuple(tokens)
-            end += len(run)
-            if kind == 0:
-                key = run
-                answers |= {end - 1 + offset: answer for offset, answer in enumerate(known.get(key, ()))}
-            elif kind == 1:
-                known.setdefault(key, run)
-        return answers
 
 
 @part("selective_copying")
@@ -299,7 +257,6 @@ class SelectiveCopyingData(MADData):
 
     Args:
         copied: Tokens to repeat.
-
     """
 
     length: int = 256
@@ -344,10 +301,6 @@ class SelectiveCopyingData(MADData):
         targets[:, -self.copied :] = tokens
         return inputs, targets
 
-    def solve(self, row: Sequence[int]) -> dict[int, int]:
-        end = row.index(self.vocabulary - 1)
-        return dict(enumerate((token for token in row[:end] if token != self.blank), start=end + 1))
-
 
 @part("memorization")
 @dataclass(frozen=True, kw_only=True)
@@ -388,10 +341,6 @@ class MemorizationData(MADData):
         inputs[:, ::2], targets[:, 1::2] = keys, self.values[keys]
         return inputs, targets
 
-    def solve(self, row: Sequence[int]) -> dict[int, int]:
-        """Return the values of a table, since the inputs do not have them."""
-        return {at + 1: int(self.values[row[at]]) for at in range(0, len(row), 2)}
-
 
 @part("compression")
 @dataclass(frozen=True, kw_only=True)
@@ -410,9 +359,6 @@ class CompressionData(MADData):
         inputs = rng.integers(self.vocabulary - 1, size=(count, self.length))
         inputs[:, -1] = self.vocabulary - 1
         return inputs, inputs.copy()
-
-    def solve(self, row: Sequence[int]) -> dict[int, int]:
-        return dict(enumerate(row))
 
     def model(self, body: LanguageModelConfig) -> "AutoencoderConfig":
         return AutoencoderConfig(body=body)

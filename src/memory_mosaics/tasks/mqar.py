@@ -23,8 +23,6 @@ first kind and a few of the second. The vocabulary has thirds: first tokens, sec
     targets     .  .  .  .  .  .  .  .  .  .  .  .  .  .  7  .
 """
 
-from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isqrt
 
@@ -32,8 +30,7 @@ import numpy as np
 
 from memory_mosaics.config import part
 from memory_mosaics.errors import UserError, check_range
-from memory_mosaics.tasks.synthetic import IGNORED, MAX_LENGTH, Arrays, SyntheticData, cache_scores, distinct
-from memory_mosaics.tasks.task import Batch
+from memory_mosaics.tasks.synthetic import IGNORED, MAX_LENGTH, Arrays, SyntheticData, distinct
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +41,6 @@ class RecallData(SyntheticData):
         pairs: Key-value pairs per example.
         power_a: Exponent of the distribution of gaps; 1 is uniform.
         random_filler: Fill the rest with random tokens, instead of 0.
-
     """
 
     vocabulary: int = 8192
@@ -64,14 +60,6 @@ class RecallData(SyntheticData):
     def guess(self) -> float:
         """One of the values of the context."""
         return 1 / self.pairs
-
-    @property
-    @abstractmethod
-    def first_value(self) -> int:
-        """Values are the tokens from here on."""
-
-    def anchors(self, examples: Batch) -> dict[str, float]:
-        return super().anchors(examples) | cache_scores(examples, range(self.first_value, self.vocabulary))
 
     @property
     def targets_per_example(self) -> int | None:
@@ -109,7 +97,6 @@ class MQARData(RecallData):
 
     Args:
         updates: Keys that are given another value.
-
     """
 
     updates: int = 0
@@ -124,11 +111,11 @@ class MQARData(RecallData):
             raise UserError(f"{self.pairs} pairs need a vocabulary of {2 * self.pairs + 2}, not {self.vocabulary}")
 
     @property
-    def first_value(self) -> int:
-        return self.vocabulary // 2
+    def candidates(self) -> range:
+        return range(self.vocabulary // 2, self.vocabulary)
 
     def draw(self, rng: np.random.Generator, count: int, *, training: bool) -> Arrays:
-        half = self.first_value
+        half = self.vocabulary // 2
         keys = 1 + distinct(rng, half - 1, (count, self.pairs))
         values = half + distinct(rng, self.vocabulary - half, (count, self.pairs + self.updates))
         values, renewed = values[:, : self.pairs], values[:, self.pairs :]
@@ -139,11 +126,6 @@ class MQARData(RecallData):
             context, values = np.concatenate([context, again], axis=1), values.copy()
             np.put_along_axis(values, changed, renewed, axis=1)
         return self.place(rng, context.reshape(count, 2 * (self.pairs + self.updates)), keys[..., None], values)
-
-    def solve(self, row: Sequence[int]) -> dict[int, int]:
-        start = 2 * (self.pairs + self.updates)
-        known = dict(zip(row[0:start:2], row[1:start:2], strict=True))  # the last value of a key is kept
-        return {at: known[row[at]] for at in range(start, len(row), 2) if row[at] in known}
 
 
 @part("compositional_mqar")
@@ -161,8 +143,8 @@ class CompositionalMQARData(RecallData):
             raise UserError(f"{self.pairs} pairs need a vocabulary of {3 * self.pairs + 3}, not {self.vocabulary}")
 
     @property
-    def first_value(self) -> int:
-        return 2 * (self.vocabulary // 3)
+    def candidates(self) -> range:
+        return range(2 * (self.vocabulary // 3), self.vocabulary)
 
     def draw(self, rng: np.random.Generator, count: int, *, training: bool) -> Arrays:
         third, side = self.vocabulary // 3, isqrt(self.pairs)
@@ -171,12 +153,6 @@ class CompositionalMQARData(RecallData):
         keys = np.stack([first.repeat(side, axis=1), np.tile(second, side)], axis=-1)
         order = distinct(rng, self.pairs, (count, self.pairs))
         keys = np.take_along_axis(keys, order[..., None], axis=1)
-        values = self.first_value + distinct(rng, self.vocabulary - self.first_value, (count, self.pairs))
+        values = self.candidates.start + distinct(rng, len(self.candidates), (count, self.pairs))
         context = np.concatenate([keys, values[..., None]], axis=-1).reshape(count, 3 * self.pairs)
         return self.place(rng, context, keys, values)
-
-    def solve(self, row: Sequence[int]) -> dict[int, int]:
-        start = 3 * self.pairs
-        known = {(row[at], row[at + 1]): row[at + 2] for at in range(0, start, 3)}
-        queries = ((at, (row[at - 1], row[at])) for at in range(start + 1, len(row), 3))
-        return {at: known[key] for at, key in queries if key in known}

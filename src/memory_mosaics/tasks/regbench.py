@@ -197,7 +197,6 @@ class RegBenchData:
         in_distribution: Validate and test on new sequences of the training languages.
         distinct: Never use a language twice, in one split or in two.
         seed: Another seed is another benchmark.
-
     """
 
     environments: int = 1000
@@ -430,19 +429,16 @@ def anchors(sequences: Sequences, *, size: int = 16) -> dict[str, dict[str, floa
         distance  .62  .33  .26  .27        .90
     """
     by_length = torch.from_numpy((sequences.tokens != PADDING).sum(axis=1).argsort())  # short ones share batches
-
-    def batch(numbers: list[int]) -> tuple[Tensor, Tensor]:
-        legal = sequences.legal(numbers)
-        longest = int(legal.any(dim=-1).sum(dim=1).max())
-        return sequences.at(numbers).inputs[:, :longest], legal[:, :longest]
-
-    return _anchors(batch(rows.tolist()) for rows in by_length.split(size))
+    numbers = (rows.tolist() for rows in by_length.split(size))
+    return _anchors((sequences.at(rows).inputs, sequences.legal(rows)) for rows in numbers)
 
 
 def _anchors(batches: Iterable[tuple[Int[Tensor, "B T"], Bool[Tensor, "B T V"]]]) -> dict[str, dict[str, float]]:
     """Return the scores of the predictors on batches of inputs and legal tokens."""
     totals = dict.fromkeys(ANCHORS, torch.zeros(3))
     for inputs, legal in batches:
+        longest = int(legal.any(dim=-1).sum(dim=1).max())
+        inputs, legal = inputs[:, :longest], legal[:, :longest]
         for name, probabilities in zip(ANCHORS, [uniform(inputs), *ngrams(inputs, ORDERS)], strict=True):
             totals[name] = totals[name] + score_sums(probabilities, legal)
     positions, _, distance = totals["uniform"]
@@ -522,10 +518,8 @@ class RegBenchExamples(SyntheticData):
 
     def score(self, model: Any, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the cross-entropies to a uniform choice of the legal letters, and whether the most likely is legal."""
-        features = last_hidden_state(model, inputs)
         asked = targets != IGNORED
-        logits = F.linear(features[asked].float(), model.output.float())
-        legal = _legal(targets[asked])
+        logits, legal = self.logits(model, inputs, asked), _legal(targets[asked])
         losses = -(logits.log_softmax(dim=-1) * legal).sum(dim=-1) / legal.sum(dim=-1)
         return losses, legal.gather(1, logits.argmax(dim=-1, keepdim=True))[:, 0].float()
 

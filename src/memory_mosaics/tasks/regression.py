@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from memory_mosaics.config import MAX_SIZE, part
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.language_model import LanguageModelConfig, without_state
-from memory_mosaics.shapes import Float
+from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.tasks.synthetic import IGNORED, Arrays, SyntheticData, distinct
 from memory_mosaics.tasks.task import Batch
 
@@ -49,7 +49,6 @@ class VectorModelConfig:
         body: Its blocks, positions and norm; its vocabulary is not used.
         inputs: Size of the vectors that are read.
         outputs: Size of those that are predicted.
-
     """
 
     body: LanguageModelConfig
@@ -95,13 +94,14 @@ class VectorData(SyntheticData):
         vocabulary: There are no tokens: always 2.
         length: Positions, two per pair.
         dimension: Size of a point.
-
+        noise: Standard deviation of the noise that is added to the values of a function; around a centre, to points.
     """
 
     vocabulary: int = 2
     length: int = 82
     held_out: int = 1280
     dimension: int = 20
+    noise: float = 0.0
 
     has_tokens: ClassVar[bool] = False
 
@@ -112,6 +112,8 @@ class VectorData(SyntheticData):
             raise UserError(f"vectors have no vocabulary: it must be 2, not {self.vocabulary}")
         if self.length % 2:
             raise UserError(f"length must be even, two positions per point, not {self.length}")
+        if not 0 <= self.noise < 1e6:
+            raise UserError(f"noise must be at least 0 and below 1,000,000, not {self.noise}")
 
     @property
     def points(self) -> int:
@@ -123,31 +125,19 @@ class VectorData(SyntheticData):
         return f"{self.points} points"
 
     @abstractmethod
-    def anchors_by_point(self, examples: Batch) -> dict[str, np.ndarray]:
-        """Return the mean score of each predictor that needs no training, by the number of examples seen."""
+    def predictions(self, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+        """Predict the value or the label of each point from the points and values or labels before it; the first is 0.
 
-    def solve(self, row: Sequence[int]) -> dict[int, int]:
-        raise NotImplementedError("vectors have anchors in place of a solution")
+        By the names of predictors that need no training. Values are (count, n), labels (count, n, labels).
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionData(VectorData):
-    """Points and the values of a random function, with or without noise.
-
-    Args:
-        noise: Standard deviation of the noise that is added to the values.
-
-    """
-
-    noise: float = 0.0
+    """Points and the values of a random function, with or without noise."""
 
     metric: ClassVar[str] = "squared error"
     higher_is_better: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.noise < 1e6:
-            raise UserError(f"noise must be at least 0 and below 1,000,000, not {self.noise}")
 
     @abstractmethod
     def values(self, rng: np.random.Generator, points: np.ndarray) -> np.ndarray:
@@ -188,14 +178,14 @@ class RegressionData(VectorData):
 
     def anchors(self, examples: Batch) -> dict[str, float]:
         errors = self.anchors_by_point(examples)
-        return {"guess": self.guess()} | {name: float(error.mean()) for name, error in errors.items()}
+        return super().anchors(examples) | {name: float(error.mean()) for name, error in errors.items()}
 
     def anchors_by_point(self, examples: Batch) -> dict[str, np.ndarray]:
+        """Return the mean error of each predictor by the number of examples seen."""
         x, y = examples.inputs[:, ::2].double().numpy(), examples.targets[:, ::2].double().numpy()
         return {name: ((p - y) ** 2).mean(axis=0) / self.variance for name, p in self.predictions(x, y).items()}
 
     def predictions(self, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
-        """Predict each value from the points and values before it; the first is 0."""
         seen = np.maximum(np.arange(self.points), 1)
         before = lambda sums: np.concatenate([np.zeros_like(sums[:, :1]), sums[:, :-1]], axis=1)  # noqa: E731
         return {
@@ -282,7 +272,6 @@ class SparseRegressionData(RegressionData):
 
     Args:
         sparsity: Weights that are not zero.
-
     """
 
     sparsity: int = 3
@@ -313,7 +302,6 @@ class NetworkRegressionData(RegressionData):
 
     Args:
         hidden: Hidden units.
-
     """
 
     length: int = 202
@@ -346,8 +334,6 @@ class ClassificationData(VectorData):
     Args:
         classes: Centres per sequence.
         labels: Labels to draw from, anew for each sequence.
-        noise: Standard deviation of a point around its centre, in each dimension.
-
     """
 
     length: int = 128
@@ -360,8 +346,6 @@ class ClassificationData(VectorData):
         check_range(2, 10_000, labels=self.labels)
         check_range(2, self.labels, classes=self.classes)
         check_range(2 * self.classes + 2, 1 << 16, length=self.length)
-        if not 0 <= self.noise < 1e6:
-            raise UserError(f"noise must be at least 0 and below 1,000,000, not {self.noise}")
 
     def guess(self) -> float:
         """One of the classes of the sequence."""
@@ -394,41 +378,27 @@ class ClassificationData(VectorData):
         logits = model(batch.inputs, block_fn=block_fn)[0]
         return F.cross_entropy(logits.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORED)
 
-    def score(self, model: Any, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        asked = targets != IGNORED
-        logits, answers = model(inputs, block_fn=without_state)[0][asked].float(), targets[asked]
-        return F.cross_entropy(logits, answers, reduction="none"), (logits.argmax(dim=-1) == answers).float()
+    def logits(self, model: Any, inputs: Tensor, asked: Bool[Tensor, "B T"]) -> Float[Tensor, "N labels"]:
+        return model(inputs, block_fn=without_state)[0][asked].float()
 
     def anchors(self, examples: Batch) -> dict[str, float]:
-        asked, found = self._right(examples)
-        return {"guess": self.guess()} | {name: float(right[asked].mean()) for name, right in found.items()}
-
-    def anchors_by_point(self, examples: Batch) -> dict[str, np.ndarray]:
-        asked, found = self._right(examples)
-        count = np.maximum(asked.sum(axis=0), 1)
-        return {name: (right & asked).sum(axis=0) / count for name, right in found.items()}
-
-    def _right(self, examples: Batch) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Which points are asked for, and where each predictor is right."""
-        answers = examples.targets[:, ::2].numpy()
         x = examples.inputs[:, ::2, : self.dimension].double().numpy()
         labels = examples.inputs[:, 1::2, self.dimension :].double().numpy()
-        found = self.predictions(x, labels)
-        return answers != IGNORED, {name: predicted == answers for name, predicted in found.items()}
+        answers = examples.targets[:, ::2].numpy()
+        asked, found = answers != IGNORED, self.predictions(x, labels)
+        return super().anchors(examples) | {name: float((p == answers)[asked].mean()) for name, p in found.items()}
 
-    def predictions(self, x: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
-        """Predict the label of each point from the points and labels (count, n, labels) before it; the first is 0."""
+    def predictions(self, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
         names = ("most frequent label", "nearest neighbour", "nearest class mean")
         found = {name: np.zeros(x.shape[:2], dtype=np.int64) for name in names}
         for at in range(1, self.points):
-            known, shown = x[:, :at], labels[:, :at]
+            known, shown = x[:, :at], y[:, :at]
             nearest = ((known - x[:, at, None]) ** 2).sum(axis=-1).argmin(axis=1)
             counts = shown.sum(axis=1)
             means = shown.swapaxes(1, 2) @ known / np.maximum(counts, 1)[:, :, None]
             distances = np.where(counts > 0, ((means - x[:, at, None]) ** 2).sum(axis=-1), np.inf)
             nearest_label = shown[np.arange(len(x)), nearest].argmax(axis=1)
-            for name, label in zip(
-                names, (counts.argmax(axis=1), nearest_label, distances.argmin(axis=1)), strict=True
-            ):
+            labels = counts.argmax(axis=1), nearest_label, distances.argmin(axis=1)
+            for name, label in zip(names, labels, strict=True):
                 found[name][:, at] = label
         return found

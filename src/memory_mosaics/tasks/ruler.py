@@ -26,21 +26,17 @@ right if it is one of the set that was not given before it, as RULER counts the 
 """
 
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from memory_mosaics.config import part
 from memory_mosaics.errors import UserError, check_range
-from memory_mosaics.language_model import last_hidden_state
 from memory_mosaics.shapes import Bool, Int
 from memory_mosaics.tasks.synthetic import IGNORED, MAX_LENGTH, Arrays, SyntheticData, distinct
 from memory_mosaics.tasks.task import Batch
@@ -60,7 +56,6 @@ class RulerData(SyntheticData):
 
     Args:
         test_lengths: Lengths to test a trained model at; none for the length of the training.
-
     """
 
     vocabulary: int = 1024
@@ -110,24 +105,12 @@ class RulerData(SyntheticData):
         targets[:, inputs.shape[1] - answers.shape[1] :] = answers
         return inputs, targets
 
-    def correct(self, predicted: Int[Tensor, "B A"], answers: Int[Tensor, "B A"]) -> Bool[Tensor, "B A"]:
-        """Return which of the predicted answers are right."""
-        return predicted == answers
-
-    def score(self, model: Any, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        features = last_hidden_state(model, inputs)
-        asked = targets != IGNORED
-        logits, answers = F.linear(features[asked].float(), model.output.float()), targets[asked]
-        right = self.correct(*(tokens.view(len(inputs), -1) for tokens in (logits.argmax(dim=-1), answers)))
-        return F.cross_entropy(logits, answers, reduction="none"), right.flatten().float()
-
     def anchors(self, examples: Batch) -> dict[str, float]:
         """The guess, and the continuation of the longest match of the last tokens with earlier ones."""
         asked = examples.targets != IGNORED
-        answers = examples.targets[asked].view(len(asked), -1)
         inputs = examples.inputs.numpy()
         found = [longest_match(inputs[row, : at + 1]) for row, at in asked.nonzero().tolist()]
-        right = self.correct(torch.tensor(found).view(answers.shape), answers)
+        right = self.correct(torch.tensor(found), examples.targets[asked])
         return {"guess": self.guess(), "longest match": right.double().mean().item()}
 
 
@@ -186,7 +169,6 @@ class NeedleData(RulerData):
         queries: Questions, for different keys.
         key_tokens: Tokens per key.
         value_tokens: Tokens per value.
-
     """
 
     needles: int = 1
@@ -256,16 +238,6 @@ class NeedleData(RulerData):
             targets[:, at] = questions[:, :, 1 + self.key_tokens + token]
         return inputs, targets
 
-    def solve(self, row: Sequence[int]) -> dict[int, int]:
-        pairs = {tuple(row[at + 1 : at + 1 + self.key_tokens]): at for at, token in enumerate(row) if token == MARK}
-        found = {}
-        for at, token in enumerate(row):
-            if token == QUERY:
-                needle = pairs[tuple(row[at + 1 : at + 1 + self.key_tokens])]
-                positions = range(self.key_tokens, self.key_tokens + self.value_tokens)
-                found |= {at + offset: row[needle + offset + 1] for offset in positions}
-        return found
-
 
 @part("variable_tracking")
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +249,6 @@ class VariableTrackingData(RulerData):
     Args:
         chains: Chains, each with a value and variables of its own.
         hops: Assignments of a variable to another, per chain.
-
     """
 
     chains: int = 4
@@ -311,17 +282,6 @@ class VariableTrackingData(RulerData):
         question = np.stack([np.full(count, QUERY), values[:, 0]], axis=1)
         return self.place(context, question, variables[:, 0])
 
-    def solve(self, row: Sequence[int]) -> dict[int, int]:
-        question = row.index(QUERY)
-        assigned = {}  # variables by what was assigned to them
-        for at in range(question):
-            if row[at] == MARK and row[at + 2] == EQUALS:
-                assigned[row[at + 4] if row[at + 3] == MARK else row[at + 3]] = row[at + 1]
-        found, known = {}, row[question + 1]
-        for at in range(question + 1, len(row)):
-            known = found[at] = assigned[known]
-        return found
-
 
 @dataclass(frozen=True, kw_only=True)
 class WordListData(RulerData):
@@ -346,9 +306,10 @@ class WordListData(RulerData):
         given = asked.cumsum() - asked
         return float(np.mean((asked.sum() - given) / (self.counts.sum() - given)))
 
-    def correct(self, predicted: Int[Tensor, "B A"], answers: Int[Tensor, "B A"]) -> Bool[Tensor, "B A"]:
+    def correct(self, predicted: Int[Tensor, " N"], answers: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
         """An answer is right if it is one of those to be given here or later."""
-        return (predicted[:, :, None] == answers[:, None]).triu().any(dim=2)
+        predicted, answers = (tokens.view(-1, self.answers) for tokens in (predicted, answers))
+        return (predicted[:, :, None] == answers[:, None]).triu().any(dim=2).flatten()
 
     def shuffle(self, rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the list of words (count, tokens), and the words that are asked for (count, answers)."""
@@ -363,8 +324,8 @@ class WordListData(RulerData):
         found = []
         for row in examples.inputs[:, : -self.answers].tolist():
             latest = [word for word in dict.fromkeys(reversed(row)) if word != BLANK]
-            found.append(latest[: self.answers])
-        latest = self.correct(torch.tensor(found), answers).double().mean().item()
+            found += latest[: self.answers]
+        latest = self.correct(torch.tensor(found), answers.flatten()).double().mean().item()
         return super().anchors(examples) | {"latest words": latest}
 
 
@@ -392,7 +353,6 @@ class CommonWordsData(WordListData):
         common: Common words, all of which are asked for.
         common_repeats: How often they are listed; None is 30, or 6 below 4,096 tokens.
         other_repeats: How often all others are listed; None is 3, or 1 below 4,096 tokens.
-
     """
 
     vocabulary: int = 8192
@@ -430,12 +390,6 @@ class CommonWordsData(WordListData):
         asked = np.take_along_axis(asked, first.argsort(axis=1), axis=1)
         return self.place(context, np.full((count, 1), QUERY), asked)
 
-    def solve(self, row: Sequence[int]) -> dict[int, int]:
-        question = row.index(QUERY)
-        common = {word for word, _ in Counter(row[:question]).most_common(self.common)}
-        by_occurrence = dict.fromkeys(word for word in row[:question] if word in common)
-        return dict(enumerate(by_occurrence, start=question))
-
 
 @part("frequent_words")
 @dataclass(frozen=True, kw_only=True)
@@ -444,7 +398,6 @@ class FrequentWordsData(WordListData):
 
     Args:
         alpha: Exponent of the zeta distribution.
-
     """
 
     alpha: float = 2.0
@@ -468,11 +421,6 @@ class FrequentWordsData(WordListData):
     def draw(self, rng: np.random.Generator, count: int, *, training: bool) -> Arrays:
         context, asked = self.shuffle(rng, count)
         return self.place(context, np.full((count, 1), QUERY), asked)
-
-    def solve(self, row: Sequence[int]) -> dict[int, int]:
-        question = row.index(QUERY)
-        ranks = Counter(word for word in row[:question] if word != BLANK).most_common(self.answers)
-        return {question + rank: word for rank, (word, _) in enumerate(ranks)}
 
 
 @lru_cache

@@ -1,13 +1,12 @@
 """Synthetic tasks: examples drawn by a program, with a target wherever an answer is asked for.
 
 A kind of example is a frozen dataclass, a subclass of `SyntheticData` in one of the files beside this one: it draws
-examples, solves them again from their inputs alone, and knows the model that it trains and how that is scored. `solve`
-is written independently of `draw`: it checks the generator, and is what a perfect reader of the context reaches.
-Examples of vectors (regression.py) have no such solution, and `anchors` instead. `Synthetic` makes a task of the data.
+examples, and knows the model that it trains and how that is scored. `Synthetic` makes a task of the data. The tests
+solve the examples again, from their inputs alone, by programs that are written independently of those that draw.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.language_model import LanguageModelConfig, last_hidden_state
 from memory_mosaics.ops.cross_entropy import linear_cross_entropy
 from memory_mosaics.runtime import Runtime
-from memory_mosaics.shapes import Float
+from memory_mosaics.shapes import Bool, Float, Int
 from memory_mosaics.tasks.task import EAGER, Batch, Task, symbol_tokenizer
 from memory_mosaics.text.tokenizer import Tokenizer
 
@@ -32,6 +31,7 @@ BLOCK = 1024  # examples drawn at a time; another number would change the exampl
 MAX_VOCABULARY = 1 << 14  # one character per token
 MAX_LENGTH, MAX_EXAMPLES = 1 << 16, 10_000_000
 EVAL_TOKENS = 1 << 16  # at once
+SCORED = ("score", "logits", "correct")  # the methods by which a model is scored
 
 SplitName = Literal["train", "validation", "test"]
 Arrays = tuple[np.ndarray, np.ndarray]  # inputs and targets
@@ -47,7 +47,6 @@ class SyntheticData(ABC):
         examples: Training examples, each of which every epoch has once; 0 draws new ones at every step.
         held_out: Examples for validation, and as many for the test.
         seed: Another seed gives other examples.
-
     """
 
     vocabulary: int
@@ -75,20 +74,18 @@ class SyntheticData(ABC):
         In training more may be asked for than in a test, such as every next token.
         """
 
-    @abstractmethod
-    def solve(self, row: Sequence[int]) -> dict[int, int]:
-        """Return answers to an example of a test by their positions, from its inputs alone.
-
-        Where random filler happens to ask something too, it has an answer here and none among the targets.
-        """
+    @property
+    def candidates(self) -> range | None:
+        """The tokens that can be answers, where caches of the context are anchors."""
+        return None
 
     def guess(self) -> float:
-        """Return the score of the best guess that ignores what was asked."""
-        return 1 / self.vocabulary
+        """Return the score of the best guess that ignores what was asked: one of the candidates."""
+        return 1 / (len(self.candidates) if self.candidates else self.vocabulary)
 
     def anchors(self, examples: Batch) -> dict[str, float]:
         """Return the scores of predictors that need no training."""
-        return {"guess": self.guess()}
+        return {"guess": self.guess()} | (cache_scores(examples, self.candidates) if self.candidates else {})
 
     @property
     def label(self) -> str:
@@ -144,10 +141,17 @@ class SyntheticData(ABC):
 
     def score(self, model: Any, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the losses and the scores of all answers of a batch."""
-        features = last_hidden_state(model, inputs)
         asked = targets != IGNORED
-        logits, answers = F.linear(features[asked].float(), model.output.float()), targets[asked]
-        return F.cross_entropy(logits, answers, reduction="none"), (logits.argmax(dim=-1) == answers).float()
+        logits, answers = self.logits(model, inputs, asked), targets[asked]
+        return F.cross_entropy(logits, answers, reduction="none"), self.correct(logits.argmax(dim=-1), answers).float()
+
+    def logits(self, model: Any, inputs: Tensor, asked: Bool[Tensor, "B T"]) -> Float[Tensor, "N vocabulary"]:
+        """Return the logits of a model where it is asked, in float32 whatever its precision."""
+        return F.linear(last_hidden_state(model, inputs)[asked].float(), model.output.float())
+
+    def correct(self, predicted: Int[Tensor, " N"], answers: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
+        """Return which of the predicted answers are right, of one example after the other."""
+        return predicted == answers
 
 
 def _batch(inputs: np.ndarray, targets: np.ndarray) -> Batch:
@@ -206,11 +210,11 @@ class Mixture(SyntheticData):
         if len({one.examples > 0 for one in self.parts}) > 1:
             raise UserError("either all parts of a mixture have a number of examples, or none has")
         for one in (*self.parts, *self.tests):
-            if (type(one).model, type(one).score) != (SyntheticData.model, SyntheticData.score):
+            if any(getattr(type(one), name) is not getattr(SyntheticData, name) for name in ("model", *SCORED)):
                 raise UserError(f"{type(one).__name__} cannot be part of a mixture: its model or its score is its own")
-        object.__setattr__(self, "vocabulary", max(one.vocabulary for one in (*self.parts, *self.tests)))
-        object.__setattr__(self, "length", max(one.length for one in self.parts))
-        object.__setattr__(self, "examples", sum(one.examples for one in self.parts))
+        sizes = {"vocabulary": max(one.vocabulary for one in (*self.parts, *self.tests))}
+        sizes |= {"length": max(one.length for one in self.parts), "examples": sum(one.examples for one in self.parts)}
+        vars(self).update(sizes)  # the class is frozen
         super().__post_init__()
 
     def _seeded(self) -> tuple[list[SyntheticData], list[SyntheticData]]:
@@ -242,9 +246,6 @@ class Mixture(SyntheticData):
         columns = (([one.inputs for one in sets], 0), ([one.targets for one in sets], IGNORED))
         fill = lambda rows, value: F.pad(rows, (0, self.length - rows.shape[1]), value=value)  # noqa: E731
         return Batch(*(torch.cat([fill(rows, value) for rows in column]) for column, value in columns))
-
-    def solve(self, row: Sequence[int]) -> dict[int, int]:
-        raise NotImplementedError("each part solves its own examples")
 
 
 @lru_cache(maxsize=6)
@@ -324,30 +325,11 @@ class SyntheticTest:
 
 
 def measure(data: SyntheticData, model: Any, examples: Batch, runtime: Runtime = EAGER) -> dict[str, float]:
-    """Return the mean loss and the mean score of the answers of a model."""
-    totals, count = [0.0, 0.0], 0
-    for _, *found in _scores(data, model, examples, runtime):
+    """Return the mean loss and the mean score of the answers of a model, computed in parts that fit into memory."""
+    totals, count, rows = [0.0, 0.0], 0, max(1, EVAL_TOKENS // data.length)
+    for inputs, targets in zip(examples.inputs.split(rows), examples.targets.split(rows), strict=True):
+        with torch.no_grad(), runtime.autocast():
+            found = data.score(model, inputs.to(runtime.device), targets.to(runtime.device))
         totals = [total + values.double().sum().item() for total, values in zip(totals, found, strict=True)]
         count += found[0].numel()
     return {"valid_loss": totals[0] / count, data.metric: totals[1] / count}
-
-
-def by_position(data: SyntheticData, model: Any, examples: Batch, runtime: Runtime = EAGER) -> dict[int, float]:
-    """Return the mean score of the answers at each position that has any."""
-    totals, counts = (torch.zeros(data.length, dtype=kind) for kind in (torch.float64, torch.long))
-    for targets, _, scores in _scores(data, model, examples, runtime):
-        positions = (targets != IGNORED).nonzero()[:, 1]
-        totals += torch.bincount(positions, scores.double().cpu(), minlength=data.length)
-        counts += torch.bincount(positions, minlength=data.length)
-    return {at: (totals[at] / counts[at]).item() for at in counts.nonzero().flatten().tolist()}
-
-
-def _scores(
-    data: SyntheticData, model: Any, examples: Batch, runtime: Runtime
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield targets, and the losses and scores of their answers, in parts that fit into memory."""
-    rows = max(1, EVAL_TOKENS // data.length)
-    for inputs, targets in zip(examples.inputs.split(rows), examples.targets.split(rows), strict=True):
-        with torch.no_grad(), runtime.autocast():
-            losses, scores = data.score(model, inputs.to(runtime.device), targets.to(runtime.device))
-        yield targets, losses, scores

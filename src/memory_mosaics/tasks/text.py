@@ -23,10 +23,9 @@ context, and a cache of its n-grams (evaluation.py).
 """
 
 import hashlib
-import math
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -36,13 +35,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
+from memory_mosaics import evaluation
 from memory_mosaics.config import check_choices, part
 from memory_mosaics.errors import UserError, check_range, one_line
-from memory_mosaics.evaluation import cache_losses, count_tokens, token_losses
+from memory_mosaics.evaluation import EvalWindows, Losses, LossStatistics, check_window, choose_starts
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.runtime import Runtime
 from memory_mosaics.tasks.language_modeling import LanguageModeling, Windows
-from memory_mosaics.tasks.task import EAGER, Batch
+from memory_mosaics.tasks.task import EAGER
 from memory_mosaics.text.corpus import Corpus, prepare
 from memory_mosaics.text.sources import GENERATORS, find_sources
 
@@ -71,7 +71,6 @@ class TextData:
         order: The longest n-gram of the cache of n-grams.
         once: Refuse to read a training token twice.
         text_field: The field of a JSON object that holds the text.
-
     """
 
     train: tuple[str, ...]
@@ -144,7 +143,7 @@ class Text:
     @cached_property
     def counts(self) -> np.ndarray:
         """How often each id occurs in the training text."""
-        return count_tokens(self.corpus)
+        return evaluation.count_tokens(self.corpus)
 
     def task(self, *, batch_size: int, seed: int, steps: int) -> "TextTask":
         task = TextTask(self, batch_size=batch_size, seed=seed)
@@ -225,14 +224,13 @@ class TextTest:
         return every, [one for one in every if _hash(one.tobytes()) not in known]
 
     @cached_property
-    def windows(self) -> Windows:
+    def windows(self) -> EvalWindows:
+        """Those that are read; an error if the text has not one."""
         name = f"the report half of {self.corpus.folder}" if self.label == "valid" else str(self.corpus.folder)
-        return Windows(_join(self._documents[1]), self.length, name=name)
-
-    @property
-    def count(self) -> int:
-        """Windows that are read."""
-        return min(self.text.data.windows, self.windows.adjacent)
+        tokens = _join(self._documents[1])
+        check_window(tokens, self.length, name)
+        adjacent = range(0, len(tokens) - self.length, self.length)
+        return EvalWindows(tokens, choose_starts(adjacent, self.text.data.windows), self.length)
 
     def check(self) -> None:
         """Raise an error if the text has not one window."""
@@ -242,65 +240,40 @@ class TextTest:
         """Return what results.json has of the test: windows are its examples."""
         every, kept = self._documents
         found = {"documents": len(kept), "left_out": len(every) - len(kept), "tokens": len(self.windows.tokens)}
-        return found | {"examples": self.count}
-
-    def batches(self, rows: int) -> Iterator[Batch]:
-        """Yield the windows, some at a time."""
-        for first in range(0, self.count, rows):
-            yield self.windows.evenly_spaced(range(self.count)[first : first + rows], self.count)
+        return found | {"examples": len(self.windows)}
 
     def measure(self, model: Any, runtime: Runtime = EAGER) -> Measures:
         """Return the loss of a model and what else is reported; `loss` is the score."""
-
-        def losses(batch: Batch) -> np.ndarray:
-            with torch.no_grad(), runtime.autocast():
-                found = token_losses(model, batch.inputs.to(runtime.device), batch.targets.to(runtime.device))
-            return found.double().cpu().numpy()
-
-        return self._measure(losses, rows=max(1, EVAL_TOKENS // self.length))
+        with runtime.autocast():
+            return self._measure("model", evaluation.of_model(model), rows=max(1, EVAL_TOKENS // self.length))
 
     def anchors(self) -> dict[str, Measures]:
         """Return the same measures of a guess, the unigram, and caches of the context."""
-        counts, data = self.text.counts, self.text.data
-        smoothed = counts + UNIGRAM_SMOOTHING
-        unigram = smoothed / smoothed.sum()
-        prior = unigram.tolist()
-
-        def cache(order: int) -> Callable[[Batch], np.ndarray]:
-            def losses(batch: Batch) -> np.ndarray:
-                rows = torch.cat([batch.inputs, batch.targets[:, -1:]], dim=1).tolist()
-                return np.array([cache_losses(row, prior, order=order) for row in rows])
-
-            return losses
-
-        predictors: dict[str, Callable[[Batch], np.ndarray]] = {
-            "guess": lambda batch: np.full(tuple(batch.targets.shape), math.log(len(counts))),
-            "unigram": lambda batch: -np.log(unigram[batch.targets.numpy()]),
-            "unigram cache": cache(1),
-            f"{data.order}-gram cache": cache(data.order),
+        counts, order = self.text.counts, self.text.data.order
+        prior = evaluation.unigram(counts, UNIGRAM_SMOOTHING)
+        guess = np.full(len(counts), 1 / len(counts))
+        predictors = {
+            "guess": evaluation.of_unigram(guess),
+            "unigram": evaluation.of_unigram(prior),
+            "unigram cache": evaluation.of_cache(prior, 1),
         }
-        return {name: self._measure(losses, rows=64) for name, losses in predictors.items()}
+        predictors[f"{order}-gram cache"] = evaluation.of_cache(prior, order)
+        return {name: self._measure(name, losses, rows=64) for name, losses in predictors.items()}
 
-    def _measure(self, losses_of: Callable[[Batch], np.ndarray], *, rows: int) -> Measures:
-        tokenizer = self.corpus.tokenizer()
-        sums, seen, seen_count, count, size = np.zeros(self.length), 0.0, 0, 0, 0
-        for batch in self.batches(rows):
-            losses, targets = losses_of(batch), batch.targets.numpy()
-            known = self.text.counts[targets] > 0
-            sums, count = sums + losses.sum(axis=0), count + len(losses)
-            seen, seen_count = seen + float(losses[known].sum()), seen_count + int(known.sum())
-            size += tokenizer.count_bytes(targets)
-        means, total = sums / count, count * self.length
+    def _measure(self, name: str, losses: Losses, *, rows: int) -> Measures:
+        found = LossStatistics(self.length, counts=self.text.counts)
+        evaluation.measure(
+            losses, self.windows, found, self.corpus.tokenizer(), rows=rows, name=f"{self.label}, {name}"
+        )
         edges = [0, *(2**power for power in range(self.length.bit_length()) if 2**power < self.length), self.length]
-        spans = [[first, end, float(means[first:end].mean())] for first, end in pairwise(edges)]
-        early, late = means[: max(1, self.length // 8)], means[-max(1, self.length // 4) :]
+        means: Any = found.curves()["by_position"]
         return {
-            "loss": float(means.mean()),
-            "seen": seen / max(1, seen_count),
-            "seen_share": seen_count / total,
-            "gain": float(early.mean() - late.mean()),
-            "bits_per_byte": float(sums.sum()) / max(1, size) / math.log(2),
-            "by_position": spans,
+            "loss": found.loss,
+            "seen": found.loss_seen or 0.0,
+            "seen_share": found.seen / found.tokens,
+            "gain": float(means[: max(1, self.length // 8)].mean() - means[-max(1, self.length // 4) :].mean()),
+            "bits_per_byte": found.summary()["bits_per_byte"],
+            "by_position": [[*span, found.mean_between(*span)] for span in pairwise(edges)],
         }
 
 
