@@ -23,10 +23,7 @@ DOT = "void cudnn::fusion::compute_dot_do_o_specialized<true, __nv_bfloat16, 128
 CONVERT = "void cudnn::fusion::convert_dq_to_16bits<false, __nv_bfloat16, 512, 64, 64>(...)"
 GEMM, SPLIT = "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT", "void cublasLt::splitKreduce_kernel<32, 16, int, ...>(...)"
 GEMV = "void gemvNSP_kernel<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16, float, 1, 32, 4, 1024, ...>(...)"
-SOFTMAX, NORM = (
-    "triton_per_fused__softmax__to_copy_all_masked_fill_3",
-    "triton_per_fused__to_copy_add_native_layer_norm_0",
-)
+NORM = "triton_per_fused__to_copy_add_native_layer_norm_0"
 LOSSES, CPU = "loss_and_gradient", Timer(torch.device("cpu"))
 
 NAMES = {
@@ -136,13 +133,6 @@ def test_states_that_are_copied_are_no_optimiser():
         == profile.COPIES
     )
     assert profile.kernel_kind(f"{start}FusedOptimizerTensorListMetadata<4>, at::native::") == profile.OPTIMISER
-
-
-def test_one_token_at_a_time_recall_is_what_stands_around_a_softmax():
-    block = [GEMV, GEMV, NORM, GEMV, NORM, SOFTMAX, SOFTMAX, GEMV, GEMV, NORM, GEMV, GEMV, SPLIT, SOFTMAX, GEMV, SPLIT]
-    expected = [PRODUCTS, PRODUCTS, POINTWISE, C, POINTWISE, C, C, C, PRODUCTS, POINTWISE, PRODUCTS, P, P, P, P, P]
-    assert profile.kernel_kinds([*block, GEMV], persistent=1) == [*expected, PRODUCTS]
-    assert profile.kernel_kinds([*block, *block], persistent=2) == expected * 2
 
 
 def test_a_loss_in_chunks_keeps_its_products():

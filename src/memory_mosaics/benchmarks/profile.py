@@ -2,8 +2,8 @@
 
 On CUDA both steps are replayed graphs, as in use, and all that is known of a kernel is its name and when it ran. Where
 names are ambiguous, the order decides: each block recalls from its context first and from its persistent memory
-second, and the backward pass goes the other way. With one token at a time, recall is a product, a softmax and a
-product. The part of an unprofiled step in which no kernel runs is idle. On the CPU it is the self time of operators.
+second, and the backward pass goes the other way. The part of an unprofiled step in which no kernel runs is idle. On
+the CPU it is the self time of operators.
 """
 
 import os
@@ -39,7 +39,6 @@ KINDS = (PRODUCTS, CONTEXT, PERSISTENT, KEYS, VALUES, POINTWISE, LOSS, OPTIMISER
 BACKWARD = re.compile(r"bwd|bprop|backward|cutlassB")
 BEFORE = re.compile(r"dot_do_o|preprocess|^triton_\w+_recall_few")
 AFTER = re.compile(r"convert_dq|combine|^recall_merge$|postprocess")
-SOFTMAX = re.compile(r"[Ss]oft_?[Mm]ax")
 NOT_KERNELS = re.compile(  # events of the profiler itself and of synchronization
     r"^(Activity Buffer|Command Buffer|Buffer Flush|Lazy |Runtime |Resource|Instrumentation"
     r"|(Context|Device|Stream|Event) (Sync|Wait|Record))"
@@ -166,11 +165,7 @@ def operator_slices(events: list[Any]) -> list[Slice]:
 
 def _enclosing(event: Any) -> list[Any]:
     """Return the event and those that enclose it, from the innermost."""
-    found = []
-    while event is not None:
-        found.append(event)
-        event = event.cpu_parent
-    return found
+    return [event, *_enclosing(event.cpu_parent)] if event is not None else []
 
 
 def _region(name: str) -> str | None:
@@ -264,11 +259,8 @@ def kernel_kinds(names: Sequence[str], *, persistent: int = 0) -> list[str]:
     losses = [index for index, kind in enumerate(kinds) if kind == LOSS]
     for index in range(losses[0], losses[-1]) if losses else ():  # a chunked loss accumulates in between
         kinds[index] = kinds[index] if kinds[index] == PRODUCTS else LOSS
-    recalls = _recalls(names, kinds)
-    for recall in recalls:
-        for index in recall:
-            kinds[index] = CONTEXT
     if persistent:
+        recalls = _recalls(names, kinds)
         unnamed = [recall for recall in recalls if not names[recall[0]].startswith("contextual_")]
         for recall in _persistent_recalls(names, recalls, persistent) if len(unnamed) == len(recalls) else unnamed:
             for index in recall:
@@ -296,20 +288,7 @@ def _recalls(names: Sequence[str], kinds: Sequence[str]) -> list[list[int]]:
             before.append(index)
         elif AFTER.search(names[index]) and recalls:
             recalls[-1].append(index)
-        elif not SOFTMAX.search(names[index]):
+        else:
             recalls.append([*before, index])
             before = []
-        elif not recalls or index > recalls[-1][-1]:  # else it is between products that are counted already
-            indices = _with_products(names, kinds, index)
-            recalls.append([index for index in indices if kinds[index] in (CONTEXT, PRODUCTS)])
     return recalls
-
-
-def _with_products(names: Sequence[str], kinds: Sequence[str], index: int) -> range:
-    """Return the range from the product before a softmax to the one after. A split product has a second kernel."""
-    products = [other for other, kind in enumerate(kinds) if kind == PRODUCTS]
-    first = max((other for other in products if other < index), default=index)
-    last = min((other for other in products if other > index), default=index)
-    first -= "splitK" in names[first]
-    last += last + 1 < len(names) and "splitK" in names[last + 1]
-    return range(first, last + 1)
