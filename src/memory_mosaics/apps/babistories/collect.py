@@ -33,7 +33,7 @@ from filelock import FileLock, Timeout  # torch brings it
 from tqdm import tqdm
 
 from memory_mosaics.apps.babistories import clients, prompts
-from memory_mosaics.apps.babistories.clients import Answer, ModelOptions, RequestRejected, RunStopped
+from memory_mosaics.apps.babistories.clients import Answer, ModelOptions, RequestPostponed, RequestRejected, RunStopped
 from memory_mosaics.apps.babistories.prompts import Request
 from memory_mosaics.config import MAX_SEED, MAX_STORIES
 from memory_mosaics.errors import UserError, check_range, one_line
@@ -204,6 +204,7 @@ class Collector:
     ):
         self.options, self.journal, self.next_request, self.received = options, journal, next_request, received
         self.pending: dict[asyncio.Task[Answer], Request] = {}
+        self.postponed: list[Request] = []
         self.problem = self.rejection = self.summary = ""
         self.rejected = self.rejected_in_row = self.retried = 0
         self.interrupted = False
@@ -232,8 +233,9 @@ class Collector:
                 while True:
                     progress.set_postfix_str(f"{self.journal.token_counts()}{self._retries()}", refresh=False)
                     progress.update(self.received(entries))
-                    while len(pending) < self.options.concurrency and not stop.is_set():
-                        if (request := self.next_request(len(pending))) is None:
+                    while len(pending) < min(self.options.concurrency, int(client.limit)) and not stop.is_set():
+                        request = self.postponed.pop() if self.postponed else self.next_request(len(pending))
+                        if request is None:
                             break
                         pending[asyncio.create_task(client.ask(request))] = request
                     if not pending:
@@ -253,6 +255,9 @@ class Collector:
         try:
             answer = task.result()
         except asyncio.CancelledError:
+            return None
+        except RequestPostponed:
+            self.postponed.append(request)
             return None
         except RequestRejected as error:
             self.rejected += 1
