@@ -120,8 +120,6 @@ class Journal:
         if first is None or second is None:
             self.size = 0
             return
-        if first.get("format") != identity.get("format"):
-            raise UserError(f"{file} was started by another version; {REMEDY}, and give both to clean --journals")
         for name, mine in identity.items():
             if difference := _difference(name, first.get(name), mine):
                 raise UserError(f"{file} was started with {difference}, or {REMEDY}")
@@ -182,9 +180,8 @@ def _parse(line: bytes, number: int, file: Path) -> Entry:
 
 
 def _has_texts(entry: Entry) -> bool:
-    words = entry.get("words", [])
-    words = list(words.values()) if isinstance(words, dict) else words
-    texts = [entry.get("name", ""), entry.get("opening", ""), *(words if isinstance(words, list) else [None])]
+    words = entry.get("words", {})
+    texts = [entry.get("name", ""), entry.get("opening", ""), *(words.values() if isinstance(words, dict) else [None])]
     return all(isinstance(text, str) for text in texts)
 
 
@@ -505,7 +502,7 @@ LISTS = {"names": (prompts.names_request, read_names), "openings": (prompts.open
 def _identity(step: str, seed: int, options: ModelOptions) -> dict[str, Any]:
     """What a resumed run must have in common: everything that changes the answers."""
     same = {name: getattr(options, name) for name in ("model", "ask", "length", "temperature", "top_p")}
-    return {"step": step, "format": 2, "seed": seed} | same
+    return {"step": step, "seed": seed} | same
 
 
 def _default_list(out: Path, step: str, given: Path | None) -> Path | None:
