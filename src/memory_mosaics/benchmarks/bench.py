@@ -17,7 +17,7 @@ from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.experiments import figures
 from memory_mosaics.files import read_json
 from memory_mosaics.models import ARCHITECTURES
-from memory_mosaics.results import create_output_folder, environment_info, write_results
+from memory_mosaics.results import create_output_folder, environment_info, round_digits, write_results
 from memory_mosaics.runtime import RuntimeConfig, find_device, start_runtime
 
 
@@ -79,14 +79,19 @@ def run(
             for name in names:
                 start, command = time.perf_counter(), f"mosaics bench {name}{' --cpu' if cpu else ''}"
                 command += f" --compare {compare}" if name == "compare" else ""
-                rows, interrupted = _collect(BENCHMARKS[name].measure(timer, about["ceilings"], work))
+                rows: list[dict[str, Any]] = []
+                try:
+                    for row in BENCHMARKS[name].measure(timer, about["ceilings"], work):
+                        rows.append(row)
+                except KeyboardInterrupt:
+                    interrupted = True
                 complete = name in results and not results[name].get("interrupted")
                 if interrupted and (complete or not rows):
                     break
                 section = {"command": command, **about, "seconds": round(time.perf_counter() - start, 1)}
                 section |= {"interrupted": True} if interrupted else {}
-                section["rows"] = throughput.add_twin_ratio([row for row in rows if "kernel" not in row])
-                kernels = [row for row in rows if "kernel" in row]
+                section["rows"] = _rounded(throughput.add_twin_ratio([row for row in rows if "kernel" not in row]))
+                kernels = _rounded([row for row in rows if "kernel" in row])
                 results[name] = section | ({"kernels": kernels} if kernels else {})
                 ordered = {key: results[key] for key in BENCHMARKS if key in results}
                 write_results(out / "results.json", {"study": "bench"} | ordered)
@@ -95,19 +100,17 @@ def run(
                     break
         except KeyboardInterrupt:
             interrupted = True
-    _report(results, out, interrupted)
+    stopped = "Stopped; what was finished is kept. " if interrupted else ""
+    some = any(name in results for name in BENCHMARKS)
+    where = f"Results: {out / 'results.json'}. {figures.draw_if_possible(results, out)}" if some else "No results."
+    print(stopped + where)
     return results | {"interrupted": interrupted}
 
 
-def _collect(found: Iterator[dict[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
-    """Return the rows of a benchmark, and whether Ctrl-C ended it."""
-    rows = []
-    try:
-        for row in found:
-            rows.append(row)
-    except KeyboardInterrupt:
-        return rows, True
-    return rows, False
+def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {key: round_digits(value) if isinstance(value, float) else value for key, value in row.items()} for row in rows
+    ]
 
 
 def read_results(out: Path) -> dict[str, Any]:
@@ -123,14 +126,6 @@ def read_results(out: Path) -> dict[str, Any]:
     if study != "bench":
         raise UserError(f"{file} is of an experiment {study!r}, not of mosaics bench; name another --out")
     return results
-
-
-def _report(results: dict[str, Any], out: Path, interrupted: bool) -> None:
-    stopped = "Stopped; what was finished is kept. " if interrupted else ""
-    if not any(name in results for name in BENCHMARKS):
-        print(f"{stopped}No results.")
-        return
-    print(f"{stopped}Results: {out / 'results.json'}. {figures.draw_if_possible(results, out)}")
 
 
 def table(name: str, section: dict[str, Any]) -> str:

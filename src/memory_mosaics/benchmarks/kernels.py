@@ -27,7 +27,6 @@ from memory_mosaics.ops.gated_average import gated_average, gated_key
 from memory_mosaics.ops.leaky_average import leaky_average, leaky_key
 from memory_mosaics.ops.recall import recall
 from memory_mosaics.ops.taps import apply_taps, tap_values
-from memory_mosaics.results import round_digits
 
 FLASH = SDPBackend.FLASH_ATTENTION
 STOCK = {  # PyTorch's own kernels, by device
@@ -89,8 +88,7 @@ def _measure(timer: Timer, ceilings: dict[str, Any], case: Case, repeats: int) -
         for name, work in zip(seconds, case.work, strict=True):
             time = seconds[name].get(form)
             rate = None if time is None or work is None else work / time / scale
-            row |= {f"{name}_ms": round_digits(time and 1e3 * time), f"{name}_rate": round_digits(rate)}
-            row |= {f"{name}_share": round_digits(rate and rate / limit)}
+            row |= {f"{name}_ms": time and 1e3 * time, f"{name}_rate": rate, f"{name}_share": rate and rate / limit}
         yield row
 
 

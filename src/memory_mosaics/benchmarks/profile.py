@@ -2,8 +2,8 @@
 
 On CUDA both steps are replayed graphs, as in use, and all that is known of a kernel is its name and when it ran. Where
 names are ambiguous, the order decides: each block recalls from its context first and from its persistent memory
-second, and the backward pass goes the other way. With one token at a time, recall is a product, a softmax and a
-product. The part of an unprofiled step in which no kernel runs is idle. On the CPU it is the self time of operators.
+second, and the backward pass goes the other way. The part of an unprofiled step in which no kernel runs is idle. On
+the CPU it is the self time of operators.
 """
 
 import os
@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -27,7 +28,6 @@ from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.memory import ContextualMemory, LeakyAverage, PersistentMemory, Taps
 from memory_mosaics.mixers.attention import Attention
 from memory_mosaics.models import ARCHITECTURES
-from memory_mosaics.results import round_digits
 from memory_mosaics.training.trainer import WARM_UP
 
 PRODUCTS, CONTEXT, PERSISTENT = "matrix products", "recall from the context", "persistent recall"
@@ -36,10 +36,6 @@ LOSS, OPTIMISER, COPIES, REST = "loss over the vocabulary", "optimiser", "copies
 IDLE = "idle"
 KINDS = (PRODUCTS, CONTEXT, PERSISTENT, KEYS, VALUES, POINTWISE, LOSS, OPTIMISER, COPIES, REST, IDLE)
 
-BACKWARD = re.compile(r"bwd|bprop|backward|cutlassB")
-BEFORE = re.compile(r"dot_do_o|preprocess|^triton_\w+_recall_few")
-AFTER = re.compile(r"convert_dq|combine|^recall_merge$|postprocess")
-SOFTMAX = re.compile(r"[Ss]oft_?[Mm]ax")
 NOT_KERNELS = re.compile(  # events of the profiler itself and of synchronization
     r"^(Activity Buffer|Command Buffer|Buffer Flush|Lazy |Runtime |Resource|Instrumentation"
     r"|(Context|Device|Stream|Event) (Sync|Wait|Record))"
@@ -166,11 +162,7 @@ def operator_slices(events: list[Any]) -> list[Slice]:
 
 def _enclosing(event: Any) -> list[Any]:
     """Return the event and those that enclose it, from the innermost."""
-    found = []
-    while event is not None:
-        found.append(event)
-        event = event.cpu_parent
-    return found
+    return [event, *_enclosing(event.cpu_parent)] if event is not None else []
 
 
 def _region(name: str) -> str | None:
@@ -199,8 +191,7 @@ def time_by_kind(slices: list[Slice], seconds: float | None) -> list[dict[str, A
         times = [each.time for each in slices if each.kind == kind]
         if times or (kind == IDLE and seconds is not None):
             time = idle if kind == IDLE else sum(times)
-            row = {"kind": kind, "ms": round_digits(time / 1e3), "share": round_digits(time / (total + idle))}
-            rows.append(row | {"launches": len(times)})
+            rows.append({"kind": kind, "ms": time / 1e3, "share": time / (total + idle), "launches": len(times)})
     return rows
 
 
@@ -220,7 +211,7 @@ def longest_kernels(slices: list[Slice]) -> list[dict[str, Any]]:
         times.setdefault((each.name[:160], each.kind), []).append(each.time)
     order = sorted(times, key=lambda key: -sum(times[key]))
     return [
-        {"kernel": name, "kind": kind, "ms": round_digits(sum(found) / 1e3), "launches": len(found)}
+        {"kernel": name, "kind": kind, "ms": sum(found) / 1e3, "launches": len(found)}
         for name, kind in order[:MAX_KERNELS]
         if (found := times[name, kind])
     ]
@@ -264,52 +255,23 @@ def kernel_kinds(names: Sequence[str], *, persistent: int = 0) -> list[str]:
     losses = [index for index, kind in enumerate(kinds) if kind == LOSS]
     for index in range(losses[0], losses[-1]) if losses else ():  # a chunked loss accumulates in between
         kinds[index] = kinds[index] if kinds[index] == PRODUCTS else LOSS
-    recalls = _recalls(names, kinds)
-    for recall in recalls:
-        for index in recall:
-            kinds[index] = CONTEXT
-    if persistent:
-        unnamed = [recall for recall in recalls if not names[recall[0]].startswith("contextual_")]
-        for recall in _persistent_recalls(names, recalls, persistent) if len(unnamed) == len(recalls) else unnamed:
-            for index in recall:
-                kinds[index] = PERSISTENT
+    for index in _persistent_recalls(kinds, persistent):
+        kinds[index] = PERSISTENT
     return kinds
 
 
-def _persistent_recalls(names: Sequence[str], recalls: list[list[int]], layers: int) -> list[list[int]]:
-    """Return every other recall: the second of each block in the forward pass, the first in the backward pass."""
-    found = []
-    for backward in (False, True):
-        way = [recall for recall in recalls if any(BACKWARD.search(names[index]) for index in recall) is backward]
-        each, odd = divmod(len(way), 2 * layers)  # launches of one recall
-        if not odd:
-            found += [recall for turn, recall in enumerate(way) if turn // each % 2 == (0 if backward else 1)]
-    return found
+def _persistent_recalls(kinds: Sequence[str], layers: int) -> list[int]:
+    """Return the kernels of every other recall: the second of each block, and in the backward pass the first.
 
-
-def _recalls(names: Sequence[str], kinds: Sequence[str]) -> list[list[int]]:
-    """Return the indices of the kernels of every recall: the main one, its preparation and its follow-up."""
+    Between two recalls there is a matrix product. Without two recalls of each layer in each pass nothing is known.
+    """
     recalls: list[list[int]] = []
-    before: list[int] = []
-    for index in (index for index, kind in enumerate(kinds) if kind == CONTEXT):
-        if BEFORE.search(names[index]):
-            before.append(index)
-        elif AFTER.search(names[index]) and recalls:
+    is_next = True
+    for index, kind in enumerate(kinds):
+        if kind == CONTEXT:
+            recalls += [[]] if is_next else []
             recalls[-1].append(index)
-        elif not SOFTMAX.search(names[index]):
-            recalls.append([*before, index])
-            before = []
-        elif not recalls or index > recalls[-1][-1]:  # else it is between products that are counted already
-            indices = _with_products(names, kinds, index)
-            recalls.append([index for index in indices if kinds[index] in (CONTEXT, PRODUCTS)])
-    return recalls
-
-
-def _with_products(names: Sequence[str], kinds: Sequence[str], index: int) -> range:
-    """Return the range from the product before a softmax to the one after. A split product has a second kernel."""
-    products = [other for other, kind in enumerate(kinds) if kind == PRODUCTS]
-    first = max((other for other in products if other < index), default=index)
-    last = min((other for other in products if other > index), default=index)
-    first -= "splitK" in names[first]
-    last += last + 1 < len(names) and "splitK" in names[last + 1]
-    return range(first, last + 1)
+        is_next = kind == PRODUCTS or (is_next and kind != CONTEXT)
+    if len(recalls) not in (2 * layers, 4 * layers):
+        return []
+    return list(chain(*recalls[1 : 2 * layers : 2], *recalls[2 * layers :: 2]))

@@ -20,7 +20,6 @@ from memory_mosaics.memory import PersistentMemory
 from memory_mosaics.mixers.lstm import LSTM
 from memory_mosaics.models import ARCHITECTURES
 from memory_mosaics.parameters import named_param_specs
-from memory_mosaics.results import round_digits
 from memory_mosaics.runtime import Runtime, RuntimeConfig
 from memory_mosaics.stores import Pairs, Retrieval, RetrievalMixer
 from memory_mosaics.tasks.task import Batch, TokenTask
@@ -153,7 +152,7 @@ def add_twin_ratio(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     twins = {size(row): row["tokens_per_second"] for row in trained if row["model"] == "transformer"}
     for row in trained:
         if twin := twins.get(size(row)):
-            row["of_twin"] = round_digits(row["tokens_per_second"] / twin)
+            row["of_twin"] = row["tokens_per_second"] / twin
     return rows
 
 
@@ -205,18 +204,16 @@ def _measure_group(
         if name in recalls:
             row["recall_seconds"] = seconds[f"recall {name}"]
         tflops = training_flops(model, size.time) * size.batch * size.time / seconds[name] / 1e12
-        row |= {"parameters": parameter_count(model)["total"], "peak_gib": round_digits(timer.peak_gib())}
-        rows.append(row | {"tflops": round_digits(tflops), "mfu": round_digits(tflops / ceilings["product_tflops"])})
+        row |= {"parameters": parameter_count(model)["total"], "peak_gib": timer.peak_gib()}
+        rows.append(row | {"tflops": tflops, "mfu": tflops / ceilings["product_tflops"]})
     return rows
 
 
 def _training_row(size: Size, name: str, seconds: float | None = None) -> dict[str, Any]:
     row = {"model": name, "label": ARCHITECTURES[name].label, "size": size.name}
     row |= {key: value for key, value in asdict(size).items() if key != "name"}
-    per_second = None if seconds is None else 1 / seconds
-    tokens_per_second = None if seconds is None else size.batch * size.time / seconds
-    row |= {"step_seconds": round_digits(seconds), "steps_per_second": round_digits(per_second)}
-    return row | {"tokens_per_second": round_digits(tokens_per_second)}
+    row |= {"step_seconds": seconds, "steps_per_second": seconds and 1 / seconds}
+    return row | {"tokens_per_second": seconds and size.batch * size.time / seconds}
 
 
 def measure_lengths(timer: Timer, ceilings: dict[str, Any], work: Workload) -> Iterator[dict[str, Any]]:
@@ -236,8 +233,7 @@ def measure_lengths(timer: Timer, ceilings: dict[str, Any], work: Workload) -> I
                     alone = timer.median(_recall_once(timer, size, row["model"]), repeats, cold=True)
                 whole = 1e6 / row["tokens_per_second"]
                 part = 1e6 * size.blocks * alone / (size.batch * size.time)
-                row |= {"microseconds": round_digits(whole), "recall_microseconds": round_digits(part)}
-                row |= {"rest_microseconds": round_digits(whole - part)}
+                row |= {"microseconds": whole, "recall_microseconds": part, "rest_microseconds": whole - part}
             yield row
 
 
@@ -290,9 +286,8 @@ def _time_decoding(timer: Timer, work: Workload, batch: int, name: str) -> dict[
         )
     except torch.OutOfMemoryError:
         return {"tokens_per_second": None, "failed": "out of memory"}
-    token_ms = 1e3 * (whole - first) / (work.length - 1)
-    speed = {"tokens_per_second": round_digits(batch * work.length / whole), "prefill_ms": round_digits(1e3 * first)}
-    return speed | {"token_ms": round_digits(token_ms), "peak_gib": round_digits(timer.peak_gib())}
+    speed = {"tokens_per_second": batch * work.length / whole, "prefill_ms": 1e3 * first}
+    return speed | {"token_ms": 1e3 * (whole - first) / (work.length - 1), "peak_gib": timer.peak_gib()}
 
 
 def build_decode(name: str, size: Size, device: torch.device) -> Callable[[Tensor, int], Tensor]:

@@ -16,7 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -259,16 +259,20 @@ def prepare(
     start = time.monotonic()
     workers = workers or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     try:
-        with _corpus_folder(out) as folder:
+        with atomic_folder(out) as folder:
             if chosen is None:
                 chosen = train_bpe(_bpe_sample(found, options), vocabulary, name=f"bpe-{vocabulary}")
             splits = write_splits(folder, found, chosen, options, workers=workers)
             chosen.save(folder)
             manifest = _manifest(splits, found, chosen, options)
             (folder / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8", newline="\n")
-    except FileExistsError:
-        print(f"mosaics: another process has written {out} meanwhile", file=sys.stderr)
-        return _open_same(out, found, options, chosen)
+    except OSError as error:
+        if out.is_dir() and any(out.iterdir()):
+            print(f"mosaics: another process has written {out} meanwhile", file=sys.stderr)
+            return _open_same(out, found, options, chosen)
+        remedy = "free some space or name" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "name"
+        reason = error.strerror or one_line(error)
+        raise UserError(f"cannot write {out}: {reason}; {remedy} another --out") from error
     _report(manifest, time.monotonic() - start, f"{chosen.engine}, {workers} thread{'s'[: workers != 1]}")
     print(f"written: {out}")
     return Corpus.open(out)
@@ -284,20 +288,6 @@ def _bpe_sample(sources: list[Source], options: dict[str, Any]) -> Iterator[str]
         is_train = split_of(number, options["seed"], options["valid_share"]) == "train"
         if is_train and int((index + 1) * share) > int(index * share):
             yield piece.text
-
-
-@contextmanager
-def _corpus_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder that becomes `folder`; FileExistsError if that is not empty at the end."""
-    try:
-        with atomic_folder(folder) as tmp:
-            yield tmp
-    except OSError as error:
-        if folder.is_dir() and any(folder.iterdir()):
-            raise FileExistsError from error
-        reason = error.strerror or one_line(error)
-        remedy = "free some space or name" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "name"
-        raise UserError(f"cannot write {folder}: {reason}; {remedy} another --out") from error
 
 
 class SplitWriter:

@@ -136,17 +136,10 @@ def _prompt(plain: Any, where: str) -> Prompt:
         raise UserError(f'{where} should be an object with a text as "prompt"')
     texts = {name: plain[name] for name in ("prompt", "group", "ability") if plain.get(name)}
     try:
-        rule = None if plain.get("rule") is None else _rule(plain["rule"])
+        rule = None if plain.get("rule") is None else from_plain(Rule, plain["rule"])
         return replace(from_plain(Prompt, {"prompt": ""} | texts), rule=rule)
     except ValueError as error:
         raise UserError(f"{where}: {one_line(error)}") from None
-
-
-def _rule(plain: Any) -> Rule:
-    if isinstance(plain, dict):  # one word may stand for a list
-        words = {name: [plain[name]] for name in ("any", "none", "keeps") if isinstance(plain.get(name), str)}
-        plain = plain | words
-    return from_plain(Rule, plain)
 
 
 def _beginning(text: str, sentences: int) -> str:

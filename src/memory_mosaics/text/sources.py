@@ -138,25 +138,22 @@ def read_documents(
         raise UserError(f"source {source.where} cannot be read: {one_line(error)}") from error
 
 
-class _CountingFile(io.RawIOBase):
+class _CountingFile(io.FileIO):
     """The file of a source, whose bytes are counted and hashed as they are read."""
 
-    def __init__(self, raw: Any, source: Source):
-        self.raw, self.source = raw, source
-
-    def readable(self) -> bool:
-        return True
+    def __init__(self, source: Source):
+        super().__init__(source.where)
+        self.source = source
 
     def readinto(self, buffer: Any) -> int:
-        size = self.raw.readinto(buffer)
+        size = super().readinto(buffer) or 0
         self.source.count(memoryview(buffer)[:size])
         return size
 
 
 @contextmanager
 def _open(source: Source) -> Iterator[Any]:
-    with open(source.where, "rb", buffering=0) as raw:
-        file = io.BufferedReader(_CountingFile(raw, source), BLOCK_BYTES)
+    with io.BufferedReader(_CountingFile(source), BLOCK_BYTES) as file:
         yield gzip.GzipFile(fileobj=file) if source.where.lower().endswith(".gz") else file
 
 

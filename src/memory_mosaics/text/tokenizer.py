@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.files import check_manifest, read_json, read_text, write_text
 from memory_mosaics.isolation import IsolatedFunction
 
@@ -315,8 +315,7 @@ def train_bpe(texts: Iterable[str], vocabulary: int = 2048, *, name: str | None 
     """
     if vocabulary < 257:
         raise UserError(f"vocabulary must be at least 257, 256 bytes and the end of text, not {vocabulary}")
-    if vocabulary > MAX_TRAINED:
-        raise UserError(f"vocabulary must be at most {MAX_TRAINED:,}, not {vocabulary}")
+    check_range(257, MAX_TRAINED, vocabulary=vocabulary)
     library = _tokenizers_library()
     learner = library.Tokenizer(library.models.BPE())
     learner.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)

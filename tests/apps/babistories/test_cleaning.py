@@ -148,7 +148,6 @@ def test_forms_of_a_word_count_and_other_words_do_not(kind, table, used):
         assert contains_word(f"They saw, {word.split('/')[0]}!", word, kind)
         for form in forms.split(","):
             assert contains_word(f"They saw, {form}'s!", word, kind) == used, (word, form)
-    assert contains_word("She was running.", "run"), "a word of no known kind has all endings"
 
 
 def test_our_lists_hold_each_word_once():

@@ -345,8 +345,8 @@ def test_killed_it_neither_loses_nor_repeats_an_answer(server, tmp_path):
     assert sum(server.asked.values()) == count + 2 * concurrency, "only what was under way is asked once more"
 
 
-def test_requests_that_wait_for_a_slot_respect_retry_after(server):
-    """A request that queues while the server asks another one to wait is not sent before that time."""
+def test_all_requests_respect_retry_after(server):
+    """A request that comes while the server asks another one to wait is not sent before that time."""
     times: list[float] = []
 
     def refuse_the_first(prompt: str) -> str | None:
@@ -356,13 +356,37 @@ def test_requests_that_wait_for_a_slot_respect_retry_after(server):
     async def ask_two() -> None:
         options = ModelOptions(server=server.address, model="teller", concurrency=2, backoff=0.01)
         async with aclosing(ServerClient(options, asyncio.Event())) as client:
-            client.concurrency.limit = 1.0
-            requests = (story_request(index, seed=0, lists=default_lists()) for index in range(2))
-            await asyncio.gather(*map(client.ask, requests))
+            requests = [story_request(index, seed=0, lists=default_lists()) for index in range(2)]
+            first = asyncio.create_task(client.ask(requests[0]))
+            while not client.paused_until:
+                await asyncio.sleep(0.001)
+            await asyncio.gather(first, client.ask(requests[1]))
 
     server.wrong = refuse_the_first
     asyncio.run(ask_two())
+    assert len(times) == 3
     assert times[1] - times[0] >= float(server.retry_after)
+
+
+def test_a_request_is_postponed_while_the_server_serves_others(server, tmp_path, monkeypatch, capsys):
+    """It is not a failed attempt, even without retries; fewer are in flight then, and more again with each answer."""
+    limits: list[float] = []
+    once = ServerClient._attempt
+
+    async def attempt(client, *given):
+        try:
+            return await once(client, *given)
+        finally:
+            limits.append(client.limit)
+
+    monkeypatch.setattr(ServerClient, "_attempt", attempt)
+    server.capacity, server.retry_after, server.gather = 3, "0.01", 2
+    server.wrong = lambda prompt: time.sleep(0.05)
+    assert main(command(server, tmp_path, "--concurrency", "8", "--retries", "0", count=20)) == 0
+    assert sorted(indices(tmp_path)) == list(range(20))
+    assert min(limits) <= 4
+    assert limits[-1] > min(limits)
+    assert "retries" in capsys.readouterr().out
 
 
 def test_backoff_stays_finite_after_a_thousand_failures(slept):

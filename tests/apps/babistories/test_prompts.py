@@ -227,16 +227,6 @@ def test_a_journal_is_resumed_only_with_the_same_settings(tmp_path):
         assert journal.done == set()
 
 
-def test_a_journal_of_another_version_is_kept(tmp_path):
-    file = tmp_path / "stories.journal"
-    with Journal.open(file, {"step": "stories", "format": 1, "lists": "1f"}) as journal:
-        journal.append([{"index": 0, "text": "Once.", "tokens": [1, 2]}])
-    whole = file.read_bytes()
-    with pytest.raises(UserError, match="by another version; name another --out, and give both to clean"):
-        Journal.open(file, {"step": "stories", "format": 2}).__enter__()
-    assert file.read_bytes() == whole
-
-
 def test_a_full_disk_leaves_no_half_line(tmp_path, monkeypatch):
     file = tmp_path / "stories.journal"
     with Journal.open(file, {"step": "stories"}) as journal:

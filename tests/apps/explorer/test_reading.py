@@ -14,7 +14,6 @@ from memory_mosaics.apps.explorer.reading import (
     Edit,
     EditedRetrieval,
     InstrumentedModel,
-    _common_prefix,
 )
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.inspection import inspect_position
@@ -194,8 +193,3 @@ def test_edits_are_read_from_where_they_reach(mosaic):
     assert edited.recomputed == 250 - 3 * CHUNK_TOKENS
     edited.update(tokens, [Edit(block=0, kind="sequence", head=0)], plain)
     assert edited.recomputed == 250
-
-
-def test_common_beginnings():
-    assert _common_prefix([1, 2, 3], [1, 2, 4]) == 2
-    assert _common_prefix([], [1]) == 0

@@ -111,10 +111,8 @@ def _has_wrong_opening(_: Cleaner, entry: Entry, text: str) -> bool:
 
 
 def _misses_words(_: Cleaner, entry: Entry, text: str) -> bool:
-    found = entry.get("words", {})  # by kind; in a list of words each may be of any
-    wanted = list(found.items()) if isinstance(found, dict) else [(None, word) for word in found]
-    wanted += [("name", entry["name"])] if entry.get("name") else []
-    return not all(contains_word(text, word, kind) for kind, word in wanted)
+    wanted = entry.get("words", {}) | ({"name": entry["name"]} if entry.get("name") else {})
+    return not all(contains_word(text, word, kind) for kind, word in wanted.items())
 
 
 REASONS: dict[str, Callable[[Cleaner, Entry, str], bool]] = {

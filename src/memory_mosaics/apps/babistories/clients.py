@@ -15,7 +15,7 @@ import random
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, fields, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -32,6 +32,7 @@ from memory_mosaics.text.tokenizer import check_tokenizer
 
 SERVER_ONLY = ("retries", "backoff", "timeout", "requests_per_minute", "tokens_per_minute", "stream", "key_variable")
 TRANSIENT, REJECTED = {408, 409, 425, 429}, {400, 413, 422}  # status codes; 5xx are transient, others end the run
+MAX_CONCURRENCY = 10_000
 MAX_TOKENS = 1 << 40  # no answer has more; a server that reports more miscounts
 MAX_BACKOFF = 60.0  # seconds between attempts, unless the server asks for more
 MAX_RETRY_AFTER = 3600.0  # seconds; a server that asks for more is not waited for
@@ -96,7 +97,7 @@ class ModelOptions:
             if getattr(self, name) != defaults[name]:
                 raise UserError(f"--{name} has no effect {'without' if self.server is None else 'with'} --server")
         check_range(1, MAX_SIZE, length=self.length)
-        check_range(1, 10_000, concurrency=self.concurrency)
+        check_range(1, MAX_CONCURRENCY, concurrency=self.concurrency)
         check_range(0, MAX_SIZE, retries=self.retries, temperature=self.temperature)
         check_positive(self, "backoff", "timeout", "requests_per_minute", "tokens_per_minute")
         if not 0 < self.top_p <= 1:
@@ -124,12 +125,16 @@ class RetriesExhausted(RequestRejected):
     """All attempts of this request failed; another request may succeed."""
 
 
+class RequestPostponed(Exception):
+    """The server serves others instead: the request is to be asked again, when fewer are in flight."""
+
+
 class TransientError(Exception):
-    """A failure that a retry may cure. `wait` is the server's Retry-After in seconds, `busy` that it serves others."""
+    """A failure that a retry may cure. `wait` is the server's Retry-After in seconds."""
 
     def __init__(self, message: str, wait: float = 0.0, status: int = 0):
         super().__init__(message)
-        self.wait, self.status, self.busy = wait, status, False
+        self.wait, self.status = wait, status
 
 
 class RateLimiter:
@@ -149,40 +154,12 @@ class RateLimiter:
         self.free_at += amount * self.seconds_each
 
 
-class AdaptiveConcurrency:
-    """Requests in flight: at most `most`, half as many after a 429, and slowly more with each answer."""
-
-    def __init__(self, most: int, stop: asyncio.Event):
-        self.most, self.stop = most, stop
-        self.limit, self.in_flight, self.halved_at = float(most), 0, 0.0
-        self.changed = asyncio.Condition()
-
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """Wait for a free slot and hold it."""
-        async with self.changed:
-            await self.changed.wait_for(lambda: self.stop.is_set() or self.in_flight < int(self.limit))
-            if self.stop.is_set():
-                raise RunStopped("stopped")
-            self.in_flight += 1
-        try:
-            yield
-        finally:
-            self.in_flight -= 1
-            async with self.changed:
-                self.changed.notify_all()
-
-    def halve(self, sent: float) -> None:
-        """Allow half as many after a 429 for a request sent at this time; requests sent together count once."""
-        if sent > self.halved_at:
-            self.limit, self.halved_at = max(1.0, min(self.limit, self.in_flight) // 2), time.monotonic()
-
-    def grow(self) -> None:
-        self.limit = min(float(self.most), self.limit + max(GROWTH, 1 / self.limit))
-
-
 class ServerClient:
-    """An OpenAI-compatible server behind the official client, with rate limits, retries and a limit on answer size."""
+    """An OpenAI-compatible server behind the official client, with rate limits, retries and a limit on answer size.
+
+    `limit` is how many requests the server takes at a time: at most --concurrency, half of those in flight after a 429,
+    and slowly more with each answer.
+    """
 
     def __init__(self, options: ModelOptions, stop: asyncio.Event):
         try:
@@ -207,7 +184,7 @@ class ServerClient:
         except Exception as error:  # what the client raises for an address depends on its HTTP library
             raise UserError(f"cannot use --server {options.server}: {one_line(error)}") from error
         self.requests, self.tokens = RateLimiter(options.requests_per_minute), RateLimiter(options.tokens_per_minute)
-        self.concurrency, self.paused_until = AdaptiveConcurrency(most, stop), 0.0
+        self.limit, self.in_flight, self.halved_at, self.paused_until = float(most), 0, 0.0, 0.0
         self.mean_tokens = float(options.length)  # tokens per answer, a running mean
         self.model = options.model or ""
         self.retried = self.answered = 0
@@ -243,7 +220,10 @@ class ServerClient:
             raise TransientError(f"its list of models is garbage: {_excerpt(response.text)}") from None
 
     async def ask(self, request: Request) -> Answer:
-        """One answer; `RequestRejected` where this request gets none, `RunStopped` where no other will either."""
+        """One answer; `RequestRejected` where this request gets none, `RunStopped` where no other will either.
+
+        A 429 while the server answers others is not a failure of this request: `RequestPostponed`.
+        """
         options = self.options
         body: dict[str, Any] = {"model": self.model, "max_tokens": options.length, "temperature": options.temperature}
         body |= {"top_p": options.top_p, "seed": request.seed}
@@ -274,7 +254,7 @@ class ServerClient:
                 error = TransientError(f"no answer in {self.options.timeout:g} seconds")
             except self.openai.APIConnectionError as problem:
                 error = TransientError(f"connection failed: {one_line(problem.__cause__ or problem, 120)}")
-            failed += not error.busy
+            failed += 1
             tries = f"{failed} {'try' if failed == 1 else 'tries'}"
             if error.wait > MAX_RETRY_AFTER:
                 raise RunStopped(f"{one_line(error)}: it asks to wait {error.wait:.0f} seconds")
@@ -283,9 +263,7 @@ class ServerClient:
             if self.stop.is_set():
                 raise RunStopped(f"{one_line(error)} ({tries})")
             self.retried += 1
-            if error.wait:
-                self.paused_until = max(self.paused_until, time.monotonic() + error.wait)
-            backoff = min(MAX_BACKOFF, self.options.backoff * 2.0 ** min(max(0, failed - 1), 60))
+            backoff = min(MAX_BACKOFF, self.options.backoff * 2.0 ** min(failed - 1, 60))
             await self._sleep(max(backoff * random.uniform(0.5, 1.0), error.wait * random.uniform(1.0, 1.1)))
 
     async def _sleep(self, seconds: float) -> None:
@@ -299,26 +277,31 @@ class ServerClient:
         raise RunStopped("stopped")
 
     async def _attempt(self, request: Request, body: dict[str, Any], key: str) -> Answer:
-        """One attempt within the limits. A 429 while the server answers others is not a failure of this request."""
-        answered = self.answered
-        async with self.concurrency.slot():
-            await self._sleep(self.paused_until - time.monotonic())
-            estimate = self.mean_tokens
-            await self._sleep(max(self.requests.take(1.0), self.tokens.take(estimate)))
-            sent = time.monotonic()
-            try:
-                answer = await self._send(body, {**self.headers, "Idempotency-Key": key})
-            except self.openai.APIStatusError as error:
-                problem = status_error(error)
-                if isinstance(problem, TransientError) and problem.status == 429:
-                    problem.busy = self.concurrency.in_flight > 1 or self.answered > answered
-                    self.concurrency.halve(sent)
-                raise problem from None
+        """One attempt within the limits."""
+        answered, estimate = self.answered, self.mean_tokens
+        await self._sleep(self.paused_until - time.monotonic())
+        await self._sleep(max(self.requests.take(1.0), self.tokens.take(estimate)))
+        sent = time.monotonic()
+        self.in_flight += 1
+        try:
+            answer = await self._send(body, {**self.headers, "Idempotency-Key": key})
+        except self.openai.APIStatusError as error:
+            problem = status_error(error)
+            if isinstance(problem, TransientError) and problem.wait <= MAX_RETRY_AFTER:
+                self.paused_until = max(self.paused_until, time.monotonic() + problem.wait)
+                if problem.status == 429 and (self.in_flight > 1 or self.answered > answered):
+                    self.retried += 1
+                    if sent > self.halved_at:  # requests that were sent together count once
+                        self.limit, self.halved_at = max(1.0, min(self.limit, self.in_flight) // 2), time.monotonic()
+                    raise RequestPostponed from None
+            raise problem from None
+        finally:
+            self.in_flight -= 1
         # About four characters per token, where the server does not count them.
         usage = answer.usage or (len(request.prompt) // 4 + 1, len(answer.text) // 4 + 1)
         self.tokens.correct(sum(usage) - estimate)
         self.answered += 1
-        self.concurrency.grow()
+        self.limit = min(float(self.options.concurrency), self.limit + max(GROWTH, 1 / self.limit))
         self.mean_tokens += (sum(usage) - self.mean_tokens) / min(self.answered, 100)
         return replace(answer, usage=usage)
 
@@ -451,7 +434,7 @@ def _api_key(variable: str | None) -> str | None:
 class LocalModel:
     """A causal language model of transformers on this machine; all requests in flight are one batch."""
 
-    retried = answered = 0
+    retried, answered, limit = 0, 0, MAX_CONCURRENCY
 
     def __init__(self, options: ModelOptions):
         self.batch: list[Request] = []
@@ -496,7 +479,7 @@ class LocalModel:
         return self.answers.pop(request.index)
 
     async def aclose(self) -> None:
-        """Do nothing: there is no connection to close."""
+        pass  # there is no connection
 
     def generate(self, requests: Sequence[Request]) -> list[Answer]:
         """The answers to several requests, as one batch."""

@@ -33,7 +33,7 @@ from filelock import FileLock, Timeout  # torch brings it
 from tqdm import tqdm
 
 from memory_mosaics.apps.babistories import clients, prompts
-from memory_mosaics.apps.babistories.clients import Answer, ModelOptions, RequestRejected, RunStopped
+from memory_mosaics.apps.babistories.clients import Answer, ModelOptions, RequestPostponed, RequestRejected, RunStopped
 from memory_mosaics.apps.babistories.prompts import Request
 from memory_mosaics.config import MAX_SEED, MAX_STORIES
 from memory_mosaics.errors import UserError, check_range, one_line
@@ -120,8 +120,6 @@ class Journal:
         if first is None or second is None:
             self.size = 0
             return
-        if first.get("format") != identity.get("format"):
-            raise UserError(f"{file} was started by another version; {REMEDY}, and give both to clean --journals")
         for name, mine in identity.items():
             if difference := _difference(name, first.get(name), mine):
                 raise UserError(f"{file} was started with {difference}, or {REMEDY}")
@@ -182,9 +180,8 @@ def _parse(line: bytes, number: int, file: Path) -> Entry:
 
 
 def _has_texts(entry: Entry) -> bool:
-    words = entry.get("words", [])
-    words = list(words.values()) if isinstance(words, dict) else words
-    texts = [entry.get("name", ""), entry.get("opening", ""), *(words if isinstance(words, list) else [None])]
+    words = entry.get("words", {})
+    texts = [entry.get("name", ""), entry.get("opening", ""), *(words.values() if isinstance(words, dict) else [None])]
     return all(isinstance(text, str) for text in texts)
 
 
@@ -204,6 +201,7 @@ class Collector:
     ):
         self.options, self.journal, self.next_request, self.received = options, journal, next_request, received
         self.pending: dict[asyncio.Task[Answer], Request] = {}
+        self.postponed: list[Request] = []
         self.problem = self.rejection = self.summary = ""
         self.rejected = self.rejected_in_row = self.retried = 0
         self.interrupted = False
@@ -232,8 +230,9 @@ class Collector:
                 while True:
                     progress.set_postfix_str(f"{self.journal.token_counts()}{self._retries()}", refresh=False)
                     progress.update(self.received(entries))
-                    while len(pending) < self.options.concurrency and not stop.is_set():
-                        if (request := self.next_request(len(pending))) is None:
+                    while len(pending) < min(self.options.concurrency, int(client.limit)) and not stop.is_set():
+                        request = self.postponed.pop() if self.postponed else self.next_request(len(pending))
+                        if request is None:
                             break
                         pending[asyncio.create_task(client.ask(request))] = request
                     if not pending:
@@ -253,6 +252,9 @@ class Collector:
         try:
             answer = task.result()
         except asyncio.CancelledError:
+            return None
+        except RequestPostponed:
+            self.postponed.append(request)
             return None
         except RequestRejected as error:
             self.rejected += 1
@@ -500,7 +502,7 @@ LISTS = {"names": (prompts.names_request, read_names), "openings": (prompts.open
 def _identity(step: str, seed: int, options: ModelOptions) -> dict[str, Any]:
     """What a resumed run must have in common: everything that changes the answers."""
     same = {name: getattr(options, name) for name in ("model", "ask", "length", "temperature", "top_p")}
-    return {"step": step, "format": 2, "seed": seed} | same
+    return {"step": step, "seed": seed} | same
 
 
 def _default_list(out: Path, step: str, given: Path | None) -> Path | None:

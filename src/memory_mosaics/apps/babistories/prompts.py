@@ -154,19 +154,18 @@ def _random(step: str, seed: int, index: int) -> Random:
     return Random(f"{step}:{seed}:{index}")
 
 
-def contains_word(text: str, word: str, kind: str | None = None) -> bool:
+def contains_word(text: str, word: str, kind: str) -> bool:
     """Whether a text contains a word: one of its named forms, or the first with a regular English ending of its kind.
 
-    The kinds are noun, verb, adjective and name, which has no endings; None stands for any of them.
+    The kinds are noun, verb, adjective and name, which has no endings.
     """
     return _forms(word, kind).search(text) is not None
 
 
 @cache
-def _forms(word: str, kind: str | None) -> re.Pattern[str]:
+def _forms(word: str, kind: str) -> re.Pattern[str]:
     first, *named = word.split("/")
-    kinds = ENDINGS if kind is None else {kind} & set(ENDINGS)
-    found = {first, *named, *(form for one in kinds for form in ENDINGS[one](first.casefold()))}
+    found = {first, *named, *(ENDINGS[kind](first.casefold()) if kind in ENDINGS else ())}
     return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, sorted(found)))})(?!\w)", re.IGNORECASE)
 
 

@@ -17,6 +17,8 @@ What the page shows of a CachedText, as plain numbers and strings:
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
+from operator import eq
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
@@ -233,7 +235,7 @@ class CachedText:
         if (tokens, edits) == (self.tokens, self.edits):
             self.recomputed = 0
             return
-        same = _common_prefix(self.tokens, tokens)
+        same = sum(takewhile(bool, map(eq, self.tokens, tokens)))
         for edit in set(edits) ^ set(self.edits):
             same = 0 if edit.pair is None or self.model.info[edit.layer].lookahead is None else min(same, edit.pair)
         self.layer_edits = {}
@@ -372,12 +374,6 @@ def single_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the number of tokens that two texts have in common at their beginning."""
-    differing = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(differing, min(len(one), len(other)))
 
 
 def _without_growth(old: Any, new: Any) -> Any:

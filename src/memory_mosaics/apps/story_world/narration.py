@@ -177,11 +177,9 @@ class Narrator:
         if who.mentioned == now and form in ("obj", "pos"):
             return PRONOUNS[PRONOUN_OF[form]][who.he]
         pronoun = who.mentioned >= now - 1 and who.pronouns < 3 and form != "who"
-        if pronoun:
-            for other in self.people:
-                if other.mentioned >= now - 1 and other is not who and other.he == who.he:
-                    pronoun = False
-                    break
+        for other in self.people if pronoun else ():
+            if other.mentioned >= now - 1 and other is not who and other.he == who.he:
+                pronoun = False
         if pronoun and who.mentioned < now and self.random() < 0.15:
             pronoun = False
         who.mentioned = now

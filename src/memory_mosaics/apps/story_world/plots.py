@@ -122,16 +122,14 @@ def close_story(w: World, role: str, roles: Roles) -> None:
 def assign(w: World, text: str, _: Roles) -> None:
     """`o thing e`: what is drawn takes the role, or who or what has another role, or the truth of a condition."""
     role, value = _assignment(text)
-    drawn = value(w)  # which may bind roles, too
-    w.roles = {**w.roles, role: drawn}
+    w.bind(**{role: value(w)})
 
 
 @cache
 def _assignment(text: str) -> tuple[str, Value]:
     role, name, *arguments = text.split()
-    if name in DRAWS:
-        draw = DRAWS[name]
-        return role, (lambda w: draw(w, *arguments)) if arguments else draw
+    if draw := DRAWS.get(name):
+        return role, lambda w: draw(w, *arguments)
     return role, _condition(" ".join([name, *arguments]))
 
 
@@ -159,12 +157,10 @@ def _condition(text: str) -> Value:
 
 
 def _clause(text: str) -> Value:
-    check = _check(text.removeprefix("not ").split())
-    return (lambda w: not check(w)) if text.startswith("not ") else check
-
-
-def _check(words: list[str]) -> Value:
-    match words:
+    match text.split():
+        case ["not", *words]:
+            check = _clause(" ".join(words))
+            return lambda w: not check(w)
         case ["hero", *traits]:
             return lambda w: w.hero.trait in traits
         case [role, "can", flag]:
@@ -178,7 +174,7 @@ def _check(words: list[str]) -> Value:
             return lambda w: w.chance(probability)
         case [name]:
             return CONDITIONS.get(name) or (lambda w: w.roles[name])
-    raise ValueError(f"not a condition of a plot: {' '.join(words)}")
+    raise ValueError(f"not a condition of a plot: {text}")
 
 
 DRAWS: dict[str, Callable[..., Any]] = {
@@ -191,9 +187,7 @@ DRAWS: dict[str, Callable[..., Any]] = {
     "the": lambda w, role: "the " + w.roles[role].split(" ", 1)[1],
     "part": lambda w, role, number: MADE_OF[w.roles[role].noun][int(number) - 1],
 }  # fmt: skip
-CONDITIONS: dict[str, Value] = {
-    "well": World.ends_well, "good_deed": good_deed, "freed": freed,
-}  # fmt: skip
+CONDITIONS: dict[str, Value] = {"well": World.ends_well, "good_deed": good_deed, "freed": freed}
 ACTIONS |= {
     "begin": open_story, "introduce_pet": introduce_pet, "owns": own, "detour": detour, "good_deed": good_deed,
     "close": close_story, "=": assign, "$": substitute,
