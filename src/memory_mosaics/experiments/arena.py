@@ -22,7 +22,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from math import inf
 from pathlib import Path
 from statistics import fmean
@@ -213,6 +213,10 @@ class Contest:
         others = [one.label for one in data.variants() if one.label not in longer]
         return {self.task.name: others or longer} | ({f"{self.task.name}-longer": longer} if others and longer else {})
 
+    @cached_property
+    def _tests(self) -> int:
+        return sum(map(len, self.rows().values()))
+
     @property
     def data_folder(self) -> Path:
         return self.out / "data"
@@ -283,12 +287,20 @@ class Contest:
 
     def _is_possible(self, contestant: str, values: Settings) -> bool:
         """Whether a model and a training have these values: a dropout must be below 1."""
-        try:
-            self.task.config(contestant, values)
-            self.task.training_of(values, seed=SEARCH_SEED)
-        except (TypeError, ValueError):
-            return False
-        return True
+        name = name_of(settings(contestant, values, SEARCH_SEED))
+        if name not in self._possible:
+            try:
+                self.task.config(contestant, values)
+                self.task.training_of(values, seed=SEARCH_SEED)
+                self._possible[name] = True
+            except (TypeError, ValueError):
+                self._possible[name] = False
+        return self._possible[name]
+
+    @cached_property
+    def _possible(self) -> dict[str, bool]:
+        """What is known of runs, by name: building a model to find out takes a tenth of a second."""
+        return {}
 
     def _outcome(self, run: Settings) -> Outcome | None:
         grid = self._grid([run])
@@ -304,7 +316,7 @@ class Contest:
         """Raise an error unless a run of the report that finished has a number, or None, for every test."""
         if outcome.get("status") != "finished" or outcome["seed"] == SEARCH_SEED:
             return
-        count, metric = sum(map(len, self.rows().values())), self.task.data.metric
+        count, metric = self._tests, self.task.data.metric
         tests = outcome.get("tests")
         found = tests if isinstance(tests, list) else []
         scores = [one.get(metric, "") if isinstance(one, dict) else one for one in found]

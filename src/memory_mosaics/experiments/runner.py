@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product
 from math import inf, isfinite, prod
 from multiprocessing import get_context, parent_process
@@ -147,11 +147,18 @@ def read_outcome(
     """Return what was measured in a run; None if it has not ended. `labels` are fields that every outcome must have."""
     file = folder / "outcome.json"
     try:
-        check_outcome(outcome := read_json(file), fields, labels)
+        found = file.stat()
+        return dict(_read_outcome(file, tuple(fields), tuple(labels), found.st_mtime_ns, found.st_size))
     except FileNotFoundError:
         return None
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(f"{file} is damaged: {one_line(error)}; remove it to train that run again") from error
+
+
+@lru_cache(maxsize=None)
+def _read_outcome(file: Path, fields: tuple[str, ...], labels: tuple[str, ...], *version: int) -> Outcome:
+    """Read a file once: hundreds of outcomes are asked for whenever a run ends."""
+    check_outcome(outcome := read_json(file), fields, labels)
     return outcome
 
 
