@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from itertools import product
 from math import inf, isfinite, prod
 from multiprocessing import get_context, parent_process
@@ -155,7 +155,7 @@ def read_outcome(
         raise UserError(f"{file} is damaged: {one_line(error)}; remove it to train that run again") from error
 
 
-@lru_cache(maxsize=None)
+@cache
 def _read_outcome(file: Path, fields: tuple[str, ...], labels: tuple[str, ...], *version: int) -> Outcome:
     """Read a file once: hundreds of outcomes are asked for whenever a run ends."""
     check_outcome(outcome := read_json(file), fields, labels)
