@@ -112,8 +112,9 @@ def overview(results: dict[str, Any]) -> "Figure | None":
     axes.spines[:].set_visible(False)
     note = [
         "bold: the transformer that is best on validation examples; n/a: longer than its positions",
-        f"{BETTER} better than all four transformers, {WORSE} worse than the bold one: beyond the 95 % interval over seeds",
-        f"and the error of the test; {results['seeds']} seeds; lower losses and squared errors are better",
+        f"{BETTER} better than all four transformers, {WORSE} worse than the bold one:",
+        "beyond the 95 % interval over seeds and the error of the test",
+        f"{results['seeds']} seeds; lower losses and squared errors are better",
     ]
     axes.set_xlabel("\n".join(note), loc="left", fontsize=8.5)
     return figure
