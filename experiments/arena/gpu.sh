@@ -39,7 +39,7 @@ echo "MPS: ${mps:-no}; started after $((SECONDS - began)) s"
 while sleep 60; do pack; done &
 packing=$!
 left=$((seconds - stop - SECONDS + began))
-timeout --foreground -s INT -k $((stop - 15)) "$left" "$python" -m memory_mosaics.cli arena --out "$runs" \
+timeout --foreground -s TERM -k $((stop - 15)) "$left" "$python" -m memory_mosaics.cli arena --out "$runs" \
     --outcomes experiments/arena/outcomes --jobs "$jobs" "$@" 2>&1 | tee "$folder/arena.log" | tail -n 80
 status=${PIPESTATUS[0]}
 echo "exit status $status (0: all trained, 124 or 130: stopped) after $((SECONDS - began)) s"
