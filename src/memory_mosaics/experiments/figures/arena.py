@@ -93,8 +93,8 @@ def overview(results: dict[str, Any]) -> "Figure | None":
     if not names:
         return None
     labels = {name: one["label"] for task in tasks.values() for name, one in task["contestants"].items()}
-    title = "Arena: mean test score, coloured from a guess to a perfect answer (texts: to the best of the row)"
-    figure, [[axes]] = canvas(1, 1, max(6.5, 2.6 + 1.2 * len(names)), 1.5 + 0.3 * len(tasks), title)
+    title = "Arena: mean test scores"
+    figure, [[axes]] = canvas(1, 1, max(9.0, 2.6 + 1.2 * len(names)), 1.5 + 0.3 * len(tasks), title)
     blank = float("nan")
     cells = [
         [shade(task, task["contestants"][name]["score"]) if name in tested(task) else blank for name in names]
@@ -107,14 +107,19 @@ def overview(results: dict[str, Any]) -> "Figure | None":
             style["fontweight"] = "bold" if name == task["reference"] else "normal"
             axes.text(column, row, cell_text(task, name), fontsize=9, **style)
     axes.set_xticks(range(len(names)), labels=[fill(labels[name], 13) for name in names], fontsize=9)
-    axes.set_yticks(range(len(tasks)), labels=list(tasks), fontsize=9)
+    axes.set_yticks(
+        range(len(tasks)),
+        labels=[name + ("" if task["higher_is_better"] else " \N{DOWNWARDS ARROW}") for name, task in tasks.items()],
+        fontsize=9,
+    )
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
     axes.spines[:].set_visible(False)
     note = [
+        "colour: from a guess to a perfect answer, or the best of a text; \N{DOWNWARDS ARROW}: lower is better",
         "bold: the transformer that is best on validation examples; n/a: longer than its positions",
         f"{BETTER} better than all four transformers, {WORSE} worse than the bold one:",
         "beyond the 95 % interval over seeds and the error of the test",
-        f"{results['seeds']} seeds; lower losses and squared errors are better",
+        f"seeds per cell: {results['seeds']}",
     ]
     axes.set_xlabel("\n".join(note), loc="left", fontsize=8.5)
     return figure
@@ -126,7 +131,8 @@ def cell_text(task: dict[str, Any], name: str) -> str:
     if record is None:
         return ""
     if "score" not in record:
-        return "n/a" if "unreadable" in record else "failed"
+        failed = "failed" if "chosen" not in record or record["failed"] else "-"  # or not yet trained
+        return "n/a" if "unreadable" in record else failed
     missing = f" ({record['seeds']}/{task['seeds']})" if record["seeds"] < task["seeds"] else ""
     return f"{record['score']:.3f}{missing} {MARKS[record['verdict']]}"
 
