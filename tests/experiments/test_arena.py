@@ -1,6 +1,9 @@
 """The arena: the same search for all, tests read by the runs of the report alone, folders that can be extended."""
 
 import json
+import shutil
+import signal
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +14,12 @@ import yaml
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments import arena
+from memory_mosaics.experiments import suite as suites
 from memory_mosaics.experiments.figures.arena import best_anchor, best_transformer, verdict
-from memory_mosaics.models import ARCHITECTURES
+from memory_mosaics.experiments.runner import lock, try_lock
+from memory_mosaics.models import ARCHITECTURES, count_without_embeddings
 from memory_mosaics.runtime import RuntimeConfig
+from waiting import until
 
 TASK = {
     "data": {"part": "mqar", "vocabulary": 32, "length": 16, "pairs": 2, "examples": 64, "held_out": 20},
@@ -116,6 +122,104 @@ def test_stopped_anywhere_the_same_command_continues_to_the_same_table(suite, mo
         assert [record[key] for key in keys] == [same[key] for key in keys]
 
 
+def test_outcomes_in_a_file_are_all_that_another_machine_needs(suite):
+    """Seeds, contestants and tasks are added on machines that have the suite and the file, and nothing else."""
+    carried = suite.parent / "carried"
+    first = ["--outcomes", str(carried), "--tasks", "recall", "--contestants", "transformer", "--seeds", "1"]
+    run(suite, *first, out="first")
+    shutil.rmtree(suite.parent / "first")
+    before = {name: len(lines) for name, lines in lines_of(carried).items()}
+    assert before.keys() == {"recall.jsonl"}
+    run(suite, "--outcomes", str(carried), "--report_only", out="report")
+    assert {name: len(lines) for name, lines in lines_of(carried).items()} == before, "a report adds nothing"
+    results = run(suite, "--outcomes", str(carried), out="second")
+    assert outcomes(suite.parent / "report").items() <= outcomes(suite.parent / "second").items(), "trained again"
+    whole = run(suite, out="at-once")
+    keys = ("scores", "score", "within", "by_test", "unreadable", "chosen", "searched", "curves", "verdict")
+    for name, task in results["tasks"].items():
+        for contestant, record in task["contestants"].items():
+            same = whole["tasks"][name]["contestants"][contestant]
+            assert {key: record.get(key) for key in keys} == {key: same.get(key) for key in keys}
+    assert run(suite, "--outcomes", str(carried), "--report_only", out="third")["tasks"] == results["tasks"]
+    assert outcomes(suite.parent / "third") == outcomes(suite.parent / "second")
+
+
+def lines_of(folder: Path) -> dict[str, list[str]]:
+    return {file.name: file.read_text().splitlines() for file in folder.iterdir()}
+
+
+def test_outcomes_of_another_setup_and_damaged_ones_are_refused(suite, capsys):
+    carried = suite.parent / "carried"
+    run(suite, "--outcomes", str(carried), "--tasks", "recall", "--contestants", "transformer", "--seeds", "1")
+    file, words = carried / "recall.jsonl", ["--outcomes", str(carried), "--runtime.device", "cpu"]
+    whole = file.read_text()
+    first, second, *others = whole.splitlines()
+    tests = next(line for line in others if '"seed": 1' in line)
+    bad_setup = json.dumps({"setup": json.loads(first)["setup"] | {"training": {"batch": 9}}})
+    for lines, message in {
+        (bad_setup, second): "recall.jsonl holds runs with training.",
+        ("{}", second): "line 1 of",
+        (): "line 1 of",
+        (first, second[:-9]): "line 2 of",
+        (first, second, "[]"): "line 3 of",
+        (first, second, second): "line 3 of",
+        (first, second.replace('"seed": 0', '"seed": "../../x"')): "line 2 of",
+        (first, second.replace('"valid_loss"', '"other"')): "line 2 of",
+        (first, tests.replace('"accuracy"', '"other"')): "line 2 of",
+    }.items():
+        file.write_text("".join(f"{line}\n" for line in lines))
+        out = suite.parent / f"out-{message.split()[1]}-{len(lines)}"
+        shutil.rmtree(out, ignore_errors=True)
+        capsys.readouterr()
+        assert main(["arena", "--out", str(out), "--suite", str(suite), "--tasks", "recall", *words]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert message in error
+        assert not list(out.glob("*/trials/*")), "a damaged file changes nothing"
+    loss = json.loads(second)["valid_loss"]
+    file.write_text(whole.replace(f'"valid_loss": {loss}', '"valid_loss": 0.5', 1))
+    words = ["arena", "--out", str(suite.parent / "out"), "--suite", str(suite), "--tasks", "recall", *words]
+    assert main(words) == 2
+    assert "has another outcome of" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_processes_that_are_stopped_or_killed_continue_to_the_same_table(suite, number):
+    """Two processes are stopped while they train; what has ended is in the file, and the same command goes on."""
+    plain = yaml.safe_load(suite.read_text())
+    plain["tasks"] = {"recall": TASK | {"training": TASK["training"] | {"steps": 60}}}
+    suite.write_text(yaml.safe_dump(plain))
+    out, carried = suite.parent / "out", suite.parent / "carried"
+    words = ["--suite", str(suite), "--jobs", "2", "--runtime.device", "cpu", "--runtime.log_every", "2"]
+    command = [sys.executable, "-m", "memory_mosaics.cli", "arena", "--out", str(out), "--outcomes", str(carried)]
+    process = subprocess.Popen([*command, *words], stderr=subprocess.PIPE, start_new_session=True)
+    until(lambda: len(outcomes(out)) >= 2)
+    process.send_signal(number)
+    process.communicate()
+    assert process.returncode == (-number if number == signal.SIGKILL else 130)
+    until(lambda: trainings(out) == 0)
+    ended = outcomes(out)
+    assert len(ended) < 10
+    if number != signal.SIGKILL:
+        assert len((carried / "recall.jsonl").read_text().splitlines()) == 1 + len(ended)
+    results, whole = run(suite, *words[2:], "--outcomes", str(carried)), run(suite, out="whole")
+    assert ended.items() <= outcomes(out).items()
+    keys = ("scores", "score", "within", "by_test", "chosen", "searched", "curves")
+    for name, record in results["tasks"]["recall"]["contestants"].items():
+        same = whole["tasks"]["recall"]["contestants"][name]
+        assert [record[key] for key in keys] == [same[key] for key in keys]
+
+
+def trainings(out: Path) -> int:
+    """How many runs of a folder some process trains: those whose locks are taken."""
+    locks = [lock(out / "recall", file.name) for file in (out / "recall" / ".locks").iterdir()]
+    free = [one for one in locks if try_lock(one)]
+    for one in free:
+        one.release()
+    return len(locks) - len(free)
+
+
 def test_a_mixer_of_ones_own_is_a_contestant(suite, monkeypatch):
     (suite.parent / "my_module.py").write_text(
         "from memory_mosaics.config import part\n"
@@ -172,7 +276,7 @@ def test_a_best_value_at_the_edge_is_searched_further():
 
 
 def contest(suite, **changes):
-    task = next(iter(arena.load_suite(str(suite))[0].values()))
+    task = next(iter(suites.load_suite(str(suite))[0].values()))
     out, runtime = suite.parent / "out", RuntimeConfig(device="cpu")
     return arena.Contest(out=out, task=replace(task, **changes), contestants=["transformer"], seeds=2, runtime=runtime)
 
@@ -316,10 +420,10 @@ def test_rows_of_one_name_are_refused(tmp_path, capsys):
 @pytest.mark.parametrize("suite", ["reduced", "tiny"])
 def test_contestants_have_the_same_number_of_parameters(suite):
     """Within 1 % outside the embeddings, where there is a channel mixer to resize."""
-    tasks, _ = arena.load_suite(suite)
+    tasks, _ = suites.load_suite(suite)
     for task in (task for task in tasks.values() if task.channel_mixer and task.sizes["width"] >= 64):
         values = task.combinations()[0]
-        counts = {name: arena.count_without_embeddings(task.body(name, values)) for name in ARCHITECTURES}
+        counts = {name: count_without_embeddings(task.body(name, values)) for name in ARCHITECTURES}
         assert max(counts.values()) < 1.02 * min(counts.values()), (task.name, counts)
         assert all(abs(count / counts["transformer"] - 1) < 0.01 for count in counts.values()), (task.name, counts)
 
@@ -417,17 +521,17 @@ def test_a_damaged_suite_is_one_line(tmp_path, capsys, text):
 
 
 def test_the_packaged_suites_are_valid():
-    for file in arena.SUITES.glob("*.yaml"):
-        tasks, plain = arena.load_suite(file.stem)
+    for file in suites.SUITES.glob("*.yaml"):
+        tasks, plain = suites.load_suite(file.stem)
         for name in plain["contestants"]:
             for task in tasks.values():
                 task.config(name, task.combinations()[0])
 
 
-@pytest.mark.parametrize("name", arena.load_suite("tiny")[0])
+@pytest.mark.parametrize("name", suites.load_suite("tiny")[0])
 def test_every_task_of_the_tiny_suite_trains_and_is_tested(name, tmp_path):
     """Two steps of each: its loss, its validation and its tests are computed."""
-    task = arena.load_suite("tiny")[0][name]
+    task = suites.load_suite("tiny")[0][name]
     task = replace(task, training=replace(task.training, steps=2, batch=4, warm_up=0, evaluate_every=1))
     runtime = RuntimeConfig(device="cpu", samples=0)
     contest = arena.Contest(out=tmp_path, task=task, contestants=["memory-mosaic"], seeds=1, runtime=runtime)

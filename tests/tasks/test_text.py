@@ -12,7 +12,7 @@ import torch
 import memory_mosaics.apps.story_world  # noqa: F401 - registers stories:COUNT
 from memory_mosaics.config import from_plain, to_plain
 from memory_mosaics.errors import UserError
-from memory_mosaics.experiments.arena import Holder
+from memory_mosaics.experiments.suite import Holder
 from memory_mosaics.models import memory_mosaic
 from memory_mosaics.tasks.text import TextData, documents, python_library, split_half
 from memory_mosaics.text.corpus import Corpus

@@ -18,12 +18,11 @@ command.
     OUT/results.json         the table, the figures and the page are made from this file alone
 """
 
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from math import inf
 from pathlib import Path
 from statistics import fmean
@@ -32,32 +31,26 @@ from typing import Any, Literal
 import torch
 import yaml
 
-from memory_mosaics.config import MAX_JOBS, from_plain, to_plain
+from memory_mosaics.config import MAX_JOBS, to_plain
 from memory_mosaics.errors import UserError, check_range, did_you_mean, one_line
 from memory_mosaics.experiments.figures.arena import best_anchor, best_transformer, verdict
-from memory_mosaics.experiments.own_mixers import check_causal, fingerprint, own_mixer
+from memory_mosaics.experiments.outcomes import export_outcomes, import_outcomes
+from memory_mosaics.experiments.own_mixers import check_causal, fingerprint
 from memory_mosaics.experiments.report import TEMPLATES, text_table, write_page
 from memory_mosaics.experiments.runner import (
     Grid,
     Outcome,
     Settings,
     check_devices,
+    check_outcome,
     check_setup,
-    combinations,
     merge_environments,
     report,
     run_grids,
 )
-from memory_mosaics.files import read_yaml, write_text
-from memory_mosaics.language_model import LanguageModelConfig
-from memory_mosaics.models import (
-    ARCHITECTURES,
-    Architecture,
-    baseline,
-    count_without_embeddings,
-    resize_channel_mixer,
-    transformer,
-)
+from memory_mosaics.experiments.suite import SEARCH_SEED, ArenaTask, architecture, load_suite
+from memory_mosaics.files import write_text
+from memory_mosaics.models import ARCHITECTURES, count_without_embeddings
 from memory_mosaics.results import (
     create_output_folder,
     environment_info,
@@ -66,168 +59,19 @@ from memory_mosaics.results import (
     write_results,
 )
 from memory_mosaics.runtime import Runtime, RuntimeConfig, start_runtime
-from memory_mosaics.tasks import induction, mad, mqar, regbench, regression, ruler  # noqa: F401 - they register parts
-from memory_mosaics.tasks.synthetic import SyntheticData, SyntheticTest
+from memory_mosaics.tasks.synthetic import SyntheticTest
 from memory_mosaics.tasks.text import TextData, TextTest
-from memory_mosaics.training.config import TaskRun, Training
+from memory_mosaics.training.config import TaskRun
 from memory_mosaics.training.loggers import read_log
 from memory_mosaics.training.trainer import Trainer
 
-SUITES = Path(__file__).parent / "suites"
-SEARCH_SEED = 0  # of all runs of the search; those of the report have 1, 2, ...
 MAX_EXTENSIONS = 2  # values beyond the edge of a list
 PERFECT = 0.999  # a score that no further value can improve
 ESTIMATE_STEPS = 30
-MAX_SUITE_BYTES = 1 << 20
 RUNTIME = RuntimeConfig(samples=0)
 SAVE_SECONDS = 60.0  # between checkpoints: most runs end sooner
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")  # of a task or a text: part of the names of files
 TEXT_MEASURES = ("loss", "seen", "gain", "bits_per_byte")  # of the second table
-
-Data = SyntheticData | TextData
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArenaTask:
-    """A task of a suite: its examples, the sizes of all contestants, how they are trained, and what is searched."""
-
-    name: str
-    data: Data
-    sizes: dict[str, Any]  # width, blocks and heads
-    channel_mixer: bool  # false: sequence mixers alone
-    training: Training
-    search: dict[str, list[Any]]  # values by the name of a field of Training or of LanguageModelConfig
-
-    @classmethod
-    def from_plain(cls, name: str, plain: Any, defaults: Any) -> "ArenaTask":
-        """Read a task of a suite; UserError for anything that is missing, unknown or impossible."""
-        try:
-            check_name(name)
-            known = {"data", "model", "training", "search"}
-            for given in (plain, defaults):
-                fields_of = [given.get(field, {}) for field in known] if isinstance(given, dict) else [None]
-                if not all(isinstance(part, dict) for part in fields_of):
-                    raise ValueError(f"it must have the fields {', '.join(sorted(known))}, each with fields of its own")
-            if unknown := {*plain, *defaults} - known:
-                raise ValueError(f"it has no field {min(unknown)!r}; it has {', '.join(sorted(known))}")
-            plain = {field: defaults.get(field, {}) | plain.get(field, {}) for field in known}
-            data = from_plain(Holder, {"data": plain["data"]}).data
-            model = {"channel_mixer": True} | plain["model"]
-            channel_mixer = model.pop("channel_mixer")
-            if "seed" in plain["training"]:
-                raise ValueError("training.seed cannot be given: the search has seed 0, the report 1, 2 and so on")
-            if "evaluate_windows" in plain["training"]:
-                raise ValueError("training.evaluate_windows cannot be given: the data say how much is held out")
-            training = from_plain(Training, {"final_learning_rate": 0.0} | plain["training"])
-            search = plain["search"]
-            for field, values in search.items():
-                if not isinstance(values, list) or not values or field not in SEARCHABLE:
-                    raise ValueError(f"search.{field} must be a list of values for a field of training or model")
-            search = {field: list(dict.fromkeys(values)) for field, values in search.items()}
-            one = cls(name=name, data=data, sizes=model, channel_mixer=channel_mixer, training=training, search=search)
-            for label in getattr(data, "read", ()):
-                check_name(label)
-            for values in one.combinations():
-                one.config("memory-mosaic", values)
-                one.training_of(values, seed=SEARCH_SEED)
-            return one
-        except (TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"task {name}: {one_line(error)}") from error
-
-    @property
-    def setup(self) -> Settings:
-        """What all its runs have in common."""
-        training = to_plain(self.training)
-        others = {name: value for name, value in training.items() if name not in ("seed", *self.search)}
-        data = to_plain(Holder(data=self.data))["data"]
-        model = self.sizes | {"channel_mixer": self.channel_mixer}
-        return {"data": data, "model": model, "training": others, "search": self.search}
-
-    def combinations(self) -> list[Settings]:
-        return combinations(self.search)
-
-    def config(self, contestant: str, values: Settings) -> Any:
-        """Return the configuration of a contestant with these values."""
-        return self.data.model(self.body(contestant, values))
-
-    def body(self, contestant: str, values: Settings) -> LanguageModelConfig:
-        """Return the language model of a contestant, or the part of its model that is one.
-
-        Channel mixers are resized so that all have as many parameters outside the embeddings as the transformer.
-        """
-        sizes: Settings = self.sizes | {"vocabulary": self.data.vocabulary, "context": self.data.length}
-        sizes |= {name: value for name, value in values.items() if name in SIZE_FIELDS}
-        body = architecture(contestant).config(**sizes)
-        body = replace(body, **{name: value for name, value in values.items() if name in MODEL_FIELDS})
-        if not self.channel_mixer:
-            return replace(body, channel_mixer=None)
-        weights = count_without_embeddings(transformer(**sizes))
-        if abs(count_without_embeddings(body) - weights) < 0.01 * weights:
-            return body
-        return resize_channel_mixer(body, weights, count_without_embeddings)
-
-    def training_of(self, values: Settings, *, seed: int) -> Training:
-        changed = {name: value for name, value in values.items() if name in TRAINING_FIELDS}
-        return from_plain(Training, to_plain(self.training) | changed | {"seed": seed})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Holder:
-    """A part in plain form has its name only inside another."""
-
-    data: Data
-
-
-TRAINING_FIELDS = {field.name for field in fields(Training)} - {"steps", "batch", "seed"}
-MODEL_FIELDS = {"dropout", "residual_dropout", "embedding_dropout", "init", "tied", "norm_placement"}
-SIZE_FIELDS = {"heads"}
-SEARCHABLE = TRAINING_FIELDS | MODEL_FIELDS | SIZE_FIELDS
-
-
-def check_name(name: str) -> None:
-    """Refuse what cannot be part of the name of a file."""
-    if not NAME.fullmatch(name):
-        raise ValueError(f"the name {name!r} must consist of letters, digits, '_', '-' and '.'")
-
-
-def load_suite(suite: str) -> tuple[dict[str, ArenaTask], Settings]:
-    """Return the tasks of a suite, by its name in suites/ or from a file, and its other fields."""
-    packaged = SUITES / f"{suite}.yaml"
-    file = packaged if packaged.exists() else Path(suite)
-    try:
-        plain = read_yaml(file, MAX_SUITE_BYTES)
-    except (FileNotFoundError, IsADirectoryError):
-        names = sorted(path.stem for path in SUITES.glob("*.yaml"))
-        raise UserError(f"no suite {suite!r}: neither a file nor one of {', '.join(names)}") from None
-    if not isinstance(plain, dict) or {"contestants", "seeds", "tasks"} != plain.keys() - {"defaults"}:
-        raise UserError(f"the suite {file} must have the fields contestants, seeds and tasks, and may have defaults")
-    if not isinstance(plain["tasks"], dict) or not plain["tasks"]:
-        raise UserError(f"the suite {file} has no tasks")
-    names = plain["contestants"]
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise UserError(f"the suite {file} must have a list of contestants, not {names!r}")
-    if type(plain["seeds"]) is not int:
-        raise UserError(f"the suite {file} must have a number of seeds, not {plain['seeds']!r}")
-    defaults = plain.get("defaults") or {}
-    return {str(name): ArenaTask.from_plain(str(name), one, defaults) for name, one in plain["tasks"].items()}, plain
-
-
-def architecture(name: str) -> Architecture:
-    """Return an architecture by its name in the table of models, or a mixer of your own by its dotted path.
-
-    A mixer is put where the transformer has its attention.
-    """
-    if name in ARCHITECTURES:
-        return ARCHITECTURES[name]
-    if "." not in name:
-        raise UserError(f"no architecture {name!r}; {did_you_mean(name, ARCHITECTURES)}")
-    own = own_mixer(name)
-
-    def config(*, heads: int, **sizes: Any) -> LanguageModelConfig:
-        return baseline(partial(own.config, heads), **sizes)
-
-    return Architecture(own.label, config, own.config)
 
 
 def run(
@@ -240,6 +84,7 @@ def run(
     seeds: int | None = None,
     jobs: int = 1,
     cluster: Literal["ray"] | None = None,
+    outcomes: Path | None = None,
     estimate: bool = False,
     report_only: bool = False,
     runtime: RuntimeConfig = RUNTIME,
@@ -258,6 +103,8 @@ def run(
         seeds: models per task and contestant that are tested; null is the suite's
         jobs: runs at once, each in a process of its own, distributed over the GPUs
         cluster: ray trains on the Ray cluster of this machine or of RAY_ADDRESS, whose machines share `out`
+        outcomes: folder with a file TASK.jsonl per task. Runs whose outcomes are there are not trained again, and the
+            outcomes of all runs are added, whenever one has ended: all that another machine needs to continue
         estimate: train nothing; time some steps of each contestant and print how long everything would take
         report_only: train nothing; make the table, the figures and the page of the runs that have ended
         runtime: how it is computed
@@ -272,7 +119,7 @@ def run(
     check_range(1, 10_000, seeds=seeds)
     if estimate and report_only:
         raise UserError("--estimate and --report_only exclude each other; give one of them")
-    common = check_devices(runtime, cluster)
+    common = {} if report_only else check_devices(runtime, cluster)  # a report is made on any machine
     if runtime.samples:
         raise UserError(f"--runtime.samples {runtime.samples}: the arena writes no samples; leave it out")
     runtime = replace(runtime, save_seconds=runtime.save_seconds or SAVE_SECONDS)
@@ -292,13 +139,22 @@ def run(
         if not estimate:
             contest.out.mkdir(exist_ok=True)
             check_setup(contest.out, contest.setup | prepared | common)
+            if outcomes:
+                import_outcomes(outcomes / f"{contest.task.name}.jsonl", contest.out, contest.check_outcome)
     if estimate:
         return print_estimate(contests, out)
     if report_only and not any(contest.outcomes() for contest in contests):
         raise UserError(f"--report_only: no run of these tasks and contestants has ended in {out}")
     write_text(out / "suite.yaml", yaml.safe_dump(plain, sort_keys=False))
     grids = [grid for contest in contests for grid in (contest.search_grid, contest.report_grid)]
-    done = report_only or run_grids(grids, processes=jobs, cluster=cluster)
+
+    def save() -> None:
+        if outcomes is not None:
+            for contest in contests:
+                export_outcomes(contest.out, outcomes / f"{contest.task.name}.jsonl")
+
+    done = report_only or run_grids(grids, processes=jobs, cluster=cluster, save=save if outcomes else None)
+    save()
     results = {"study": "arena", "interrupted": not done, "suite": suite, "seeds": seeds, "jobs": jobs}
     results |= merge_environments([outcome for contest in contests for outcome in contest.outcomes()])
     results["tasks"] = {
@@ -356,6 +212,10 @@ class Contest:
         longer = [one.label for one in data.variants() if one.length > data.length]
         others = [one.label for one in data.variants() if one.label not in longer]
         return {self.task.name: others or longer} | ({f"{self.task.name}-longer": longer} if others and longer else {})
+
+    @cached_property
+    def _tests(self) -> int:
+        return sum(map(len, self.rows().values()))
 
     @property
     def data_folder(self) -> Path:
@@ -427,26 +287,48 @@ class Contest:
 
     def _is_possible(self, contestant: str, values: Settings) -> bool:
         """Whether a model and a training have these values: a dropout must be below 1."""
-        try:
-            self.task.config(contestant, values)
-            self.task.training_of(values, seed=SEARCH_SEED)
-        except (TypeError, ValueError):
-            return False
-        return True
+        name = name_of(settings(contestant, values, SEARCH_SEED))
+        if name not in self._possible:
+            try:
+                self.task.config(contestant, values)
+                self.task.training_of(values, seed=SEARCH_SEED)
+                self._possible[name] = True
+            except (TypeError, ValueError):
+                self._possible[name] = False
+        return self._possible[name]
+
+    @cached_property
+    def _possible(self) -> dict[str, bool]:
+        """What is known of runs, by name: building a model to find out takes a tenth of a second."""
+        return {}
 
     def _outcome(self, run: Settings) -> Outcome | None:
         grid = self._grid([run])
         outcome = grid.outcome(grid.folder(run))
-        if outcome and outcome["status"] == "finished" and run["seed"] != SEARCH_SEED:
-            count, metric = sum(map(len, self.rows().values())), self.task.data.metric
-            tests = outcome.get("tests")
-            found = tests if isinstance(tests, list) else []
-            scores = [one.get(metric, "") if isinstance(one, dict) else one for one in found]
-            if len(scores) != count or not all(score is None or type(score) is float for score in scores):
-                file = grid.folder(run) / "outcome.json"
-                wanted = f"not {count} with a number for {metric}; remove it to train that run again"
-                raise UserError(f"{file} is damaged: its tests are {one_line(ValueError(repr(tests)), 80)}, {wanted}")
+        try:
+            self._check_tests(outcome or {})
+        except ValueError as error:
+            file = grid.folder(run) / "outcome.json"
+            raise UserError(f"{file} is damaged: {one_line(error)}; remove it to train that run again") from error
         return outcome
+
+    def _check_tests(self, outcome: Outcome) -> None:
+        """Raise an error unless a run of the report that finished has a number, or None, for every test."""
+        if outcome.get("status") != "finished" or outcome["seed"] == SEARCH_SEED:
+            return
+        count, metric = self._tests, self.task.data.metric
+        tests = outcome.get("tests")
+        found = tests if isinstance(tests, list) else []
+        scores = [one.get(metric, "") if isinstance(one, dict) else one for one in found]
+        if len(scores) != count or not all(score is None or type(score) is float for score in scores):
+            raise ValueError(f"its tests are {tests!r:.80}, not {count} with a number for {metric}")
+
+    def check_outcome(self, outcome: Outcome) -> str:
+        """Return the name of the run that an outcome is of; an error for a damaged one."""
+        run = {field: outcome[field] for field in ("contestant", *self.task.search, "seed")}
+        check_outcome(outcome, self._grid([run]).fields)
+        self._check_tests(outcome)
+        return name_of(run)
 
     def outcomes(self) -> list[Outcome]:
         """Return those of all runs that have ended."""

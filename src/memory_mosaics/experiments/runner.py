@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from math import inf, isfinite, prod
 from multiprocessing import get_context, parent_process
@@ -147,25 +147,34 @@ def read_outcome(
     """Return what was measured in a run; None if it has not ended. `labels` are fields that every outcome must have."""
     file = folder / "outcome.json"
     try:
-        outcome = read_json(file)
-        needed = {"fail": ("reason",), "finished": fields}[outcome["status"]]
-        for name in (*needed, *labels):
-            outcome[name]  # a KeyError if it is missing
-        for name, value in outcome.items():
-            number = name.endswith(("loss", "score")) or name in ("seconds", "parameters")
-            if (number and value is not None and not isfinite(value)) or (
-                name == "hardware" and type(value) is not str
-            ):
-                raise ValueError(f"its {name} is {value}")
+        found = file.stat()
+        return dict(_read_outcome(file, tuple(fields), tuple(labels), found.st_mtime_ns, found.st_size))
     except FileNotFoundError:
         return None
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(f"{file} is damaged: {one_line(error)}; remove it to train that run again") from error
+
+
+@cache
+def _read_outcome(file: Path, fields: tuple[str, ...], labels: tuple[str, ...], *version: int) -> Outcome:
+    """Read a file once: hundreds of outcomes are asked for whenever a run ends."""
+    check_outcome(outcome := read_json(file), fields, labels)
     return outcome
 
 
-def check_setup(out: Path, setup: Settings) -> None:
-    """Refuse a folder whose runs have another setup."""
+def check_outcome(outcome: Any, fields: Sequence[str], labels: Sequence[str] = ()) -> None:
+    """Raise an error for an outcome without one of the fields, or with values that are none."""
+    needed = {"fail": ("reason",), "finished": fields}[outcome["status"]]
+    for name in (*needed, *labels):
+        outcome[name]  # a KeyError if it is missing
+    for name, value in outcome.items():
+        number = name.endswith(("loss", "score")) or name in ("seconds", "parameters")
+        if (number and value is not None and not isfinite(value)) or (name == "hardware" and type(value) is not str):
+            raise ValueError(f"its {name} is {value}")
+
+
+def check_setup(out: Path, setup: Settings, *, source: Path | None = None) -> None:
+    """Refuse a folder whose runs have another setup; or, if this setup is that of a `source`, the source."""
     file = out / "setup.json"
     try:
         known = dict(read_json(file))
@@ -177,6 +186,8 @@ def check_setup(out: Path, setup: Settings) -> None:
     for name, value in setup.items():
         if name in known and (other := first_difference(known[name], value, name)):
             where, theirs, mine = other
+            if source:
+                raise UserError(f"{source} holds runs with {where} {mine}, and {out} has {theirs}; take another folder")
             raise UserError(f"{out} holds runs with {where} {theirs}, not {mine}; name another folder with --out")
     write_results(file, known | setup)
 
@@ -388,9 +399,9 @@ def run_grids(
 ) -> bool:
     """Train all runs, `processes` at once, and wait for those that other commands train; False if told to stop.
 
-    `save` is called whenever one has ended.
+    `save` is called whenever one has ended. SIGTERM is a Ctrl-C here.
     """
-    with show_progress(grids, save):
+    with show_progress(grids, save), sigterm_as_interrupt():
         try:
             if cluster == "ray":
                 done = run_on_ray(grids, processes)
@@ -405,6 +416,19 @@ def run_grids(
         for folder in (folder for folder in grid.folders() if grid.outcome(folder)):
             discard_checkpoints(folder)  # a process may have been killed between its outcome and this
     return done
+
+
+@contextmanager
+def sigterm_as_interrupt() -> Iterator[None]:
+    """Raise KeyboardInterrupt at SIGTERM. Only the main thread receives signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def run_queues(grids: Sequence[Grid], *, wait: bool = True) -> bool:

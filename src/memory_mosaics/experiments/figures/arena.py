@@ -47,25 +47,34 @@ def best_anchor(task: dict[str, Any]) -> str | None:
 
 
 def verdict(task: dict[str, Any], name: str) -> int:
-    """1 if a contestant is better than the best transformer and -1 if worse; otherwise 0.
+    """1 if a contestant is better than every transformer, -1 if it is worse than the reference; otherwise 0.
 
-    A verdict needs all seeds of all four transformers that can read the test, and a difference beyond the 95 % interval
-    over seeds and the error of an accuracy on that number of examples. There is none between two that were stopped
-    because they were good enough.
+    A verdict needs all seeds of all four transformers that can read the test. The reference is the transformer with the
+    best validation score, which may not be the best of the test: to be better than that one alone proves little.
     """
-    best, known = best_transformer(task), task["contestants"]
-    are_known = all(is_complete(task, one) or "unreadable" in known.get(one, {}) for one in TRANSFORMERS)
-    if best is None or name == best or not is_complete(task, name) or not are_known:
+    known, reference = task["contestants"], best_transformer(task)
+    others = [one for one in TRANSFORMERS if "unreadable" not in known.get(one, {})]
+    if reference is None or name == reference or not all(is_complete(task, one) for one in (name, *others)):
         return 0
-    one, other = task["contestants"][name], task["contestants"][best]
-    if None in (one["within"], other["within"]) or one["reached"] == other["reached"] == task["seeds"]:
+    signs = {other: compare(task, name, other) for other in others if other != name}
+    return -1 if signs[reference] < 0 else int(min(signs.values()) > 0)
+
+
+def compare(task: dict[str, Any], name: str, other: str) -> int:
+    """1 if the first of two contestants is better and -1 if it is worse; 0 if that cannot be said.
+
+    That needs a difference beyond the 95 % interval over seeds and the error of an accuracy on that number of examples.
+    There is none between two that were stopped because they were good enough.
+    """
+    one, two = task["contestants"][name], task["contestants"][other]
+    if None in (one["within"], two["within"]) or one["reached"] == two["reached"] == task["seeds"]:
         return 0
-    errors = [one["within"], other["within"]]
+    errors = [one["within"], two["within"]]
     if task["metric"] == "accuracy":
         errors += [
-            NORMAL_95 * sqrt(max(0, score * (1 - score)) / task["examples"]) for score in (one["score"], other["score"])
+            NORMAL_95 * sqrt(max(0, score * (1 - score)) / task["examples"]) for score in (one["score"], two["score"])
         ]
-    difference = one["score"] - other["score"]
+    difference = one["score"] - two["score"]
     if abs(difference) <= hypot(*errors):
         return 0
     return (1 if difference > 0 else -1) * (1 if task["higher_is_better"] else -1)
@@ -84,8 +93,8 @@ def overview(results: dict[str, Any]) -> "Figure | None":
     if not names:
         return None
     labels = {name: one["label"] for task in tasks.values() for name, one in task["contestants"].items()}
-    title = "Arena: mean test score, coloured from a guess to a perfect answer (texts: to the best of the row)"
-    figure, [[axes]] = canvas(1, 1, max(6.5, 2.6 + 1.2 * len(names)), 1.5 + 0.3 * len(tasks), title)
+    title = "Arena: mean test scores"
+    figure, [[axes]] = canvas(1, 1, max(9.0, 2.6 + 1.2 * len(names)), 1.5 + 0.3 * len(tasks), title)
     blank = float("nan")
     cells = [
         [shade(task, task["contestants"][name]["score"]) if name in tested(task) else blank for name in names]
@@ -98,13 +107,19 @@ def overview(results: dict[str, Any]) -> "Figure | None":
             style["fontweight"] = "bold" if name == task["reference"] else "normal"
             axes.text(column, row, cell_text(task, name), fontsize=9, **style)
     axes.set_xticks(range(len(names)), labels=[fill(labels[name], 13) for name in names], fontsize=9)
-    axes.set_yticks(range(len(tasks)), labels=list(tasks), fontsize=9)
+    axes.set_yticks(
+        range(len(tasks)),
+        labels=[name + ("" if task["higher_is_better"] else " \N{DOWNWARDS ARROW}") for name, task in tasks.items()],
+        fontsize=9,
+    )
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
     axes.spines[:].set_visible(False)
     note = [
+        "colour: from a guess to a perfect answer, or the best of a text; \N{DOWNWARDS ARROW}: lower is better",
         "bold: the transformer that is best on validation examples; n/a: longer than its positions",
-        f"{BETTER} better, {WORSE} worse than it: beyond the 95 % interval over seeds and the error of the test",
-        f"{results['seeds']} seeds; lower losses and squared errors are better",
+        f"{BETTER} better than all four transformers, {WORSE} worse than the bold one:",
+        "beyond the 95 % interval over seeds and the error of the test",
+        f"seeds per cell: {results['seeds']}",
     ]
     axes.set_xlabel("\n".join(note), loc="left", fontsize=8.5)
     return figure
@@ -116,7 +131,8 @@ def cell_text(task: dict[str, Any], name: str) -> str:
     if record is None:
         return ""
     if "score" not in record:
-        return "n/a" if "unreadable" in record else "failed"
+        failed = "failed" if "chosen" not in record or record["failed"] else "-"  # or not yet trained
+        return "n/a" if "unreadable" in record else failed
     missing = f" ({record['seeds']}/{task['seeds']})" if record["seeds"] < task["seeds"] else ""
     return f"{record['score']:.3f}{missing} {MARKS[record['verdict']]}"
 

@@ -86,7 +86,7 @@ function cell(taskName, task, name) {
   const made = element("td"), record = task.contestants[name];
   if (!record) return made;
   if (!("score" in record)) {
-    made.append(record.unreadable ? "n/a" : "failed");
+    made.append(record.unreadable ? "n/a" : record.failed || !record.chosen ? "failed" : "-");
     made.classList.add("anchor");
     return made;
   }

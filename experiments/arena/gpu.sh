@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Trains a part of the arena within a time limit, on a machine on which nothing is installed and nothing stays.
+#
+#     experiments/arena/gpu.sh SECONDS JOBS FOLDER --suite reduced --tasks mad-recall needle ...
+#
+# Runs whose outcomes are in experiments/arena/outcomes are not trained again. FOLDER receives outcomes.tar.gz, every minute
+# and at the end: unpacked in experiments/arena, it replaces those files, and the next part continues from there. Beside it
+# are the report of this part, the output of runs that failed, the log, and what nvidia-smi said.
+set -uo pipefail
+seconds=$1 jobs=$2 folder=$(realpath "$3")
+shift 3
+cd "$(dirname "$0")/../.." || exit 2
+began=$SECONDS
+runs=runs/arena-gpu stop=40 # seconds before the limit: processes save and end, outcomes are written, files are packed
+mkdir -p "$folder" "$runs" experiments/arena/outcomes
+export PYTHONPATH=carry:src PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
+python=${PYTHON:-python3}
+
+pack() {
+    tar -czf "$folder/.outcomes" -C experiments/arena outcomes && mv "$folder/.outcomes" "$folder/outcomes.tar.gz"
+}
+
+# With MPS the kernels of several processes run at the same time. It is used if a tensor can be made with it.
+if command -v nvidia-cuda-mps-control > /dev/null; then
+    CUDA_MPS_PIPE_DIRECTORY=$(mktemp -d) CUDA_MPS_LOG_DIRECTORY=$(mktemp -d)
+    export CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+    nvidia-cuda-mps-control -d
+    if timeout 60 "$python" -c 'import torch; torch.ones(1, device="cuda").item()'; then
+        mps=1
+    else
+        echo quit | timeout 10 nvidia-cuda-mps-control
+        unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+    fi
+    nvidia-smi --query-gpu=timestamp,utilization.gpu,memory.used --format=csv -l 20 > "$folder/gpu.csv" &
+    watching=$!
+fi
+echo "MPS: ${mps:-no}; started after $((SECONDS - began)) s"
+
+while sleep 60; do pack; done &
+packing=$!
+left=$((seconds - stop - SECONDS + began))
+timeout --foreground -s TERM -k $((stop - 15)) "$left" "$python" -m memory_mosaics.cli arena --out "$runs" \
+    --outcomes experiments/arena/outcomes --jobs "$jobs" "$@" 2>&1 | tee "$folder/arena.log" | tail -n 80
+status=${PIPESTATUS[0]}
+echo "exit status $status (0: all trained, 124 or 130: stopped) after $((SECONDS - began)) s"
+kill "$packing" ${watching:-} 2> /dev/null
+pack
+wc -l experiments/arena/outcomes/*.jsonl
+grep -lsE 'Traceback|Error' "$runs"/*/trials/*/output.txt > "$folder/.failed" &&
+    tar -czf "$folder/failures.tar.gz" --files-from="$folder/.failed"
+(cd "$runs" && find . -maxdepth 1 -type f -name '*.*' -print0 | tar -czf "$folder/report.tar.gz" --null --files-from=-)
+rm -f "$folder/.failed"
+[ -z "${mps:-}" ] || echo quit | timeout 10 nvidia-cuda-mps-control
+echo "packed after $((SECONDS - began)) s"
