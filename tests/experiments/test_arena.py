@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from filelock import Timeout
 
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments import arena
 from memory_mosaics.experiments import suite as suites
 from memory_mosaics.experiments.figures.arena import best_anchor, best_transformer, verdict
-from memory_mosaics.experiments.runner import lock, try_lock
+from memory_mosaics.experiments.runner import lock
 from memory_mosaics.models import ARCHITECTURES, count_without_embeddings
 from memory_mosaics.runtime import RuntimeConfig
 from waiting import until
@@ -213,11 +214,13 @@ def test_processes_that_are_stopped_or_killed_continue_to_the_same_table(suite, 
 
 def trainings(out: Path) -> int:
     """How many runs of a folder some process trains: those whose locks are taken."""
-    locks = [lock(out / "recall", file.name) for file in (out / "recall" / ".locks").iterdir()]
-    free = [one for one in locks if try_lock(one)]
-    for one in free:
-        one.release()
-    return len(locks) - len(free)
+    taken = 0
+    for file in (out / "recall" / ".locks").iterdir():
+        try:
+            lock(out / "recall", file.name).acquire(timeout=0).lock.release()
+        except Timeout:
+            taken += 1
+    return taken
 
 
 def test_a_mixer_of_ones_own_is_a_contestant(suite, monkeypatch):
