@@ -1,10 +1,13 @@
 """Every mixer there is, at a size that tests in a moment. A new one adds its line here and nowhere else."""
 
+from math import e
+
 from memory_mosaics.memory import (
     ContextualMemoryConfig,
     ConvolutionConfig,
     GatedAverageConfig,
     LinearConfig,
+    MixConfig,
     PersistentMemoryConfig,
     TapsConfig,
 )
@@ -23,7 +26,7 @@ from memory_mosaics.mixers.lstm import LSTMConfig
 from memory_mosaics.mixers.rwkv import RWKVConfig
 from memory_mosaics.mixers.state_space import H3Config, MambaConfig, S4DConfig
 from memory_mosaics.norms import LayerNormConfig, RMSNormConfig
-from memory_mosaics.scales import AdaptiveSharpnessConfig
+from memory_mosaics.scales import AdaptiveSharpnessConfig, ScaleConfig
 from memory_mosaics.stores import Visibility
 
 WIDTH = 32
@@ -45,6 +48,9 @@ MIXERS = {
     "contextual memory, adaptive sharpness": ContextualMemoryConfig(heads=4, sharpness=AdaptiveSharpnessConfig()),
     "contextual memory, adaptive sharpness, the last 5 pairs": ContextualMemoryConfig(
         heads=4, sharpness=AdaptiveSharpnessConfig(), visibility=Visibility(window=5)
+    ),
+    "contextual memory, values of v2": ContextualMemoryConfig(
+        heads=4, value=MixConfig(), scale=ScaleConfig(initial=1.0, speed=1.0, largest=e**15)
     ),
     "contextual memory, gated keys": ContextualMemoryConfig(heads=4, key=GatedAverageConfig()),
     "persistent memory, gated keys": PersistentMemoryConfig(heads=4, slots=40, key=GatedAverageConfig()),

@@ -11,11 +11,12 @@ from memory_mosaics.memory import (
     GatedAverageConfig,
     LeakyAverage,
     Linear,
+    MixConfig,
     Taps,
     identity,
     normalise,
 )
-from memory_mosaics.scales import Decay, Scale, fold_for_inference
+from memory_mosaics.scales import Decay, Scale, ScaleConfig, fold_for_inference
 
 WIDTH, HEADS, HEAD = 6, 3, 4
 
@@ -53,6 +54,22 @@ def test_taps_and_convolution_are_their_sums(back, peek, norm):
         assert_close(taps(x)[0][:, t], norm(sum(taps.taps[:, j, None] * raw[:, s] for j, s in offsets)))
         assert_close(full(x)[0][:, t], norm(sum(split[:, s, j] for j, s in offsets)))
     assert taps(x)[0].shape[1] == full(x)[0].shape[1] == 8 - peek
+
+
+def test_the_values_of_v2_are_a_mix_times_a_scale():
+    config = ContextualMemoryConfig(heads=HEADS, value=MixConfig(), scale=ScaleConfig(initial=1.0, speed=1.0))
+    mixer, x = config.build(HEADS * HEAD), torch.randn(2, 8, HEADS * HEAD)
+    mix, scale = mixer.value, mixer.combine.scale
+    assert (mix.gamma.min() >= 0, mix.gamma.max() <= 1, mix.gamma.unique().numel()) == (True, True, HEADS)
+    assert_close(scale(), torch.ones(HEADS))
+    with torch.no_grad():
+        scale.theta.copy_(torch.tensor([1.0, -1.0, 30.0]))
+        mix.gamma[0] = 1.5
+    raw, gamma = mapped(mix, x), mix.gamma[:, None]
+    mean = gamma * raw[:, :-1] + (1 - gamma) * raw[:, 1:]
+    assert_close(mix(x)[0], mean / mean.norm(dim=-1, keepdim=True))
+    assert_close(scale(), torch.tensor([1.0, -1.0, 2 * math.log(65535)]).exp())
+    assert_close(mix(x, scale=scale())[0], scale()[:, None] * mix(x)[0])
 
 
 def test_taps_start_as_a_random_split_of_one():

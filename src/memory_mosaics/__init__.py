@@ -29,6 +29,8 @@ from memory_mosaics.memory import (
     LeakyAverageConfig,
     Linear,
     LinearConfig,
+    Mix,
+    MixConfig,
     PersistentMemory,
     PersistentMemoryConfig,
     Taps,
@@ -71,6 +73,7 @@ from memory_mosaics.scales import (
     ConstantSharpnessConfig,
     Decay,
     Scale,
+    ScaleConfig,
 )
 from memory_mosaics.stores import FixedStore, GrowingStore, Pairs, Retrieval, RetrievalMixer, Visibility, map_state
 from memory_mosaics.version import __version__

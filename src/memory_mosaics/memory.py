@@ -5,6 +5,7 @@
         LeakyAverage    k_T = Norm(W x_T + lambda W x_{T-1} + ...)            the keys of the language models
         GatedAverage    k_T = Norm(g_T W x_T + lambda_T g_{T-1} W x_{T-1} + ...)  those of Memory Mosaics v2
         Taps            v_T = Norm(c_0 W x_T + c_1 W x_{T+1})                 their values; any number of taps
+        Mix             v_T = Norm(gamma W x_T + (1 - gamma) W x_{T+1})       the values of Memory Mosaics v2
         Convolution     phi_T = Norm(sum_j W_j x_{T+j})                       a full matrix for every tap
     AssociativeMemory           section 3: stores pairs and estimates E(V | K = k)                equations 1, 2, 3
     ContextualMemory            a layer of memories that start empty and store as they read      figure 1, equation 7
@@ -49,7 +50,7 @@ from memory_mosaics.scales import (
     ConstantSharpnessConfig,
     Decay,
     Fixed,
-    Scale,
+    ScaleConfig,
     depends_on_count,
     fold_parts,
 )
@@ -72,6 +73,7 @@ from memory_mosaics.stores import (
 # standard deviations. Slots are as small as all other matrices, so that they learn as fast under Adam; beta and the
 # scale of the answers compensate for it.
 SPREAD, PERSISTENT_SPREAD, SLOTS_STD = e**2 / 8, e**3 / 8, 0.02
+ANSWER_SCALE = ScaleConfig()
 
 Features = tuple[Float[Tensor, "B N H D"], Tensor]  # and the state of the extractor
 Norm = Callable[[Tensor], Tensor]
@@ -251,6 +253,28 @@ class Taps(Extractor):
         return scale_features(self.norm(apply_taps(at_least_fp32(window), self.taps)), scale).to(window.dtype), state
 
 
+class Mix(Extractor):
+    """v_T = Norm(gamma W x_T + (1 - gamma) W x_{T+1}), gamma trained per head and initially uniform."""
+
+    peek = 1
+    init_roles: ClassVar = {"": "taps", "map": "normalised"}
+    param_specs: ClassVar = {"gamma": SENSITIVE}
+
+    def __init__(self, width: int, heads: int, *, head_width: int, bias: bool = False):
+        super().__init__()
+        self.heads = heads
+        self.map = nn.Linear(width, heads * head_width, bias=bias)
+        self.gamma = nn.Parameter(torch.empty(heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.uniform_(self.gamma)
+
+    def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
+        window, state = extend_window(state, split_heads(self.map(x), self.heads, mask), 1, back=0)
+        return scale_features(tap_values(window, torch.stack([self.gamma, 1 - self.gamma], dim=-1)), scale), state
+
+
 class Convolution(Extractor):
     """phi_T = Norm(sum_j W_j x_{T+j}),  j from -back to peek: a full matrix for every tap."""
 
@@ -342,9 +366,11 @@ class Combine(nn.Module):
 
     init_roles: ClassVar = {"map": "residual", "scale": "scale"}
 
-    def __init__(self, width: int, heads: int, *, head_width: int, bias: bool = False, scale: float = e**-0.5):
+    def __init__(
+        self, width: int, heads: int, *, head_width: int, bias: bool = False, scale: ScaleConfig = ANSWER_SCALE
+    ):
         super().__init__()
-        self.scale = Scale(heads, initial=scale)
+        self.scale = scale.build(heads)
         self.map = nn.Linear(heads * head_width, width, bias=bias)
 
     def forward(self, answers: Float[Tensor, "B T H D"]) -> Float[Tensor, "B T W"]:
@@ -539,6 +565,14 @@ class TapsConfig(ExtractorConfig):
         return self.extractor(width, heads, head_width=head_width, back=self.back, peek=self.peek, norm=norm, bias=bias)
 
 
+@part("mix")
+@dataclass(frozen=True, kw_only=True)
+class MixConfig(ExtractorConfig):
+    """Norm of gamma W x_T + (1 - gamma) W x_{T+1}."""
+
+    extractor: ClassVar = Mix
+
+
 @part("convolution")
 @dataclass(frozen=True, kw_only=True)
 class ConvolutionConfig(TapsConfig):
@@ -558,6 +592,7 @@ class ContextualMemoryConfig(MixerConfig):
     key: ExtractorConfig = LeakyAverageConfig()
     value: ExtractorConfig = TapsConfig()
     sharpness: SharpnessConfig = ConstantSharpnessConfig()
+    scale: ScaleConfig = ANSWER_SCALE
     visibility: Visibility = ALL_EARLIER
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> ContextualMemory:
@@ -566,7 +601,7 @@ class ContextualMemoryConfig(MixerConfig):
             key=self.key.build(width, self.heads, **shape),
             value=self.value.build(width, self.heads, **shape),
             sharpness=self.sharpness.build(self.heads, initial=SPREAD * shape["head_width"] ** 0.5),
-            combine=Combine(width, self.heads, **shape),
+            combine=Combine(width, self.heads, **shape, scale=self.scale),
             visibility=self.visibility,
             dropout=dropout,
         )
@@ -584,12 +619,13 @@ class PersistentMemoryConfig(MixerConfig):
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> PersistentMemory:
         shape = {"head_width": head_width(width, self.heads), "bias": bias}
+        scale = ANSWER_SCALE.initial / (SLOTS_STD * shape["head_width"] ** 0.5)
         return PersistentMemory(
             key=self.key.build(width, self.heads, **shape),
             slots=self.slots,
             memories=self.memories,
             head_shape=(self.heads, shape["head_width"]),
             sharpness=ConstantSharpnessConfig().build(self.heads, initial=PERSISTENT_SPREAD / SLOTS_STD),
-            combine=Combine(width, self.heads, scale=e**-0.5 / (SLOTS_STD * shape["head_width"] ** 0.5), **shape),
+            combine=Combine(width, self.heads, **shape, scale=ScaleConfig(initial=scale)),
             dropout=dropout,
         )
