@@ -52,6 +52,9 @@ MIXERS = {
     "contextual memory, values of v2": ContextualMemoryConfig(
         heads=4, value=MixConfig(), scale=ScaleConfig(initial=1.0, speed=1.0, largest=e**15)
     ),
+    "contextual memory, taps as keys": ContextualMemoryConfig(
+        heads=4, key=TapsConfig(back=3, peek=0, initial="decaying")
+    ),
     "contextual memory, gated keys": ContextualMemoryConfig(heads=4, key=GatedAverageConfig()),
     "persistent memory, gated keys": PersistentMemoryConfig(heads=4, slots=40, key=GatedAverageConfig()),
     "persistent memory": PersistentMemoryConfig(heads=4, slots=40),
@@ -60,6 +63,9 @@ MIXERS = {
     "attention, rotary": AttentionConfig(heads=4, position=Rotary()),
     "attention, alibi": AttentionConfig(heads=4, position=Alibi()),
     "attention, keys see the previous token": AttentionConfig(heads=4, key=ConvolutionConfig(norm=False)),
+    "attention, taps as keys": AttentionConfig(
+        heads=4, key=TapsConfig(back=3, peek=0, norm=False, initial="decaying"), position=Rotary()
+    ),
     "attention, grouped queries": AttentionConfig(heads=4, key_value_heads=2, position=Rotary()),
     "attention, QK-norm": AttentionConfig(heads=4, position=Rotary(), qk_norm=RMSNormConfig()),
     "attention, one group, layer norm": AttentionConfig(heads=4, key_value_heads=1, qk_norm=LayerNormConfig()),

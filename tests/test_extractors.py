@@ -13,6 +13,7 @@ from memory_mosaics.memory import (
     Linear,
     MixConfig,
     Taps,
+    TapsConfig,
     identity,
     normalise,
 )
@@ -70,6 +71,15 @@ def test_the_values_of_v2_are_a_mix_times_a_scale():
     assert_close(mix(x)[0], mean / mean.norm(dim=-1, keepdim=True))
     assert_close(scale(), torch.tensor([1.0, -1.0, 2 * math.log(65535)]).exp())
     assert_close(mix(x, scale=scale())[0], scale()[:, None] * mix(x)[0])
+
+
+def test_decaying_taps_start_as_leaky_averages():
+    config = TapsConfig(back=3, peek=0, initial="decaying")
+    taps, average = config.build(WIDTH, HEADS, head_width=HEAD), LeakyAverage(WIDTH, HEADS, head_width=HEAD)
+    assert_close(taps.taps, average.decay()[:, None] ** torch.tensor([3, 2, 1, 0]))
+    average.map.load_state_dict(taps.map.state_dict())
+    x = torch.randn(2, 4, WIDTH)
+    assert_close(taps(x)[0], average(x)[0])  # until there is more to average than taps
 
 
 def test_taps_start_as_a_random_split_of_one():

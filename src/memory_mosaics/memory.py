@@ -25,7 +25,7 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
 from math import e
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -37,6 +37,7 @@ from memory_mosaics.config import (
     NonNegativeInt,
     PositiveInt,
     SharpnessConfig,
+    check_choices,
     part,
 )
 from memory_mosaics.ops.common import at_least_fp32
@@ -217,6 +218,7 @@ class Taps(Extractor):
     """v_T = Norm(sum_j c_j W x_{T+j}),  j from -back to peek, the c_j trained per head.
 
     With back = 0 and peek = 1 these are the values of equation 6: two taps, initialised to c and 1 - c with uniform c.
+    With back > 0 and peek = 0 they are keys; `initial` "decaying" then makes them leaky averages of a few steps.
     """
 
     init_roles: ClassVar = {"": "taps", "map": "normalised"}
@@ -231,16 +233,25 @@ class Taps(Extractor):
         back: int = 0,
         peek: int = 1,
         norm: Norm = normalise,
+        initial: str = "uniform",
         bias: bool = False,
     ):
         super().__init__()
+        self.initial = initial
         self.heads, self.back, self.peek, self.norm = heads, back, peek, norm
         self.map = nn.Linear(width, heads * head_width, bias=bias)
         self.taps = nn.Parameter(torch.empty(heads, back + 1 + peek))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """A random split of 1: uniform c and 1 - c where there are two taps."""
+        """A random split of 1: uniform c and 1 - c where there are two taps. Or "decaying", c_j = lambda^|j|, with the
+        lambdas of a leaky average: the current input outweighs its neighbours.
+        """
+        if self.initial == "decaying":
+            lags = torch.arange(-self.back, self.peek + 1).abs()
+            with torch.no_grad():
+                self.taps.copy_(Decay(len(self.taps))()[:, None] ** lags)
+            return
         cuts = torch.rand(self.taps.shape[0], self.taps.shape[1] - 1).sort(dim=-1).values
         with torch.no_grad():
             self.taps.copy_(F.pad(cuts, (0, 1), value=1.0) - F.pad(cuts, (1, 0)))
@@ -550,21 +561,6 @@ class GatedAverageConfig(ExtractorConfig):
     extractor: ClassVar = GatedAverage
 
 
-@part("taps")
-@dataclass(frozen=True, kw_only=True)
-class TapsConfig(ExtractorConfig):
-    """Norm of the sum of c_j W x_{T+j}, j from -back to peek."""
-
-    extractor: ClassVar = Taps
-    back: NonNegativeInt = 0
-    peek: NonNegativeInt = 1
-    norm: bool = True
-
-    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Extractor:
-        norm = normalise if self.norm else identity
-        return self.extractor(width, heads, head_width=head_width, back=self.back, peek=self.peek, norm=norm, bias=bias)
-
-
 @part("mix")
 @dataclass(frozen=True, kw_only=True)
 class MixConfig(ExtractorConfig):
@@ -575,12 +571,32 @@ class MixConfig(ExtractorConfig):
 
 @part("convolution")
 @dataclass(frozen=True, kw_only=True)
-class ConvolutionConfig(TapsConfig):
+class ConvolutionConfig(ExtractorConfig):
     """Norm of the sum of W_j x_{T+j}, j from -back to peek."""
 
     extractor: ClassVar = Convolution
     back: NonNegativeInt = 1
     peek: NonNegativeInt = 0
+    norm: bool = True
+
+    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Extractor:
+        options = vars(self) | {"norm": normalise if self.norm else identity}
+        return self.extractor(width, heads, head_width=head_width, bias=bias, **options)
+
+
+@part("taps")
+@dataclass(frozen=True, kw_only=True)
+class TapsConfig(ConvolutionConfig):
+    """Norm of the sum of c_j W x_{T+j}, j from -back to peek."""
+
+    extractor: ClassVar = Taps
+    back: NonNegativeInt = 0
+    peek: NonNegativeInt = 1
+    initial: Literal["uniform", "decaying"] = "uniform"  # a random split of 1, or lambda^|j|: for keys
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choices(self)
 
 
 @part("contextual_memory")
