@@ -8,6 +8,7 @@ from memory_mosaics.memory import (
     GatedAverageConfig,
     LinearConfig,
     MixConfig,
+    OutputGateConfig,
     PersistentMemoryConfig,
     TapsConfig,
 )
@@ -55,6 +56,7 @@ MIXERS = {
     "contextual memory, taps as keys": ContextualMemoryConfig(
         heads=4, key=TapsConfig(back=3, peek=0, initial="decaying")
     ),
+    "contextual memory, output gate": ContextualMemoryConfig(heads=4, gate=OutputGateConfig()),
     "contextual memory, gated keys": ContextualMemoryConfig(heads=4, key=GatedAverageConfig()),
     "persistent memory, gated keys": PersistentMemoryConfig(heads=4, slots=40, key=GatedAverageConfig()),
     "persistent memory": PersistentMemoryConfig(heads=4, slots=40),
@@ -66,6 +68,7 @@ MIXERS = {
     "attention, taps as keys": AttentionConfig(
         heads=4, key=TapsConfig(back=3, peek=0, norm=False, initial="decaying"), position=Rotary()
     ),
+    "attention, output gate": AttentionConfig(heads=4, key_value_heads=2, gate=OutputGateConfig()),
     "attention, grouped queries": AttentionConfig(heads=4, key_value_heads=2, position=Rotary()),
     "attention, QK-norm": AttentionConfig(heads=4, position=Rotary(), qk_norm=RMSNormConfig()),
     "attention, one group, layer norm": AttentionConfig(heads=4, key_value_heads=1, qk_norm=LayerNormConfig()),

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
 from memory_mosaics.memory import (
@@ -12,6 +13,7 @@ from memory_mosaics.memory import (
     LeakyAverage,
     Linear,
     MixConfig,
+    OutputGateConfig,
     Taps,
     TapsConfig,
     identity,
@@ -143,8 +145,10 @@ def test_gates_of_any_size_give_unit_keys():
     assert again.isfinite().all()
 
 
-def test_a_folded_memory_has_the_same_decays():
-    memory, x = ContextualMemoryConfig(heads=2, key=GatedAverageConfig()).build(8), torch.randn(1, 5, 8)
-    folded = fold_for_inference(memory)
+@pytest.mark.parametrize("gate", [None, OutputGateConfig()])
+def test_a_folded_memory_is_the_same_and_has_one_map(gate):
+    memory = ContextualMemoryConfig(heads=2, key=GatedAverageConfig(), gate=gate).build(8)
+    folded, x = fold_for_inference(memory), torch.randn(1, 5, 8)
+    assert [type(one) for one in (folded.key.map, folded.value.map)] == [nn.Identity] * 2
     assert_close(folded.decays(x), memory.decays(x))
     assert_close(folded(x)[0], memory(x)[0])

@@ -31,6 +31,8 @@ from memory_mosaics.memory import (
     LinearConfig,
     Mix,
     MixConfig,
+    OutputGate,
+    OutputGateConfig,
     PersistentMemory,
     PersistentMemoryConfig,
     Taps,

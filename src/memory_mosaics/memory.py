@@ -35,6 +35,7 @@ from memory_mosaics.config import (
     ExtractorConfig,
     MixerConfig,
     NonNegativeInt,
+    Part,
     PositiveInt,
     SharpnessConfig,
     check_choices,
@@ -401,6 +402,18 @@ class Combine(nn.Module):
         return (weight * scale.repeat_interleave(weight.shape[1] // len(scale))).to(weight.dtype)
 
 
+class OutputGate(nn.Module):
+    """Factors of the answers, 2 sigmoid(G x), one per channel (Qiu et al. 2025). They are initially near 1."""
+
+    def __init__(self, width: int, heads: int, *, head_width: int, bias: bool = False):
+        super().__init__()
+        self.heads = heads
+        self.map = nn.Linear(width, heads * head_width, bias=bias)
+
+    def forward(self, x: Inputs) -> Float[Tensor, "B T H D"]:
+        return 2 * self.map(x).sigmoid().unflatten(-1, (self.heads, -1))
+
+
 class ContextualMemory(RetrievalMixer):
     """A layer of associative memories, one per head, that start empty and store what they read (figure 1).
 
@@ -417,16 +430,17 @@ class ContextualMemory(RetrievalMixer):
         value: Extractor,
         sharpness: float | Callable[[Any], float | Tensor],
         combine: nn.Module,
+        gate: nn.Module | None = None,
         visibility: Visibility = ALL_EARLIER,
         dropout: float = 0.0,
     ):
         super().__init__()
         if value.peek < 1:
             raise ValueError(f"a value must peek at least 1 step ahead, or it is no prediction; got {value.peek}")
-        self.key, self.value, self.combine = check_causal(key), value, combine
+        self.key, self.value, self.gate, self.combine = check_causal(key), value, gate, combine
         self.sharpness, self.dropout = sharpness if callable(sharpness) else Fixed(sharpness), dropout
         self.visibility = replace(visibility, delay=max(visibility.delay, value.peek))
-        self.maps: nn.Module | None = None  # those of key and value in one, once folded for inference
+        self.maps: nn.Module | None = None  # those of key, value and gate in one, once folded for inference
         self.maps_widths: list[int] = []
 
     def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
@@ -435,13 +449,14 @@ class ContextualMemory(RetrievalMixer):
 
     def prepare_retrieval(self, x: Inputs, state: State | None = None, mask: Mask = None) -> tuple[Retrieval, State]:
         key_state, value_state, store = state or (None, None, None)
-        for_keys, for_values = self._apply_maps(x)
+        for_keys, for_values, for_gate = self._apply_maps(x)
         keys, key_state = self.key(for_keys, key_state, mask)
         values, value_state = self.value(for_values, value_state, mask)
         first = store is None and mask is None and self.visibility == ALL_EARLIER
         pairs, store = append(store, keys, values, mask, peek=self.value.peek, visibility=self.visibility)
         beta = evaluate_sharpness(self.sharpness, pairs, keys.shape[1])
-        return Retrieval(keys, pairs, beta, queries_are_keys=first), (key_state, value_state, store)
+        gate = None if self.gate is None else self.gate(for_gate)
+        return Retrieval(keys, pairs, beta, queries_are_keys=first, gate=gate), (key_state, value_state, store)
 
     def memory_info(self) -> MemoryInfo:
         beta = None if depends_on_count(self.sharpness) else torch.as_tensor(self.sharpness(None))
@@ -456,17 +471,20 @@ class ContextualMemory(RetrievalMixer):
         return self.key.decays(x if x is None else self._apply_maps(x)[0])
 
     def _apply_maps(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The inputs of key and value: x, or its products with their maps, once these are folded into one."""
-        return (x, x) if self.maps is None else self.maps(x).split(self.maps_widths, dim=-1)
+        """The inputs of key, value and gate: x, or its products with their maps, once these are folded into one."""
+        return (x, x, x) if self.maps is None else self.maps(x).split(self.maps_widths, dim=-1)
 
     def fold_for_inference(self) -> "ContextualMemory":
-        """One matrix product for key and value in place of two."""
+        """One matrix product for key, value and gate in place of three."""
         twin = fold_parts(self)
-        maps: list[Any] = [self.key.map, self.value.map]
+        parts = [part for part in (twin.key, twin.value, twin.gate) if part is not None]
+        maps: list[Any] = [part.map for part in parts]
         if all(type(one) is nn.Linear and one.bias is None for one in maps):
-            twin.maps, twin.maps_widths = copy(maps[0]), [one.out_features for one in maps]
+            twin.maps = copy(maps[0])
+            twin.maps_widths = [one.out_features for one in maps] + [0] * (3 - len(maps))
             twin.maps._parameters = {"weight": nn.Parameter(torch.cat([one.weight for one in maps])), "bias": None}
-            twin.key.map = twin.value.map = nn.Identity()
+            for part in parts:
+                part.map = nn.Identity()
         return twin
 
 
@@ -599,6 +617,15 @@ class TapsConfig(ConvolutionConfig):
         check_choices(self)
 
 
+@part("output_gate")
+@dataclass(frozen=True, kw_only=True)
+class OutputGateConfig(Part):
+    """2 sigmoid(G x)."""
+
+    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> OutputGate:
+        return OutputGate(width, heads, head_width=head_width, bias=bias)
+
+
 @part("contextual_memory")
 @dataclass(frozen=True, kw_only=True)
 class ContextualMemoryConfig(MixerConfig):
@@ -609,6 +636,7 @@ class ContextualMemoryConfig(MixerConfig):
     value: ExtractorConfig = TapsConfig()
     sharpness: SharpnessConfig = ConstantSharpnessConfig()
     scale: ScaleConfig = ANSWER_SCALE
+    gate: OutputGateConfig | None = None
     visibility: Visibility = ALL_EARLIER
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> ContextualMemory:
@@ -618,6 +646,7 @@ class ContextualMemoryConfig(MixerConfig):
             value=self.value.build(width, self.heads, **shape),
             sharpness=self.sharpness.build(self.heads, initial=SPREAD * shape["head_width"] ** 0.5),
             combine=Combine(width, self.heads, **shape, scale=self.scale),
+            gate=None if self.gate is None else self.gate.build(width, self.heads, **shape),
             visibility=self.visibility,
             dropout=dropout,
         )

@@ -90,26 +90,29 @@ class Retrieval(NamedTuple):
     """What a layer retrieves: one query per time and head, the pairs to answer it from, and beta.
 
     `sharpness` is a number, or one per head (H), per time (T H), or per row (B T H). If `queries_are_keys`, the queries
-    are the keys of the pairs from the first on, and query t sees all pairs before it.
+    are the keys of the pairs from the first on, and query t sees all pairs before it. `gate` multiplies the answers.
     """
 
     queries: Float[Tensor, "B T H D"]
     pairs: Pairs
     sharpness: Sharpness
     queries_are_keys: bool = False
+    gate: Float[Tensor, "B T H V"] | None = None
 
     def answer(self, dropout: float = 0.0) -> Float[Tensor, "B T H V"]:
         """The estimates of E(V | K = query). `dropout` is the probability of dropping a retrieval weight."""
         if self.queries_are_keys and not dropout:
-            return contextual_recall(self.queries, self.pairs.values, self.sharpness)
-        return recall(self.queries, sharpness=self.sharpness, dropout=dropout, **self.pairs._asdict())
+            answers = contextual_recall(self.queries, self.pairs.values, self.sharpness)
+        else:
+            answers = recall(self.queries, sharpness=self.sharpness, dropout=dropout, **self.pairs._asdict())
+        return answers if self.gate is None else answers * self.gate.to(answers.dtype)
 
     def weights(self, times: Sequence[int] | None = None) -> Float[Tensor, "B H t N"]:
         """The softmax weights behind the answers at all times, or at some (negative: from the end), in float32.
 
         They sum to one over the pairs that a query sees and are zero elsewhere, everywhere for an empty memory.
         """
-        queries, pairs, sharpness, _ = self
+        queries, pairs, sharpness = self[:3]
         chosen = list(range(queries.shape[1])) if times is None else [range(queries.shape[1])[time] for time in times]
         queries, keys = at_least_fp32(queries[:, chosen]), at_least_fp32(repeat_heads(pairs.keys, queries.shape[2]))
         if isinstance(sharpness, Tensor):
@@ -117,6 +120,13 @@ class Retrieval(NamedTuple):
         scores = torch.einsum("bthd,bnhd->bhtn", sharpness * queries, keys)
         visible = pairs.visible(torch.tensor(chosen, dtype=torch.long, device=keys.device))
         return scores.masked_fill(~visible, torch.finfo(scores.dtype).min).softmax(dim=-1) * visible
+
+    def weights_and_answers(self, times: Sequence[int]) -> tuple[Float[Tensor, "B H t N"], Float[Tensor, "B t H V"]]:
+        """The weights at some times, and the answers that they give, in float32."""
+        weights = self.weights(times)
+        values = repeat_heads(self.pairs.values, weights.shape[1]).to(weights.dtype)
+        answers = torch.einsum("bhtn,bnhv->bthv", weights, values)
+        return weights, answers if self.gate is None else answers * self.gate[:, list(times)].to(answers.dtype)
 
 
 class GrowingStore(NamedTuple):

@@ -26,7 +26,6 @@ from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError
 from memory_mosaics.inspection import decay_and_sharpness, head_contributions, residual_norms, spread
 from memory_mosaics.language_model import LanguageModel
-from memory_mosaics.ops.recall import Sharpness
 from memory_mosaics.scales import fold_for_inference
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.stores import MemoryInfo, Pairs, Retrieval, RetrievalMixer, map_state
@@ -74,7 +73,7 @@ class EditedRetrieval:
     """
 
     def __init__(self, retrieval: Retrieval, edits: LayerEdits):
-        queries, pairs, sharpness, _ = retrieval
+        queries, pairs, sharpness, _, gate = retrieval
         self.memories, time, heads, _ = queries.shape
         self.off = [edit.head for edit, _ in edits if edit.pair is None]
         keys, values = pairs.per_head(heads)[:2]
@@ -92,18 +91,17 @@ class EditedRetrieval:
             x.transpose(1, 2).flatten(0, 1)[:, :, None] for x in (queries, keys, values, beta)
         )
         mask = None if mask.all() else mask.flatten(0, 1)
-        self.rows = Retrieval(
-            queries, Pairs(keys, values, pairs.causal_offset, mask, window=pairs.window), beta[..., 0]
-        )
+        gate = None if gate is None else gate.transpose(1, 2).flatten(0, 1)[:, :, None]
+        pairs = Pairs(keys, values, pairs.causal_offset, mask, window=pairs.window)
+        self.rows = Retrieval(queries, pairs, beta[..., 0], gate=gate)
 
     def answer(self, dropout: float = 0.0) -> Float[Tensor, "B T H V"]:
         return self._merge_heads(self.rows.answer()[:, :, 0])
 
     def weights_and_answers(self, times: Sequence[int]) -> tuple[Float[Tensor, "B H t N"], Float[Tensor, "B t H V"]]:
         """Return the weights of the pairs at some times, and the answers: zero for a head that is switched off."""
-        weights = self.rows.weights(times)[:, 0]
-        answers = torch.einsum("rtn,rnv->rtv", weights, self.rows.pairs.values[:, :, 0].to(weights.dtype))
-        return weights.unflatten(0, (self.memories, -1)), self._merge_heads(answers)
+        weights, answers = self.rows.weights_and_answers(times)
+        return weights[:, 0].unflatten(0, (self.memories, -1)), self._merge_heads(answers[:, :, 0])
 
     def _merge_heads(self, answers: Tensor) -> Tensor:
         answers = answers.unflatten(0, (self.memories, -1)).transpose(1, 2).contiguous()
@@ -126,7 +124,7 @@ class Chunk:
     tokens: Sequence[int]
     features: Tensor = field(init=False)  # (T W), the input of the output matrix
     spreads: Tensor = field(init=False)  # (T L), the divisors of the norms on the residual stream
-    queries: dict[Layer, tuple[Tensor, int | None, Sharpness]] = field(default_factory=dict)  # and offset, sharpness
+    retrievals: dict[Layer, Retrieval] = field(default_factory=dict)  # without the pairs
     parameters: dict[Layer, dict[str, Tensor]] = field(
         default_factory=dict
     )  # lambda and beta: (H) or, per token, (T H)
@@ -190,8 +188,9 @@ class InstrumentedModel:
     def _capture_retrievals(self, layer: Layer, mixer: RetrievalMixer, prepare_retrieval: Callable[..., Any]) -> Any:
         def captured(x: Tensor, state: Any = None, mask: Any = None) -> Any:
             retrieval, state = prepare_retrieval(x, state, mask)
-            self._chunk.queries[layer] = retrieval.queries, retrieval.pairs.causal_offset, retrieval.sharpness
-            self._pairs[layer] = retrieval.pairs
+            pairs = self._pairs[layer] = retrieval.pairs
+            none = pairs._replace(keys=pairs.keys[:, :0], values=pairs.values[:, :0])
+            self._chunk.retrievals[layer] = retrieval._replace(pairs=none, queries_are_keys=False)
             decay, beta = decay_and_sharpness(mixer, retrieval, x)
             self._chunk.parameters[layer] = {"beta": beta} | ({} if decay is None else {"lambda": decay})
             edits = self._edits.get(layer)
@@ -312,8 +311,9 @@ class CachedText:
         """
         self.model.check_running()
         chunk, times = self._within_chunk(first, last)
-        queries, offset, sharpness = chunk.queries[layer]
-        retrieval = Retrieval(queries, self.pairs[layer]._replace(causal_offset=offset), sharpness)
+        retrieval = chunk.retrievals[layer]
+        pairs = self.pairs[layer]._replace(causal_offset=retrieval.pairs.causal_offset)
+        retrieval = retrieval._replace(pairs=pairs)
         weights, answers = EditedRetrieval(retrieval, self.layer_edits.get(layer, [])).weights_and_answers(times)
         flat = weights.permute(2, 1, 0, 3).flatten(2) / len(weights)
         mixer, spreads = self.model.layers[layer], chunk.spreads[times]
