@@ -58,6 +58,12 @@ MIXERS = {
     ),
     "contextual memory, output gate": ContextualMemoryConfig(heads=4, gate=OutputGateConfig()),
     "contextual memory, gated keys": ContextualMemoryConfig(heads=4, key=GatedAverageConfig()),
+    "contextual memory, short and long": ContextualMemoryConfig(
+        heads=4,
+        head_width=12,
+        sharpness=AdaptiveSharpnessConfig(),
+        visibility=(Visibility(window=5), Visibility(delay=3)),
+    ),
     "persistent memory, gated keys": PersistentMemoryConfig(heads=4, slots=40, key=GatedAverageConfig()),
     "persistent memory": PersistentMemoryConfig(heads=4, slots=40),
     "persistent memory, three per head": PersistentMemoryConfig(heads=4, slots=13, memories=3),
@@ -67,6 +73,9 @@ MIXERS = {
     "attention, keys see the previous token": AttentionConfig(heads=4, key=ConvolutionConfig(norm=False)),
     "attention, taps as keys": AttentionConfig(
         heads=4, key=TapsConfig(back=3, peek=0, norm=False, initial="decaying"), position=Rotary()
+    ),
+    "attention, half of the heads see 4 tokens": AttentionConfig(
+        heads=4, key_value_heads=2, visibility=(Visibility(delay=0, window=4), Visibility(delay=0)), position=Rotary()
     ),
     "attention, output gate": AttentionConfig(heads=4, key_value_heads=2, gate=OutputGateConfig()),
     "attention, grouped queries": AttentionConfig(heads=4, key_value_heads=2, position=Rotary()),

@@ -7,11 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from memory_mosaics.errors import UserError
 from memory_mosaics.memory import (
     AssociativeMemory,
     Combine,
     ContextualMemory,
     ContextualMemoryConfig,
+    GatedAverageConfig,
     Linear,
     LinearConfig,
     PersistentMemoryConfig,
@@ -295,3 +297,29 @@ def test_visibility_is_a_mask_of_pairs(delay, window):
     assert_close(retrieval.weights(), weights)
     assert_close(retrieval.answer(), torch.einsum("bhtn,bnhv->bthv", weights, retrieval.pairs.values))
     assert_close(retrieval.pairs.visible_counts(300), seen.sum(dim=-1).double())
+
+
+def test_groups_of_heads_are_memories_side_by_side():
+    """Two memories of other visibility, each with its heads, are one with all their heads."""
+    groups = (Visibility(window=9), Visibility(delay=4))
+    parts = {"key": GatedAverageConfig(), "sharpness": AdaptiveSharpnessConfig(), "head_width": 3}
+    both = ContextualMemoryConfig(heads=4, **parts, visibility=groups).build(8).double()
+    x = torch.randn(2, 50, 8, dtype=torch.float64)
+    whole, _ = both.prepare_retrieval(x)
+    for number, (visibility, part) in enumerate(zip(groups, whole.groups(), strict=True)):
+        alone = ContextualMemoryConfig(heads=4, **parts, visibility=visibility).build(8).double()
+        alone.load_state_dict(both.state_dict())
+        expected, _ = alone.prepare_retrieval(x)
+        heads = slice(2 * number, 2 * number + 2)
+        assert_close(whole.answer()[:, :, heads], expected.answer()[:, :, heads])
+        assert_close(part.answer(), expected.answer()[:, :, heads])
+        assert_close(whole.weights()[:, heads], expected.weights()[:, heads])
+        assert_close(whole.sharpness[:, heads], expected.sharpness[:, heads])
+    assert both.combine.map.weight.shape == (8, 12)
+    assert both.memory_info().sees == ["the last 9 pairs"] * 2 + ["the pairs of 4 steps ago and earlier"] * 2
+
+
+@pytest.mark.parametrize("config", [ContextualMemoryConfig, AttentionConfig])
+def test_heads_that_do_not_split_into_groups_are_named(config):
+    with pytest.raises(UserError, match="4 heads do not split into 3 groups, one for each visibility"):
+        config(heads=4, visibility=(Visibility(), Visibility(window=2), Visibility(window=3)))

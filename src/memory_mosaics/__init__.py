@@ -77,5 +77,14 @@ from memory_mosaics.scales import (
     Scale,
     ScaleConfig,
 )
-from memory_mosaics.stores import FixedStore, GrowingStore, Pairs, Retrieval, RetrievalMixer, Visibility, map_state
+from memory_mosaics.stores import (
+    FixedStore,
+    GrowingStore,
+    Pairs,
+    Retrieval,
+    RetrievalMixer,
+    Seen,
+    Visibility,
+    map_state,
+)
 from memory_mosaics.version import __version__

@@ -66,6 +66,7 @@ class MixerInspection:
     effective: np.ndarray  # (H,): 1 / sum of squared weights, the effective number of pairs; 0 for an empty memory
     decay: np.ndarray  # (H,): lambda of the keys, NaN where they are no leaky average
     sharpness: np.ndarray  # (H,): beta
+    sees: list[str]  # (H): which pairs it sees, where heads differ; else empty
 
 
 @torch.no_grad()
@@ -133,6 +134,7 @@ def _inspect_mixer(
         effective=torch.where(squares > 0, 1 / squares, 0.0).cpu().numpy(),
         decay=np.full(heads, np.nan, dtype=np.float32) if decay is None else decay.cpu().numpy(),
         sharpness=beta.cpu().numpy(),
+        sees=mixer.memory_info().sees,
     )
 
 

@@ -67,8 +67,9 @@ from memory_mosaics.stores import (
     Retrieval,
     RetrievalMixer,
     State,
-    Visibility,
+    Visibilities,
     append,
+    head_groups,
 )
 
 # Initial values; docs/LOG.md has what was tried. The initial beta distinguishes random keys: their scores have these
@@ -318,7 +319,15 @@ class Convolution(Extractor):
 
 def evaluate_sharpness(sharpness: Any, pairs: Pairs, time: int) -> float | Tensor:
     """beta(n) for each of `time` queries, n the number of pairs it sees; n is counted only where beta depends on it."""
-    return sharpness(pairs.visible_counts(time) if depends_on_count(sharpness) else None)
+    if not depends_on_count(sharpness):
+        return sharpness(None)
+    groups = pairs.groups()
+    betas = [sharpness(group.visible_counts(time)) for group in groups]
+    return (
+        torch.cat([beta.chunk(len(groups), dim=-1)[i] for i, beta in enumerate(betas)], dim=-1)
+        if betas[1:]
+        else betas[0]
+    )
 
 
 class AssociativeMemory:
@@ -419,7 +428,8 @@ class ContextualMemory(RetrievalMixer):
 
     At time t each memory answers its key k_t from the pairs stored before (equation 7, `contextual_retrieval`); the
     pair (k_t, v_t) is complete once the `value.peek` inputs that v_t depends on have come. `sharpness` is a number, or
-    is called with the number of pairs that each query sees. The delay of its `visibility` is at least `value.peek`.
+    is called with the number of pairs that each query sees. The delay of its `visibility` is at least `value.peek`;
+    a tuple has one for each group of heads.
     State: the extractors' own, then the store.
     """
 
@@ -431,7 +441,7 @@ class ContextualMemory(RetrievalMixer):
         sharpness: float | Callable[[Any], float | Tensor],
         combine: nn.Module,
         gate: nn.Module | None = None,
-        visibility: Visibility = ALL_EARLIER,
+        visibility: Visibilities = ALL_EARLIER,
         dropout: float = 0.0,
     ):
         super().__init__()
@@ -439,7 +449,8 @@ class ContextualMemory(RetrievalMixer):
             raise ValueError(f"a value must peek at least 1 step ahead, or it is no prediction; got {value.peek}")
         self.key, self.value, self.gate, self.combine = check_causal(key), value, gate, combine
         self.sharpness, self.dropout = sharpness if callable(sharpness) else Fixed(sharpness), dropout
-        self.visibility = replace(visibility, delay=max(visibility.delay, value.peek))
+        groups = head_groups(visibility, key.heads)
+        self.visibility = tuple(replace(each, delay=max(each.delay, value.peek)) for each in groups)
         self.maps: nn.Module | None = None  # those of key, value and gate in one, once folded for inference
         self.maps_widths: list[int] = []
 
@@ -452,7 +463,7 @@ class ContextualMemory(RetrievalMixer):
         for_keys, for_values, for_gate = self._apply_maps(x)
         keys, key_state = self.key(for_keys, key_state, mask)
         values, value_state = self.value(for_values, value_state, mask)
-        first = store is None and mask is None and self.visibility == ALL_EARLIER
+        first = store is None and mask is None and self.visibility == (ALL_EARLIER,)
         pairs, store = append(store, keys, values, mask, peek=self.value.peek, visibility=self.visibility)
         beta = evaluate_sharpness(self.sharpness, pairs, keys.shape[1])
         gate = None if self.gate is None else self.gate(for_gate)
@@ -465,6 +476,7 @@ class ContextualMemory(RetrievalMixer):
             heads=self.key.heads,
             lookahead=self.value.peek,
             sharpness=None if beta is None else beta.expand(self.key.heads),
+            visibility=self.visibility,
         )
 
     def decays(self, x: Inputs | None = None) -> Tensor | None:
@@ -632,15 +644,20 @@ class ContextualMemoryConfig(MixerConfig):
     """Contextual memories as in the paper's language models, or with other extractors."""
 
     heads: PositiveInt
+    head_width: PositiveInt | None = None  # None: the width of the model divided by the heads
     key: ExtractorConfig = LeakyAverageConfig()
     value: ExtractorConfig = TapsConfig()
     sharpness: SharpnessConfig = ConstantSharpnessConfig()
     scale: ScaleConfig = ANSWER_SCALE
     gate: OutputGateConfig | None = None
-    visibility: Visibility = ALL_EARLIER
+    visibility: Visibilities = ALL_EARLIER  # of all heads, or of groups of them, one after the other
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        head_groups(self.visibility, self.heads)
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> ContextualMemory:
-        shape = {"head_width": head_width(width, self.heads), "bias": bias}
+        shape = {"head_width": self.head_width or head_width(width, self.heads), "bias": bias}
         return ContextualMemory(
             key=self.key.build(width, self.heads, **shape),
             value=self.value.build(width, self.heads, **shape),

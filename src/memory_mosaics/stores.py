@@ -3,7 +3,8 @@
     GrowingStore     tensors that grow with every call, by any number of tokens
     FixedStore       tensors of a fixed capacity, written in place one token at a time: no shape ever changes, so that a
                      decoding step can be captured as a CUDA graph
-    Visibility       which of the earlier pairs a query sees: all but the newest, or a window of them
+    Visibility       which of the earlier pairs a query sees: all but the newest, or a window of them; of all heads of
+                     a layer, or of groups of them, such as a short-term and a long-term memory side by side
     Retrieval        queries, pairs and sharpness: a layer computes its `answer`, inspection its `weights`
     RetrievalMixer   the interface of every layer that retrieves: inspection, the explorer and the Hugging Face adapter
                      use nothing else of a memory
@@ -20,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memory_mosaics.config import NonNegativeInt, Part, PositiveInt, part
+from memory_mosaics.errors import UserError
 from memory_mosaics.ops.common import at_least_fp32, at_least_fp32_dtype
 from memory_mosaics.ops.contextual_recall import contextual_recall
 from memory_mosaics.ops.recall import Sharpness, recall, repeat_heads
@@ -40,37 +42,64 @@ class Visibility(Part):
     delay: NonNegativeInt = 1
     window: PositiveInt | None = None
 
+    def __str__(self) -> str:
+        if self.window is None:
+            return "all earlier pairs" if self.delay <= 1 else f"the pairs of {self.delay} steps ago and earlier"
+        return f"the last {self.window} pairs" + (f" of {self.delay} steps ago" if self.delay > 1 else "")
+
 
 ALL_EARLIER = Visibility()
+Visibilities = Visibility | tuple[Visibility, ...]  # of all heads, or of groups of neighbouring heads
+
+
+def head_groups(visibility: Visibilities, heads: int) -> tuple[Visibility, ...]:
+    """The visibility of each group of heads; groups are of one size."""
+    groups = visibility if isinstance(visibility, tuple) else (visibility,)
+    if not groups or heads % len(groups):
+        raise UserError(f"{heads} heads do not split into {len(groups)} groups, one for each visibility")
+    return groups
+
+
+class Seen(NamedTuple):
+    """Which pairs a group of heads sees, in the arguments of `recall`: by default all."""
+
+    causal_offset: int | None = None
+    lengths: Int[Tensor, " B"] | None = None
+    window: int | None = None
 
 
 class Pairs(NamedTuple):
-    """Stored pairs and which of them a query sees, in the arguments of `recall`: one memory per head, or fewer (K)."""
+    """Stored pairs, one memory per head or fewer (K), and which of them each group of heads sees."""
 
     keys: Float[Tensor, "B N K D"]
     values: Float[Tensor, "B N K V"]
-    causal_offset: int | None = None
     key_padding_mask: Bool[Tensor, "B N"] | None = None
-    lengths: Int[Tensor, " B"] | None = None
-    window: int | None = None
+    seen: tuple[Seen, ...] = (Seen(),)
+
+    def groups(self) -> list["Pairs"]:
+        """The pairs of each group of heads."""
+        keys, values = (x.chunk(len(self.seen), dim=2) for x in (self.keys, self.values))
+        return [Pairs(k, v, self.key_padding_mask, (one,)) for k, v, one in zip(keys, values, self.seen, strict=True)]
 
     def per_head(self, heads: int) -> "Pairs":
         """The same with one memory per head: copies, where heads share memories."""
         return self._replace(keys=repeat_heads(self.keys, heads), values=repeat_heads(self.values, heads))
 
     def visible(self, times: Int[Tensor, " t"]) -> Bool[Tensor, "B _ t N"]:
-        """Whether the queries at these times see each pair; the first dimension is 1 where all rows are alike."""
+        """Whether the queries of one group see each pair; the first dimension is 1 where all rows are alike."""
+        (seen,) = self.seen
         pair, end = torch.arange(self.keys.shape[1], device=self.keys.device), self._end(times)[..., None]
         visible = pair < end
-        if self.window is not None:
-            visible = visible & (pair >= end - self.window)
+        if seen.window is not None:
+            visible = visible & (pair >= end - seen.window)
         visible = visible[:, None] if visible.ndim == 3 else visible[None, None]
         return visible if self.key_padding_mask is None else visible & self.key_padding_mask[:, None, None]
 
     def visible_counts(self, time: int) -> Float[Tensor, "... time"]:
-        """The number of pairs that each of `time` queries sees: (time), or (B, time) where rows differ."""
+        """The number of pairs that each of `time` queries of one group sees: (time), or (B, time) where rows differ."""
+        (seen,) = self.seen
         end = self._end(torch.arange(time, device=self.keys.device)).clamp(0, self.keys.shape[1])
-        start = torch.zeros_like(end) if self.window is None else (end - self.window).clamp(min=0)
+        start = torch.zeros_like(end) if seen.window is None else (end - seen.window).clamp(min=0)
         if self.key_padding_mask is None:
             count = end - start
         else:
@@ -81,9 +110,10 @@ class Pairs(NamedTuple):
 
     def _end(self, times: Int[Tensor, " t"]) -> Int[Tensor, "... t"]:
         """Pairs before this one are visible, unless they are padding or older than the window: (t), or (B, t)."""
-        if self.lengths is not None:
-            return self.lengths[:, None].expand(-1, len(times))
-        return torch.full_like(times, self.keys.shape[1]) if self.causal_offset is None else times + self.causal_offset
+        (seen,) = self.seen
+        if seen.lengths is not None:
+            return seen.lengths[:, None].expand(-1, len(times))
+        return torch.full_like(times, self.keys.shape[1]) if seen.causal_offset is None else times + seen.causal_offset
 
 
 class Retrieval(NamedTuple):
@@ -99,13 +129,25 @@ class Retrieval(NamedTuple):
     queries_are_keys: bool = False
     gate: Float[Tensor, "B T H V"] | None = None
 
+    def groups(self) -> list["Retrieval"]:
+        """The retrieval of each group of heads with a visibility of its own."""
+        queries, pairs, beta, _, gate = self
+        count = len(pairs.seen)
+        betas = beta.chunk(count, dim=-1) if isinstance(beta, Tensor) and beta.ndim > 0 else [beta] * count
+        gates = [None] * count if gate is None else gate.chunk(count, dim=2)
+        parts = zip(queries.chunk(count, dim=2), pairs.groups(), betas, gates, strict=True)
+        return [Retrieval(queries, pairs, beta, gate=gate) for queries, pairs, beta, gate in parts]
+
     def answer(self, dropout: float = 0.0) -> Float[Tensor, "B T H V"]:
         """The estimates of E(V | K = query). `dropout` is the probability of dropping a retrieval weight."""
-        if self.queries_are_keys and not dropout:
-            answers = contextual_recall(self.queries, self.pairs.values, self.sharpness)
+        queries, (keys, values, mask, (seen, *others)), beta, queries_are_keys, gate = self
+        if others:
+            return torch.cat([group.answer(dropout) for group in self.groups()], dim=2)
+        if queries_are_keys and not dropout:
+            answers = contextual_recall(queries, values, beta)
         else:
-            answers = recall(self.queries, sharpness=self.sharpness, dropout=dropout, **self.pairs._asdict())
-        return answers if self.gate is None else answers * self.gate.to(answers.dtype)
+            answers = recall(queries, keys, values, beta, key_padding_mask=mask, dropout=dropout, **seen._asdict())
+        return answers if gate is None else answers * gate.to(answers.dtype)
 
     def weights(self, times: Sequence[int] | None = None) -> Float[Tensor, "B H t N"]:
         """The softmax weights behind the answers at all times, or at some (negative: from the end), in float32.
@@ -113,6 +155,8 @@ class Retrieval(NamedTuple):
         They sum to one over the pairs that a query sees and are zero elsewhere, everywhere for an empty memory.
         """
         queries, pairs, sharpness = self[:3]
+        if len(pairs.seen) > 1:
+            return torch.cat([group.weights(times) for group in self.groups()], dim=1)
         chosen = list(range(queries.shape[1])) if times is None else [range(queries.shape[1])[time] for time in times]
         queries, keys = at_least_fp32(queries[:, chosen]), at_least_fp32(repeat_heads(pairs.keys, queries.shape[2]))
         if isinstance(sharpness, Tensor):
@@ -143,12 +187,13 @@ class GrowingStore(NamedTuple):
             padding = torch.cat([before, padding.new_ones(keys.shape[:2]) if mask is None else mask], dim=1)
         return GrowingStore(torch.cat([self.keys, keys], dim=1), torch.cat([self.values, values], dim=1), padding)
 
-    def pairs(self, time: int, visibility: Visibility) -> Pairs:
+    def pairs(self, time: int, visibility: tuple[Visibility, ...]) -> Pairs:
         """As the last `time` tokens see them."""
         complete = self.values.shape[1]
         mask = self.key_padding_mask[:, :complete] if self.key_padding_mask.shape[1] > 0 else None
-        offset = self.keys.shape[1] - time + 1 - visibility.delay
-        return Pairs(self.keys[:, :complete], self.values, offset, mask, window=visibility.window)
+        offset = self.keys.shape[1] - time + 1
+        seen = tuple(Seen(offset - each.delay, window=each.window) for each in visibility)
+        return Pairs(self.keys[:, :complete], self.values, mask, seen)
 
     @property
     def length(self) -> int | Tensor:
@@ -203,7 +248,7 @@ def append(
     mask: Bool[Tensor, "B T"] | None,
     *,
     peek: int,
-    visibility: Visibility,
+    visibility: tuple[Visibility, ...],
 ) -> tuple[Pairs, Store]:
     """Store the pairs of T more tokens, and return all of them as these tokens see them, with the new store.
 
@@ -212,10 +257,13 @@ def append(
     if isinstance(store, FixedStore):
         before, store = store.lengths, store.append(keys, values, mask, peek=peek)
         # Launch no kernel that is not needed: these few numbers take as long as a small memory.
-        lengths = {0: store.lengths, 1: before}.get(visibility.delay)
-        lengths = store.lengths - visibility.delay if lengths is None else lengths
-        lengths = lengths if values.shape[1] > 0 else torch.zeros_like(lengths)
-        return Pairs(store.keys, store.values, None, store.key_padding_mask, lengths, visibility.window), store
+        seen = []
+        for each in visibility:
+            lengths = {0: store.lengths, 1: before}.get(each.delay)
+            lengths = store.lengths - each.delay if lengths is None else lengths
+            lengths = lengths if values.shape[1] > 0 else torch.zeros_like(lengths)
+            seen.append(Seen(lengths=lengths, window=each.window))
+        return Pairs(store.keys, store.values, store.key_padding_mask, tuple(seen)), store
     if store is None:
         padding = keys.new_ones(len(keys), 0, dtype=torch.bool) if mask is None else mask
         # A compiled graph must not return views of its own: torch 2.13 restores their shapes wrongly from its cache.
@@ -256,6 +304,13 @@ class MemoryInfo:
     lookahead: int | None = None  # later inputs that a value depends on; None where the pairs are parameters
     slots: int | None = None  # pairs that are parameters
     sharpness: Float[Tensor, " H"] | None = None  # beta, where it does not depend on the number of pairs
+    visibility: tuple[Visibility, ...] = ()  # of each group of heads
+
+    @property
+    def sees(self) -> list[str]:
+        """What each head sees, where heads differ."""
+        groups = self.visibility if len(self.visibility) > 1 else ()
+        return [str(group) for group in groups for _ in range(self.heads // len(groups))]
 
 
 class RetrievalMixer(nn.Module):

@@ -181,7 +181,7 @@ def test_a_rewritten_pair_is_that_of_another_text(name, peek, request):
     wanted = plain.pairs[0, "sequence"].values.clone()
     wanted[0, 70 - peek, 2] = value
     retrieval = edited.chunks[1].retrievals[0, "sequence"]._replace(pairs=edited.pairs[0, "sequence"])
-    rows = EditedRetrieval(retrieval, edited.layer_edits[0, "sequence"]).rows
+    (rows,) = EditedRetrieval(retrieval, edited.layer_edits[0, "sequence"]).rows
     torch.testing.assert_close(rows.pairs.values[2, :, 0], wanted[0, :, 2])
 
 

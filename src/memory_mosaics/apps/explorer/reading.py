@@ -27,7 +27,7 @@ from memory_mosaics.errors import UserError
 from memory_mosaics.inspection import decay_and_sharpness, head_contributions, residual_norms, spread
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.scales import fold_for_inference
-from memory_mosaics.shapes import Float, Int
+from memory_mosaics.shapes import Bool, Float, Int
 from memory_mosaics.stores import MemoryInfo, Pairs, Retrieval, RetrievalMixer, map_state
 
 MAX_PAIRS, MAX_PROMOTED = 24, 6  # shown of one memory
@@ -69,7 +69,8 @@ LayerEdits = list[tuple[Edit, Tensor | None]]  # the edits of one layer, with th
 class EditedRetrieval:
     """A retrieval with edits, in the place of a Retrieval.
 
-    In `rows` every head of every memory is a row of its own, so that each can have other pairs.
+    In `rows`, one retrieval for each group of heads, every head of every memory is a row of its own, so that each can
+    have other pairs.
     """
 
     def __init__(self, retrieval: Retrieval, edits: LayerEdits):
@@ -86,27 +87,36 @@ class EditedRetrieval:
                     mask[memory, edit.head, pair] = False
                 else:
                     values[memory, pair, edit.head] = value.to(values.dtype)
-        beta = torch.as_tensor(sharpness, device=queries.device).expand(self.memories, time, heads)[..., None]
-        queries, keys, values, beta = (
-            x.transpose(1, 2).flatten(0, 1)[:, :, None] for x in (queries, keys, values, beta)
-        )
-        mask = None if mask.all() else mask.flatten(0, 1)
-        gate = None if gate is None else gate.transpose(1, 2).flatten(0, 1)[:, :, None]
-        pairs = Pairs(keys, values, pairs.causal_offset, mask, window=pairs.window)
-        self.rows = Retrieval(queries, pairs, beta[..., 0], gate=gate)
+        beta = torch.as_tensor(sharpness, device=queries.device).expand(self.memories, time, heads)
+        whole = Retrieval(queries, Pairs(keys, values, None, pairs.seen), beta, gate=gate)
+        self.rows = [_rows_of(*each) for each in zip(whole.groups(), mask.chunk(len(pairs.seen), dim=1), strict=True)]
 
     def answer(self, dropout: float = 0.0) -> Float[Tensor, "B T H V"]:
-        return self._merge_heads(self.rows.answer()[:, :, 0])
+        return self._merge_heads([rows.answer() for rows in self.rows])
 
     def weights_and_answers(self, times: Sequence[int]) -> tuple[Float[Tensor, "B H t N"], Float[Tensor, "B t H V"]]:
         """Return the weights of the pairs at some times, and the answers: zero for a head that is switched off."""
-        weights, answers = self.rows.weights_and_answers(times)
-        return weights[:, 0].unflatten(0, (self.memories, -1)), self._merge_heads(answers[:, :, 0])
+        weights, answers = zip(*(rows.weights_and_answers(times) for rows in self.rows), strict=True)
+        weights = torch.cat([each[:, 0].unflatten(0, (self.memories, -1)) for each in weights], dim=1)
+        return weights, self._merge_heads(answers)
 
-    def _merge_heads(self, answers: Tensor) -> Tensor:
-        answers = answers.unflatten(0, (self.memories, -1)).transpose(1, 2).contiguous()
+    def _merge_heads(self, groups: Sequence[Tensor]) -> Tensor:
+        answers = torch.cat([rows[:, :, 0].unflatten(0, (self.memories, -1)) for rows in groups], dim=1)
+        answers = answers.transpose(1, 2).contiguous()
         answers[:, :, self.off] = 0
         return answers
+
+
+def _rows_of(retrieval: Retrieval, mask: Bool[Tensor, "M H N"]) -> Retrieval:
+    """Return a retrieval in which every head of every memory is a row, and sees what the mask leaves of its pairs."""
+    queries, pairs, beta, _, gate = retrieval
+    assert isinstance(beta, Tensor)
+    queries, keys, values, beta, gate = (
+        None if x is None else x.transpose(1, 2).flatten(0, 1)[:, :, None]
+        for x in (queries, pairs.keys, pairs.values, beta[..., None], gate)
+    )
+    pairs = Pairs(keys, values, None if mask.all() else mask.flatten(0, 1), pairs.seen)
+    return Retrieval(queries, pairs, beta[..., 0], gate=gate)
 
 
 class NextTokens(NamedTuple):
@@ -209,6 +219,7 @@ class InstrumentedModel:
             layer = {"block": block, "kind": kind, "name": info.name, "heads": info.heads, "peek": info.lookahead}
             parameters, per_token = chunk.parameters[block, kind], chunk.per_token((block, kind))
             layer |= {name: _numbers(values) for name, values in parameters.items() if name not in per_token}
+            layer |= {"sees": info.sees} if info.sees else {}
             described.append(layer | {"per_token": ["contribution", "effective", *per_token]})
         return described
 
@@ -312,8 +323,7 @@ class CachedText:
         self.model.check_running()
         chunk, times = self._within_chunk(first, last)
         retrieval = chunk.retrievals[layer]
-        pairs = self.pairs[layer]._replace(causal_offset=retrieval.pairs.causal_offset)
-        retrieval = retrieval._replace(pairs=pairs)
+        retrieval = retrieval._replace(pairs=self.pairs[layer]._replace(seen=retrieval.pairs.seen))
         weights, answers = EditedRetrieval(retrieval, self.layer_edits.get(layer, [])).weights_and_answers(times)
         flat = weights.permute(2, 1, 0, 3).flatten(2) / len(weights)
         mixer, spreads = self.model.layers[layer], chunk.spreads[times]
