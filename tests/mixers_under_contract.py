@@ -62,7 +62,7 @@ MIXERS = {
         heads=4,
         head_width=12,
         sharpness=AdaptiveSharpnessConfig(),
-        visibility=(Visibility(window=5), Visibility(delay=3)),
+        visibility=(Visibility(window=5), Visibility(delay=3, train_delay=(3, 9))),
     ),
     "persistent memory, gated keys": PersistentMemoryConfig(heads=4, slots=40, key=GatedAverageConfig()),
     "persistent memory": PersistentMemoryConfig(heads=4, slots=40),

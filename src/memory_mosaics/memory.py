@@ -23,7 +23,7 @@ after a sequence, never inside.
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import e
 from typing import Any, ClassVar, Literal
 
@@ -449,8 +449,7 @@ class ContextualMemory(RetrievalMixer):
             raise ValueError(f"a value must peek at least 1 step ahead, or it is no prediction; got {value.peek}")
         self.key, self.value, self.gate, self.combine = check_causal(key), value, gate, combine
         self.sharpness, self.dropout = sharpness if callable(sharpness) else Fixed(sharpness), dropout
-        groups = head_groups(visibility, key.heads)
-        self.visibility = tuple(replace(each, delay=max(each.delay, value.peek)) for each in groups)
+        self.visibility = tuple(each.at_least(value.peek) for each in head_groups(visibility, key.heads))
         self.maps: nn.Module | None = None  # those of key, value and gate in one, once folded for inference
         self.maps_widths: list[int] = []
 
@@ -464,7 +463,8 @@ class ContextualMemory(RetrievalMixer):
         keys, key_state = self.key(for_keys, key_state, mask)
         values, value_state = self.value(for_values, value_state, mask)
         first = store is None and mask is None and self.visibility == (ALL_EARLIER,)
-        pairs, store = append(store, keys, values, mask, peek=self.value.peek, visibility=self.visibility)
+        options = {"visibility": self.visibility, "training": self.training}
+        pairs, store = append(store, keys, values, mask, peek=self.value.peek, **options)
         beta = evaluate_sharpness(self.sharpness, pairs, keys.shape[1])
         gate = None if self.gate is None else self.gate(for_gate)
         return Retrieval(keys, pairs, beta, queries_are_keys=first, gate=gate), (key_state, value_state, store)

@@ -13,7 +13,7 @@ A store is part of a mixer's state: a tuple of tensors, the batch first.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Union
 
 import torch
@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memory_mosaics.config import NonNegativeInt, Part, PositiveInt, part
-from memory_mosaics.errors import UserError
+from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.ops.common import at_least_fp32, at_least_fp32_dtype
 from memory_mosaics.ops.contextual_recall import contextual_recall
 from memory_mosaics.ops.recall import Sharpness, recall, repeat_heads
@@ -37,10 +37,33 @@ Outputs = tuple[Float[Tensor, "B T W"], State]
 @part("visibility")
 @dataclass(frozen=True, kw_only=True)
 class Visibility(Part):
-    """The query at time t sees the pairs i <= t - `delay`; with a `window`, only the newest that many of them."""
+    """The query at time t sees the pairs i <= t - `delay`; with a `window`, only the newest that many of them.
+
+    With `train_delay`, the delay in training is drawn uniformly from this interval, in every layer at every step.
+    """
 
     delay: NonNegativeInt = 1
     window: PositiveInt | None = None
+    train_delay: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.train_delay is not None:
+            low, high = self.train_delay
+            check_range(0, high, train_delay=low)
+
+    def at_least(self, delay: int) -> "Visibility":
+        """The same with delays of at least `delay`."""
+        drawn = None if self.train_delay is None else tuple(max(delay, each) for each in self.train_delay)
+        return replace(self, delay=max(delay, self.delay), train_delay=drawn)
+
+    def seen(self, offset: int, device: torch.device, *, training: bool = False) -> "Seen":
+        """What it means for queries of which the first sees `offset` pairs without delay."""
+        if self.train_delay is None or not training:
+            return Seen(offset - self.delay, window=self.window)
+        low, high = self.train_delay
+        shift = torch.randint(high - low + 1, (), device=device)
+        return Seen(offset - low, window=self.window, shift=shift, max_shift=high - low)
 
     def __str__(self) -> str:
         if self.window is None:
@@ -66,6 +89,8 @@ class Seen(NamedTuple):
     causal_offset: int | None = None
     lengths: Int[Tensor, " B"] | None = None
     window: int | None = None
+    shift: Int[Tensor, ""] | None = None
+    max_shift: int = 0
 
 
 class Pairs(NamedTuple):
@@ -113,7 +138,9 @@ class Pairs(NamedTuple):
         (seen,) = self.seen
         if seen.lengths is not None:
             return seen.lengths[:, None].expand(-1, len(times))
-        return torch.full_like(times, self.keys.shape[1]) if seen.causal_offset is None else times + seen.causal_offset
+        if seen.causal_offset is None:
+            return torch.full_like(times, self.keys.shape[1])
+        return times + seen.causal_offset - (0 if seen.shift is None else seen.shift)
 
 
 class Retrieval(NamedTuple):
@@ -187,12 +214,12 @@ class GrowingStore(NamedTuple):
             padding = torch.cat([before, padding.new_ones(keys.shape[:2]) if mask is None else mask], dim=1)
         return GrowingStore(torch.cat([self.keys, keys], dim=1), torch.cat([self.values, values], dim=1), padding)
 
-    def pairs(self, time: int, visibility: tuple[Visibility, ...]) -> Pairs:
+    def pairs(self, time: int, visibility: tuple[Visibility, ...], *, training: bool = False) -> Pairs:
         """As the last `time` tokens see them."""
         complete = self.values.shape[1]
         mask = self.key_padding_mask[:, :complete] if self.key_padding_mask.shape[1] > 0 else None
         offset = self.keys.shape[1] - time + 1
-        seen = tuple(Seen(offset - each.delay, window=each.window) for each in visibility)
+        seen = tuple(each.seen(offset, self.keys.device, training=training) for each in visibility)
         return Pairs(self.keys[:, :complete], self.values, mask, seen)
 
     @property
@@ -249,6 +276,7 @@ def append(
     *,
     peek: int,
     visibility: tuple[Visibility, ...],
+    training: bool = False,
 ) -> tuple[Pairs, Store]:
     """Store the pairs of T more tokens, and return all of them as these tokens see them, with the new store.
 
@@ -271,7 +299,7 @@ def append(
         store = GrowingStore(*((keys.clone(), values.clone()) if compiling else (keys, values)), padding)
     else:
         store = store.append(keys, values, mask)
-    return store.pairs(keys.shape[1], visibility), store
+    return store.pairs(keys.shape[1], visibility, training=training), store
 
 
 # A state can be saved with torch.save and loaded with weights_only: these tuples hold tensors and nothing else.

@@ -124,6 +124,24 @@ def test_a_window_is_that_of_the_definition_in_values_and_gradients(time, window
     assert_close(fast, slow, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("time", [1, 2, 63, 130])
+@pytest.mark.parametrize(("causal_offset", "pairs"), [(0, 0), (-4, 0), (1, 0), (40, 40)])
+@pytest.mark.parametrize("options", [{}, {"window": 7}, {"key_padding_mask": True}])
+def test_a_shift_is_that_of_the_definition_in_values_and_gradients(time, causal_offset, pairs, options):
+    """A memory that starts empty, attention, and one that holds 40 pairs already."""
+    inputs = problem(time, time + pairs)
+    options = {"causal_offset": causal_offset, "max_shift": 60} | options
+    if "key_padding_mask" in options:
+        options["key_padding_mask"] = padding(2, time + pairs)
+    for shift in (0, 1, 17, 60):
+        options["shift"] = torch.tensor(shift)
+        found, (expected, _) = recall(*inputs, **options), reference(*inputs, **options)
+        assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        weight = torch.randn_like(found)
+        slow, fast = (gradients((answers * weight).sum(), inputs) for answers in (expected, found))
+        assert_close(fast, slow, rtol=1e-3, atol=1e-4)
+
+
 def test_a_window_takes_memory_linear_in_time(monkeypatch):
     """No kernel sees more than two chunks of pairs."""
     seen = []

@@ -161,7 +161,8 @@ class Attention(RetrievalMixer):
         if self.position is not None:
             start = 0 if store is None else store.length
             queries, keys = self.position.queries(queries, start), self.position.keys(keys, start)
-        pairs, store = append(store, keys, values, mask, peek=0, visibility=self.visibility)
+        options = {"visibility": self.visibility, "training": self.training}
+        pairs, store = append(store, keys, values, mask, peek=0, **options)
         gate = None if self.gate is None else self.gate(x)
         return Retrieval(queries, pairs, sharpness, gate=gate), (key_state, store)
 

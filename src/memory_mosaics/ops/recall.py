@@ -5,13 +5,14 @@
 Visibility is one number: query 0 sees the first `causal_offset` pairs, query t the first `causal_offset + t`. For a
 contextual memory with values that depend on the next p inputs it is 1 - p (plus the number of pairs stored earlier),
 for attention 1, for pairs that every query sees None. With a `window`, a query sees only the newest that many of these.
+A `shift`, a number of at most `max_shift` that only the device knows, is subtracted from the offset.
 A query that sees no pair is answered with zero.
 
 `recall` runs on PyTorch's fused attention kernels, in memory linear in T: the strict causal mask is an ordinary one on
 shifted tensors, a window is attention within chunks, and anything else goes block by block of queries. Few queries, as
 in a step of decoding, would leave most of a GPU idle, were each head one program: the Triton form splits the pairs of a
-head among several programs, and a second kernel merges what they found. Everything that decides about a launch is a shape: a step can be captured as a
-CUDA graph and remains right as the memory fills.
+head among several programs, and a second kernel merges what they found. Everything that decides about a launch is a
+shape: a step can be captured as a CUDA graph and remains right as the memory fills.
 """
 
 # pyright: reportInvalidTypeForm=false
@@ -62,8 +63,11 @@ def reference(
     causal_offset: int | None = None,
     key_padding_mask: Bool[Tensor, "B N"] | None = None,
     window: int | None = None,
+    shift: Int[Tensor, ""] | None = None,
+    max_shift: int = 0,
 ) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "B T H"]]:
     """The definition, query by query in float32. The empty sum is zero: an empty memory answers zero."""
+    causal_offset = causal_offset if causal_offset is None or shift is None else causal_offset - int(shift)
     dtype = at_least_fp32_dtype(queries)
     keys, values = (repeat_heads(x.to(dtype), queries.shape[2]) for x in (keys, values))
     queries = scale_features(queries.to(dtype), sharpness)
@@ -91,6 +95,8 @@ def recall(
     key_padding_mask: Bool[Tensor, "B N"] | None = None,
     lengths: Int[Tensor, " B"] | None = None,
     window: int | None = None,
+    shift: Int[Tensor, ""] | None = None,
+    max_shift: int = 0,
     dropout: float = 0.0,
 ) -> Float[Tensor, "B T H V"]:
     """Answer every query from the pairs it may see; `key_padding_mask` is True for pairs that are not padding.
@@ -103,6 +109,13 @@ def recall(
     time = queries.shape[1]
     if causal_offset is not None and lengths is not None:
         raise ValueError("causal_offset and lengths both say which pairs are visible; give one of them")
+    if shift is not None and causal_offset is not None and 0 not in (time, keys.shape[1]):
+        # Of time + max_shift steps with the smallest offset, query t is at the step whose offset is its own.
+        steps = torch.arange(time + max_shift, device=keys.device) - max_shift + shift
+        queries = scale_features(queries, sharpness).index_select(1, steps.clamp(0, time - 1))
+        seen = {"causal_offset": causal_offset - max_shift, "key_padding_mask": key_padding_mask, "window": window}
+        answers = recall(queries, keys, values, **seen, dropout=dropout)
+        return answers.index_select(1, torch.arange(time, device=keys.device) + max_shift - shift)
     if causal_offset is not None and time == 1:  # one query: all it may see, and nothing else, is there
         seen = slice(0 if window is None else max(causal_offset - window, 0), max(causal_offset, 0))
         keys, values, causal_offset, window = keys[:, seen], values[:, seen], None, None
@@ -266,7 +279,7 @@ def _attend_in_rows(queries: Tensor, keys: Tensor, values: Tensor, *, rows: int,
 
 
 def _attend_in_window(queries: Tensor, keys: Tensor, values: Tensor, *, window: int, dropout: float) -> Tensor:
-    """Query t sees the pairs t - window + 1 to t: some of its own chunk of at least `window` steps and of the one before.
+    """Query t sees the pairs t - window + 1 to t: in its chunk of at least `window` steps and the one before.
 
     Two calls of the kernel, for the first chunk and for all others at once, with one mask that all chunks share.
     """
