@@ -63,7 +63,7 @@ from memory_mosaics.mixers.linear_attention import (
 from memory_mosaics.mixers.lstm import LSTM, LSTMConfig
 from memory_mosaics.mixers.rwkv import RWKV, RWKVConfig
 from memory_mosaics.mixers.state_space import H3, S4D, H3Config, Mamba, MambaConfig, S4DConfig
-from memory_mosaics.models import PRESETS, llama, matching_slots, memory_mosaic, preset, transformer
+from memory_mosaics.models import PRESETS, llama, matching_slots, memory_mosaic, memory_mosaic_v2, preset, transformer
 from memory_mosaics.norms import LayerNormConfig, NoNormConfig, RMSNorm, RMSNormConfig, ScaledNormConfig
 from memory_mosaics.ops.leaky_average import leaky_average
 from memory_mosaics.ops.recall import dot_product, gaussian, merge, recall, recall_with_lse
