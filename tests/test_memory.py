@@ -318,7 +318,7 @@ def test_groups_of_heads_are_memories_side_by_side():
         assert_close(whole.weights()[:, heads], expected.weights()[:, heads])
         assert_close(whole.sharpness[:, heads], expected.sharpness[:, heads])
     assert both.combine.map.weight.shape == (8, 12)
-    assert both.memory_info().sees == ["the last 9 pairs"] * 2 + ["the pairs of 4 steps ago and earlier"] * 2
+    assert both.memory_info().sees == ["the last 9 pairs"] * 2 + ["pairs 4 or more steps ago"] * 2
 
 
 @pytest.mark.parametrize("config", [ContextualMemoryConfig, AttentionConfig])

@@ -67,7 +67,7 @@ class Visibility(Part):
 
     def __str__(self) -> str:
         if self.window is None:
-            return "all earlier pairs" if self.delay <= 1 else f"the pairs of {self.delay} steps ago and earlier"
+            return "all earlier pairs" if self.delay <= 1 else f"pairs {self.delay} or more steps ago"
         return f"the last {self.window} pairs" + (f" of {self.delay} steps ago" if self.delay > 1 else "")
 
 
