@@ -345,14 +345,16 @@ def _v2(model: LanguageModel, roles: Roles) -> None:
     """Those of Memory Mosaics v2: normal, clipped at three standard deviations, which are 1 / sqrt(2 width) for
     embeddings and the output, divided in block l by sqrt(l + 1), and 1 / sqrt(2 hidden (l + 1)) after the hidden units.
     """
-    fans = {module: (model.config.width, 1) for module in roles}
+    width, fans = model.config.width, {}
     for layer, block in enumerate(model.blocks):
-        fans |= {module: (model.config.width, layer + 1) for module in block.modules()}
-        for module in block.channel_mixer.modules() if block.channel_mixer is not None else ():
-            if roles[module] == "residual":
-                fans[module] = module.weight.shape[1], layer + 1
-    for module, (fan, depth) in fans.items():
-        if roles[module] in MATRICES:
+        hidden = set(block.channel_mixer.modules()) if isinstance(block.channel_mixer, nn.Module) else set()
+        for module in block.modules():
+            last: Any = module if module in hidden and roles[module] == "residual" else None
+            fans[module] = width if last is None else last.weight.shape[1], layer + 1
+    module: Any
+    for module, role in roles.items():
+        if role in MATRICES:
+            fan, depth = fans.get(module, (width, 1))
             std = (2 * fan * depth) ** -0.5
             nn.init.trunc_normal_(module.weight, std=std, a=-3 * std, b=3 * std)
 

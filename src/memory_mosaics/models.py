@@ -119,9 +119,9 @@ def memory_mosaic_v2(*, heads: int = 12, **sizes: Any) -> LanguageModelConfig:
     By default as large as the `transformer` of these sizes. `heads` is the number of short-term memories, and that of
     long-term memories.
     """
-    given = {"width": GPT2_SIZES["width"], "context": 512} | sizes
-    memories = partial(v2_memories, width=given["width"], context=given["context"])
-    return with_swiglu(memories, heads=heads, **{"init": "v2"} | sizes)
+    sizes = {"width": GPT2_SIZES["width"], "context": 512, "init": "v2"} | sizes
+    memories = partial(v2_memories, width=sizes["width"], context=sizes["context"])
+    return with_swiglu(memories, heads=heads, **sizes)
 
 
 RESIZED = {PersistentMemoryConfig: "slots", SwiGLUConfig: "hidden", MLPConfig: "expansion"}

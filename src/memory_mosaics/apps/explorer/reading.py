@@ -111,12 +111,10 @@ def _rows_of(retrieval: Retrieval, mask: Bool[Tensor, "M H N"]) -> Retrieval:
     """Return a retrieval in which every head of every memory is a row, and sees what the mask leaves of its pairs."""
     queries, pairs, beta, _, gate = retrieval
     assert isinstance(beta, Tensor)
-    queries, keys, values, beta, gate = (
-        None if x is None else x.transpose(1, 2).flatten(0, 1)[:, :, None]
-        for x in (queries, pairs.keys, pairs.values, beta[..., None], gate)
-    )
-    pairs = Pairs(keys, values, None if mask.all() else mask.flatten(0, 1), pairs.seen)
-    return Retrieval(queries, pairs, beta[..., 0], gate=gate)
+    rows = lambda x: x.transpose(1, 2).flatten(0, 1)[:, :, None]  # noqa: E731
+    some = None if mask.all() else mask.flatten(0, 1)
+    pairs = Pairs(rows(pairs.keys), rows(pairs.values), some, pairs.seen)
+    return Retrieval(rows(queries), pairs, rows(beta[..., None])[..., 0], gate=None if gate is None else rows(gate))
 
 
 class NextTokens(NamedTuple):
