@@ -58,7 +58,7 @@ class MosaicView {
     const heads = (layer) => Array.from({ length: layer.heads }, (_, head) => head)
       .filter((head) => layer.sees?.[head] === sees);
     const title = layers[0].name + (sees ? `: ${sees}` : "");
-    const name = h("span", { class: "kind" }, title);
+    const name = h("span", { class: "kind", title }, sees ?? title);
     const rows = layers.map((layer) => h("div", { role: "row", class: "row" },
       h("span", { class: "block", role: "rowheader", title: `block ${layer.block}` }, String(layer.block)),
       ...heads(layer).map((head) => {
