@@ -7,12 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from memory_mosaics import LanguageModelConfig, llama, memory_mosaic, to_plain, transformer
+from memory_mosaics import LanguageModelConfig, llama, memory_mosaic, memory_mosaic_v2, to_plain, transformer
 from memory_mosaics.huggingface import MosaicConfig, MosaicForCausalLM
 
 SIZE: dict[str, Any] = {"width": 16, "blocks": 2, "heads": 2, "vocabulary": 48, "context": 64}
 CONFIGS: dict[str, LanguageModelConfig] = {
     "mosaic": memory_mosaic(slots=8, **SIZE),
+    "v2": memory_mosaic_v2(**SIZE),
     "learned": transformer(position="learned", **SIZE),
     "rotary": transformer(position="rotary", **SIZE),
     "alibi": transformer(position="alibi", **SIZE),

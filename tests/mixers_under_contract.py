@@ -1,10 +1,14 @@
 """Every mixer there is, at a size that tests in a moment. A new one adds its line here and nowhere else."""
 
+from math import e
+
 from memory_mosaics.memory import (
     ContextualMemoryConfig,
     ConvolutionConfig,
     GatedAverageConfig,
     LinearConfig,
+    MixConfig,
+    OutputGateConfig,
     PersistentMemoryConfig,
     TapsConfig,
 )
@@ -23,7 +27,7 @@ from memory_mosaics.mixers.lstm import LSTMConfig
 from memory_mosaics.mixers.rwkv import RWKVConfig
 from memory_mosaics.mixers.state_space import H3Config, MambaConfig, S4DConfig
 from memory_mosaics.norms import LayerNormConfig, RMSNormConfig
-from memory_mosaics.scales import AdaptiveSharpnessConfig
+from memory_mosaics.scales import AdaptiveSharpnessConfig, ScaleConfig
 from memory_mosaics.stores import Visibility
 
 WIDTH = 32
@@ -46,7 +50,20 @@ MIXERS = {
     "contextual memory, adaptive sharpness, the last 5 pairs": ContextualMemoryConfig(
         heads=4, sharpness=AdaptiveSharpnessConfig(), visibility=Visibility(window=5)
     ),
+    "contextual memory, values of v2": ContextualMemoryConfig(
+        heads=4, value=MixConfig(), scale=ScaleConfig(initial=1.0, speed=1.0, largest=e**15)
+    ),
+    "contextual memory, taps as keys": ContextualMemoryConfig(
+        heads=4, key=TapsConfig(back=3, peek=0, initial="decaying")
+    ),
+    "contextual memory, output gate": ContextualMemoryConfig(heads=4, gate=OutputGateConfig()),
     "contextual memory, gated keys": ContextualMemoryConfig(heads=4, key=GatedAverageConfig()),
+    "contextual memory, short and long": ContextualMemoryConfig(
+        heads=4,
+        head_width=12,
+        sharpness=AdaptiveSharpnessConfig(),
+        visibility=(Visibility(window=5), Visibility(delay=3, train_delay=(3, 9))),
+    ),
     "persistent memory, gated keys": PersistentMemoryConfig(heads=4, slots=40, key=GatedAverageConfig()),
     "persistent memory": PersistentMemoryConfig(heads=4, slots=40),
     "persistent memory, three per head": PersistentMemoryConfig(heads=4, slots=13, memories=3),
@@ -54,6 +71,13 @@ MIXERS = {
     "attention, rotary": AttentionConfig(heads=4, position=Rotary()),
     "attention, alibi": AttentionConfig(heads=4, position=Alibi()),
     "attention, keys see the previous token": AttentionConfig(heads=4, key=ConvolutionConfig(norm=False)),
+    "attention, taps as keys": AttentionConfig(
+        heads=4, key=TapsConfig(back=3, peek=0, norm=False, initial="decaying"), position=Rotary()
+    ),
+    "attention, half of the heads see 4 tokens": AttentionConfig(
+        heads=4, key_value_heads=2, visibility=(Visibility(delay=0, window=4), Visibility(delay=0)), position=Rotary()
+    ),
+    "attention, output gate": AttentionConfig(heads=4, key_value_heads=2, gate=OutputGateConfig()),
     "attention, grouped queries": AttentionConfig(heads=4, key_value_heads=2, position=Rotary()),
     "attention, QK-norm": AttentionConfig(heads=4, position=Rotary(), qk_norm=RMSNormConfig()),
     "attention, one group, layer norm": AttentionConfig(heads=4, key_value_heads=1, qk_norm=LayerNormConfig()),

@@ -12,7 +12,8 @@ from memory_mosaics.mixers.attention import Rotary
 from memory_mosaics.models import PRESETS, preset
 from memory_mosaics.norms import LayerNormConfig, RMSNormConfig
 from memory_mosaics.runtime import RuntimeConfig
-from memory_mosaics.scales import AdaptiveSharpnessConfig, ConstantSharpnessConfig
+from memory_mosaics.scales import AdaptiveSharpnessConfig, ConstantSharpnessConfig, ScaleConfig
+from memory_mosaics.stores import Visibility
 
 PLAIN = to_plain(preset("memory-mosaic-tiny"))
 ATTENTION = {"part": "attention", "heads": 4}
@@ -133,6 +134,9 @@ def test_a_variant_is_a_replace():
         (AdaptiveSharpnessConfig, {"b_0": 0.0}, "b_0 must be positive, not 0.0"),
         (AdaptiveSharpnessConfig, {"b_1": 1e5}, "b_1 must be at most 22,026.4.*, not 100000.0"),
         (AdaptiveSharpnessConfig, {"alpha": 2.0}, "alpha must be at most 1, not 2.0"),
+        (ScaleConfig, {"initial": 2.0, "largest": 1.0}, "initial must be at most 1.0, not 2.0"),
+        (Visibility, {"train_delay": (5, 3)}, "train_delay must be at most 3, not 5"),
+        (Visibility, {"train_delay": (-1, 3)}, "train_delay must be at least 0, not -1"),
         (Rotary, {"base": 0.0}, "base must be positive, not 0.0"),
         (LayerNormConfig, {"eps": -1.0}, "eps must be at least 0, not -1.0"),
         (RMSNormConfig, {"eps": float("nan")}, "eps must be at least 0, not nan"),

@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from memory_mosaics import LanguageModel, decoding, llama, memory_mosaic, transformer
+from memory_mosaics import LanguageModel, decoding, llama, memory_mosaic, memory_mosaic_v2, transformer
 from memory_mosaics.decoding import GREEDY, Decoder, Sampler, beam_search, generate, stream
 from memory_mosaics.memory import TapsConfig
 from memory_mosaics.ops.common import double_dtype
@@ -192,6 +192,7 @@ LONG = {"width": 32, "blocks": 2, "heads": 4, "vocabulary": 50, "context": 256}
 CODES = {
     "memory mosaic": memory_mosaic(**LONG),
     "llama, grouped queries": llama(**LONG, key_value_heads=2),
+    "v2": memory_mosaic_v2(**LONG),
     **{f"transformer, {code}": transformer(**LONG, position=code) for code in ("learned", "rotary", "alibi", "none")},
 }
 

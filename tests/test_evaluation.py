@@ -165,6 +165,7 @@ def test_models_are_called_by_their_kind():
     assert names["transformer-12"] == "transformer"
     for code in ("rotary", "alibi", "none"):
         assert names[f"transformer-{code}-12"] == f"transformer-{code}"
-    assert names["llama-12"] == names["llama-small"] == "llama"
+    assert names["llama-12"] == names["llama-small"] == names["llama-8b"] == "llama"
+    assert names["memory-mosaic-v2-8b"] == names["memory-mosaic-v2-tiny"] == "memory-mosaic-v2"
     both = replace(transformer(position="rotary"), positions=transformer().positions)
     assert architecture_name(both) == "transformer-learned+rotary"

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
 from memory_mosaics.memory import (
@@ -11,11 +12,14 @@ from memory_mosaics.memory import (
     GatedAverageConfig,
     LeakyAverage,
     Linear,
+    MixConfig,
+    OutputGateConfig,
     Taps,
+    TapsConfig,
     identity,
     normalise,
 )
-from memory_mosaics.scales import Decay, Scale, fold_for_inference
+from memory_mosaics.scales import Decay, Scale, ScaleConfig, fold_for_inference
 
 WIDTH, HEADS, HEAD = 6, 3, 4
 
@@ -53,6 +57,31 @@ def test_taps_and_convolution_are_their_sums(back, peek, norm):
         assert_close(taps(x)[0][:, t], norm(sum(taps.taps[:, j, None] * raw[:, s] for j, s in offsets)))
         assert_close(full(x)[0][:, t], norm(sum(split[:, s, j] for j, s in offsets)))
     assert taps(x)[0].shape[1] == full(x)[0].shape[1] == 8 - peek
+
+
+def test_the_values_of_v2_are_a_mix_times_a_scale():
+    config = ContextualMemoryConfig(heads=HEADS, value=MixConfig(), scale=ScaleConfig(initial=1.0, speed=1.0))
+    mixer, x = config.build(HEADS * HEAD), torch.randn(2, 8, HEADS * HEAD)
+    mix, scale = mixer.value, mixer.combine.scale
+    assert (mix.gamma.min() >= 0, mix.gamma.max() <= 1, mix.gamma.unique().numel()) == (True, True, HEADS)
+    assert_close(scale(), torch.ones(HEADS))
+    with torch.no_grad():
+        scale.theta.copy_(torch.tensor([1.0, -1.0, 30.0]))
+        mix.gamma[0] = 1.5
+    raw, gamma = mapped(mix, x), mix.gamma[:, None]
+    mean = gamma * raw[:, :-1] + (1 - gamma) * raw[:, 1:]
+    assert_close(mix(x)[0], mean / mean.norm(dim=-1, keepdim=True))
+    assert_close(scale(), torch.tensor([1.0, -1.0, 2 * math.log(65535)]).exp())
+    assert_close(mix(x, scale=scale())[0], scale()[:, None] * mix(x)[0])
+
+
+def test_decaying_taps_start_as_leaky_averages():
+    config = TapsConfig(back=3, peek=0, initial="decaying")
+    taps, average = config.build(WIDTH, HEADS, head_width=HEAD), LeakyAverage(WIDTH, HEADS, head_width=HEAD)
+    assert_close(taps.taps, average.decay()[:, None] ** torch.tensor([3, 2, 1, 0]))
+    average.map.load_state_dict(taps.map.state_dict())
+    x = torch.randn(2, 4, WIDTH)
+    assert_close(taps(x)[0], average(x)[0])  # until there is more to average than taps
 
 
 def test_taps_start_as_a_random_split_of_one():
@@ -116,8 +145,10 @@ def test_gates_of_any_size_give_unit_keys():
     assert again.isfinite().all()
 
 
-def test_a_folded_memory_has_the_same_decays():
-    memory, x = ContextualMemoryConfig(heads=2, key=GatedAverageConfig()).build(8), torch.randn(1, 5, 8)
-    folded = fold_for_inference(memory)
+@pytest.mark.parametrize("gate", [None, OutputGateConfig()])
+def test_a_folded_memory_is_the_same_and_has_one_map(gate):
+    memory = ContextualMemoryConfig(heads=2, key=GatedAverageConfig(), gate=gate).build(8)
+    folded, x = fold_for_inference(memory), torch.randn(1, 5, 8)
+    assert [type(one) for one in (folded.key.map, folded.value.map)] == [nn.Identity] * 2
     assert_close(folded.decays(x), memory.decays(x))
     assert_close(folded(x)[0], memory(x)[0])

@@ -148,7 +148,7 @@ def test_a_model_loads_in_bfloat16_with_its_scales_in_float32(name: str, tmp_pat
     model.save_pretrained(tmp_path / "float32")
     half = AutoModelForCausalLM.from_pretrained(tmp_path / "float32", dtype=torch.bfloat16)
     for weight_name, weight in half.named_parameters():
-        scale = weight_name.rsplit(".", 1)[-1] in ("theta", "rate", "taps")
+        scale = weight_name.rsplit(".", 1)[-1] in ("theta", "rate", "taps", "gamma", "alpha")
         assert weight.dtype == (torch.float32 if scale else torch.bfloat16), weight_name
         assert not scale or torch.equal(weight, model.get_parameter(weight_name))
     ids = tokens(2, 9)

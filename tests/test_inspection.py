@@ -8,10 +8,11 @@ import torch
 
 from memory_mosaics.inspection import inspect_position, retrievals
 from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.memory import OutputGateConfig
 from memory_mosaics.mixers.attention import alibi_slopes
 from memory_mosaics.models import llama, memory_mosaic, transformer
 from memory_mosaics.norms import NoNormConfig
-from memory_mosaics.stores import Pairs, Retrieval, RetrievalMixer
+from memory_mosaics.stores import Pairs, Retrieval, RetrievalMixer, Seen
 
 SIZE = {"width": 16, "blocks": 2, "heads": 2, "vocabulary": 40, "context": 12}
 MODELS = {
@@ -19,6 +20,9 @@ MODELS = {
     **{position: transformer(position=position, **SIZE) for position in ("learned", "rotary", "alibi", "none")},
     "llama, grouped queries": llama(**SIZE, key_value_heads=1),
 }
+for name in ("memory-mosaic", "llama, grouped queries"):
+    gated = replace(MODELS[name].sequence_mixer, gate=OutputGateConfig())
+    MODELS[f"{name}, gated"] = replace(MODELS[name], sequence_mixer=gated)
 TOKENS = torch.arange(33).reshape(3, 11) * 7 % 40
 
 
@@ -34,14 +38,16 @@ def test_weights_give_the_answers_of_the_layer_as_it_runs(name):
         expected, _ = model(TOKENS)
     wanted = dict(outputs)
     found = list(retrievals(model, TOKENS))
-    kinds = ["sequence", "channel"] if name == "memory-mosaic" else ["sequence"]
+    memories = name.startswith("memory-mosaic")
+    kinds = ["sequence", "channel"] if memories else ["sequence"]
     assert [(number, kind) for number, kind, *_ in found] == [(n, kind) for n in range(2) for kind in kinds]
     for _, kind, mixer, retrieval, _ in found:
-        weights = retrieval.weights(range(retrieval.queries.shape[1]))
-        answers = torch.einsum("bhtn,bnhv->bthv", weights, retrieval.pairs.per_head(weights.shape[1]).values)
+        weights, answers = retrieval.weights_and_answers(range(retrieval.queries.shape[1]))
+        alone = torch.einsum("bhtn,bnhv->bthv", weights, retrieval.pairs.per_head(weights.shape[1]).values)
+        assert torch.equal(answers, alone) == (retrieval.gate is None)
         if kind == "channel":
             answers = answers.mean(dim=0).unflatten(0, TOKENS.shape)
-        output = mixer.combine(answers if name == "memory-mosaic" else answers.flatten(2))
+        output = mixer.combine(answers if memories else answers.flatten(2))
         torch.testing.assert_close(output, wanted[mixer], atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(model(TOKENS)[0], expected)  # looking changes nothing
 
@@ -104,7 +110,11 @@ def test_padding_capacity_and_sharpness_of_any_shape_count():
     real = torch.tensor([[True] * 5, [False, True, True, True, True]])
     held = torch.tensor([3, 4])
     for sharpness in (1.7, torch.rand(2), torch.rand(3, 2), torch.rand(2, 3, 2)):
-        for pairs in (Pairs(keys, values, 2, real), Pairs(keys, values, None, real, held), Pairs(keys, values, None)):
+        for pairs in (
+            Pairs(keys, values, real, (Seen(2),)),
+            Pairs(keys, values, real, (Seen(lengths=held),)),
+            Pairs(keys, values),
+        ):
             retrieval = Retrieval(queries, pairs, sharpness)
             weights = retrieval.weights([0, 2])
             answers = torch.einsum("bhtn,bnhv->bthv", weights, values)
@@ -117,8 +127,9 @@ def test_a_time_that_is_not_there_is_an_error():
         retrieval.weights([11])
 
 
-def test_heads_and_embedding_add_up_to_the_logits_of_a_model_without_norms():
-    config = replace(MODELS["memory-mosaic"], norm=NoNormConfig())
+@pytest.mark.parametrize("name", ["memory-mosaic", "memory-mosaic, gated"])
+def test_heads_and_embedding_add_up_to_the_logits_of_a_model_without_norms(name):
+    config = replace(MODELS[name], norm=NoNormConfig())
     model = LanguageModel(config).eval()
     found = sum(
         logits[tokens.argsort()]

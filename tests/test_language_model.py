@@ -21,17 +21,20 @@ from memory_mosaics.mixers.attention import AttentionConfig
 from memory_mosaics.models import (
     DEPTHS,
     PRESETS,
+    count_without_embeddings,
     llama,
     matching_slots,
     memory_mosaic,
+    memory_mosaic_v2,
     preset,
     transformer,
 )
-from memory_mosaics.stores import map_state
+from memory_mosaics.stores import Visibility, map_state
 
 SMALL = {"width": 32, "blocks": 2, "heads": 4, "vocabulary": 50, "context": 64}
 MODELS = {
     "memory mosaic": memory_mosaic(**SMALL),
+    "v2": memory_mosaic_v2(**SMALL),
     "learned": transformer(**SMALL),
     "rotary": transformer(position="rotary", **SMALL),
     "alibi": transformer(position="alibi", **SMALL),
@@ -73,6 +76,7 @@ def test_gradient_checkpointing_changes_no_gradient(config):
     gradients = []
     for model.gradient_checkpointing in (False, True):
         model.zero_grad()
+        torch.manual_seed(0)  # of the delays of v2
         next_token_loss(model(tokens)[0][:, :-1], tokens[:, 1:]).backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
     assert_close(*gradients)
@@ -130,6 +134,26 @@ def test_a_fresh_model_knows_nothing():
         assert abs(float(loss.detach()) - torch.log(torch.tensor(2048.0))) < 0.2, name
 
 
+@pytest.mark.parametrize(("size", "total", "body"), [("1.5b", "2.04", "1.51"), ("8b", "9.91", "8.86")])
+def test_memory_mosaics_v2_and_its_llama_have_the_printed_sizes(size, total, body):
+    """The printed numbers leave out the gates of keys, two vectors per memory: 0.2 % of the larger model."""
+    config, twin = preset(f"memory-mosaic-v2-{size}"), preset(f"llama-{size}")
+    gates = 2 * config.blocks * config.sequence_mixer.heads * config.width
+    assert f"{(weight_count(config) - gates) / 1e9:.2f}" == total
+    assert f"{(count_without_embeddings(config) - gates) / 1e9:.2f}" == body
+    assert f"{weight_count(twin) / 1e9:.2f}" == {"1.5b": "1.83", "8b": "8.84"}[size]
+    assert count(config)["total"] == weight_count(config)  # built on the meta device
+    short, long = config.sequence_mixer.visibility
+    assert (short.window, long.delay, long.train_delay) == (256, 64, (64, 256))
+
+
+def test_the_window_and_the_delays_of_v2_are_in_proportion_to_the_context():
+    seen = lambda context: memory_mosaic_v2(context=context).sequence_mixer.visibility  # noqa: E731
+    assert seen(4096) == seen(8192) == (Visibility(window=256), Visibility(delay=64, train_delay=(64, 256)))
+    assert seen(512) == (Visibility(window=64), Visibility(delay=16, train_delay=(16, 64)))
+    assert seen(1) == (Visibility(window=1), Visibility(delay=1, train_delay=(1, 1)))
+
+
 def count(config):
     with torch.device("meta"):
         return parameter_count(LanguageModel(config))
@@ -141,6 +165,8 @@ def test_twins_have_the_same_size(depth):
     assert abs(mosaic["total"] / twin["total"] - 1) < 0.01
     assert sum(value for name, value in mosaic.items() if name != "total") == mosaic["total"]
     assert abs(count(preset(f"llama-{depth}"))["total"] / twin["total"] - 1) < 0.01
+    v2 = preset("memory-mosaic-v2-tiny") if depth == "tiny" else preset("memory-mosaic-v2-12", blocks=depth)
+    assert abs(count(v2)["total"] / twin["total"] - 1) < 0.01
 
 
 @settings(max_examples=60, deadline=None)
@@ -242,6 +268,18 @@ def test_initial_standard_deviations():
     block = LanguageModel(preset("transformer-tiny", width=384, heads=6)).blocks[0]
     for matrix in (block.sequence_mixer.query, block.sequence_mixer.key.map, block.channel_mixer.expand):
         assert matrix.weight.std().item() == pytest.approx(0.025, rel=0.05)
+
+
+def test_initial_values_of_v2_are_clipped_and_shrink_with_depth():
+    model = LanguageModel(memory_mosaic_v2(width=128, blocks=4, heads=4, vocabulary=2048, context=256))
+    for layer, block in enumerate(model.blocks):
+        memory, feedforward = block.sequence_mixer, block.channel_mixer
+        for module in (memory.key.map, memory.value.map, memory.combine.map, feedforward.gate, feedforward.combine):
+            fan = feedforward.combine.in_features if module is feedforward.combine else 128
+            std = (2 * fan * (layer + 1)) ** -0.5
+            assert module.weight.std().item() == pytest.approx(std, rel=0.05)
+            assert 2.5 * std < module.weight.abs().max() <= 3 * std
+    assert model.embedding.weight.std().item() == pytest.approx(1 / 16, rel=0.05)
 
 
 def test_initial_values_follow_declared_roles_and_depth():

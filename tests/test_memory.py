@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -7,20 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from memory_mosaics.errors import UserError
 from memory_mosaics.memory import (
     AssociativeMemory,
     Combine,
     ContextualMemory,
     ContextualMemoryConfig,
+    GatedAverageConfig,
     Linear,
     LinearConfig,
+    MixConfig,
     PersistentMemoryConfig,
     TapsConfig,
     contextual_retrieval,
 )
 from memory_mosaics.mixers.attention import AttentionConfig
 from memory_mosaics.ops.recall import dot_product, gaussian
-from memory_mosaics.scales import AdaptiveSharpness, AdaptiveSharpnessConfig, Scale
+from memory_mosaics.scales import AdaptiveSharpness, AdaptiveSharpnessConfig, Scale, ScaleConfig
 from memory_mosaics.stores import Visibility
 
 seeds = st.integers(0, 2**31)
@@ -295,3 +299,97 @@ def test_visibility_is_a_mask_of_pairs(delay, window):
     assert_close(retrieval.weights(), weights)
     assert_close(retrieval.answer(), torch.einsum("bhtn,bnhv->bthv", weights, retrieval.pairs.values))
     assert_close(retrieval.pairs.visible_counts(300), seen.sum(dim=-1).double())
+
+
+def test_groups_of_heads_are_memories_side_by_side():
+    """Two memories of other visibility, each with its heads, are one with all their heads."""
+    groups = (Visibility(window=9), Visibility(delay=4))
+    parts = {"key": GatedAverageConfig(), "sharpness": AdaptiveSharpnessConfig(), "head_width": 3}
+    both = ContextualMemoryConfig(heads=4, **parts, visibility=groups).build(8).double()
+    x = torch.randn(2, 50, 8, dtype=torch.float64)
+    whole, _ = both.prepare_retrieval(x)
+    for number, (visibility, part) in enumerate(zip(groups, whole.groups(), strict=True)):
+        alone = ContextualMemoryConfig(heads=4, **parts, visibility=visibility).build(8).double()
+        alone.load_state_dict(both.state_dict())
+        expected, _ = alone.prepare_retrieval(x)
+        heads = slice(2 * number, 2 * number + 2)
+        assert_close(whole.answer()[:, :, heads], expected.answer()[:, :, heads])
+        assert_close(part.answer(), expected.answer()[:, :, heads])
+        assert_close(whole.weights()[:, heads], expected.weights()[:, heads])
+        assert_close(whole.sharpness[:, heads], expected.sharpness[:, heads])
+    assert both.combine.map.weight.shape == (8, 12)
+    assert both.memory_info().sees == ["the last 9 pairs"] * 2 + ["pairs 4 or more steps ago"] * 2
+
+
+@pytest.mark.parametrize("config", [ContextualMemoryConfig, AttentionConfig])
+def test_heads_that_do_not_split_into_groups_are_named(config):
+    with pytest.raises(UserError, match="4 heads do not split into 3 groups, one for each visibility"):
+        config(heads=4, visibility=(Visibility(), Visibility(window=2), Visibility(window=3)))
+
+
+def test_the_delay_is_drawn_in_training_and_fixed_otherwise():
+    visibility = (Visibility(window=9), Visibility(delay=4, train_delay=(4, 12)))
+    config = ContextualMemoryConfig(heads=2, sharpness=AdaptiveSharpnessConfig(), visibility=visibility)
+    mixer, x, drawn = config.build(8).double().train(), torch.randn(2, 40, 8, dtype=torch.float64), []
+    for seed in range(40):
+        torch.manual_seed(seed)
+        retrieval, _ = mixer.prepare_retrieval(x)
+        delay = 4 + int(retrieval.pairs.seen[1].shift)
+        fixed = replace(config, visibility=(visibility[0], Visibility(delay=delay))).build(8).double()
+        fixed.load_state_dict(mixer.state_dict())
+        expected, _ = fixed.prepare_retrieval(x)
+        assert_close(retrieval.sharpness, expected.sharpness)
+        assert_close(retrieval.weights(), expected.weights())
+        assert_close(retrieval.answer(), expected.answer())
+        torch.manual_seed(seed)
+        assert_close(mixer(x)[0], fixed(x)[0])
+        drawn.append(delay)
+    assert set(drawn) == set(range(4, 13))
+    assert mixer.eval().prepare_retrieval(x)[0].pairs.seen[1].causal_offset == 1 - 4
+
+
+def test_memory_mosaics_v2_is_the_formulas_of_its_paper():
+    """Transcribed head by head and step by step: gated keys, mixed values, beta(n), short and long memories."""
+    d, heads, window, delay = 8, 2, 5, 3
+    config = ContextualMemoryConfig(
+        heads=2 * heads,
+        head_width=d // heads,
+        key=GatedAverageConfig(),
+        value=MixConfig(),
+        sharpness=AdaptiveSharpnessConfig(speed=1.0),
+        scale=ScaleConfig(initial=1.0, speed=1.0, largest=math.e**15),
+        visibility=(Visibility(window=window - 1), Visibility(delay=delay)),
+    )
+    mixer = config.build(d).double()
+    for parameter in mixer.parameters():
+        torch.nn.init.normal_(parameter, mean=parameter.ndim == 1, std=0.5)
+    width, T = d // heads, 14
+    x = torch.randn(T, d, dtype=torch.float64)
+    W_phi, W_g, W_lambda = mixer.key.map.weight.split([2 * d, 2 * heads, 2 * heads])
+    b_0, b_1, alpha = mixer.sharpness.b_0.theta, mixer.sharpness.b_1.theta, mixer.sharpness.alpha
+    answers = []
+    for h in range(2 * heads):
+        rows = slice(h * width, (h + 1) * width)
+        keys, average = [], torch.zeros(width, dtype=torch.float64)
+        for t in range(T):
+            average = (W_g[h] @ x[t]).exp() * (W_phi[rows] @ x[t]) + (-(W_lambda[h] @ x[t]).abs()).exp() * average
+            keys.append(average / average.norm())
+        raw, gamma = x @ mixer.value.map.weight[rows].T, mixer.value.gamma[h]
+        mixed = [gamma * raw[t] + (1 - gamma) * raw[t + 1] for t in range(T - 1)]
+        values = [mixer.combine.scale.theta[h].clamp(max=15).exp() * v / v.norm() for v in mixed]
+        found = []
+        for t in range(T):
+            seen = range(max(0, t - window + 1), t) if h < heads else range(max(0, t - delay + 1))
+            if len(seen) == 0:
+                found.append(torch.zeros(width, dtype=torch.float64))
+                continue
+            beta = b_1[h].clamp(max=10).exp() * len(seen) ** alpha[h].abs().clamp(max=1) + b_0[h].clamp(max=10).exp()
+            weights = torch.stack([(beta * keys[t] @ keys[i]).exp() for i in seen])
+            found.append(sum(w * values[i] for w, i in zip(weights / weights.sum(), seen, strict=True)))
+        answers.append(torch.stack(found))
+    expected = torch.cat(answers, dim=-1) @ mixer.combine.map.weight.T
+    y = mixer(x[None])[0][0]
+    assert_close(y, expected, rtol=1e-9, atol=1e-9)
+    weight, parameters = torch.randn_like(y), list(mixer.parameters())
+    ours, theirs = (torch.autograd.grad((each * weight).sum(), parameters) for each in (y, expected))
+    assert_close(ours, theirs, rtol=1e-8, atol=1e-8)

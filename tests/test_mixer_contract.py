@@ -193,7 +193,10 @@ def test_compiled_gives_the_same_numbers(backend, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dropout", [0.0, 0.1], ids=["", "dropout"])
-@pytest.mark.parametrize("name", ["contextual memory", "persistent memory", "attention", "attention, alibi"])
+@pytest.mark.parametrize(
+    "name",
+    ["contextual memory", "contextual memory, short and long", "persistent memory", "attention", "attention, alibi"],
+)
 def test_training_memory_grows_linearly_with_time(name, dropout):
     """Peak memory of a forward and backward pass in a fresh process, beyond what a short sequence takes."""
     every_tensor_to_the_system = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed does not linger in the process

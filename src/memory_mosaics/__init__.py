@@ -29,6 +29,10 @@ from memory_mosaics.memory import (
     LeakyAverageConfig,
     Linear,
     LinearConfig,
+    Mix,
+    MixConfig,
+    OutputGate,
+    OutputGateConfig,
     PersistentMemory,
     PersistentMemoryConfig,
     Taps,
@@ -59,7 +63,7 @@ from memory_mosaics.mixers.linear_attention import (
 from memory_mosaics.mixers.lstm import LSTM, LSTMConfig
 from memory_mosaics.mixers.rwkv import RWKV, RWKVConfig
 from memory_mosaics.mixers.state_space import H3, S4D, H3Config, Mamba, MambaConfig, S4DConfig
-from memory_mosaics.models import PRESETS, llama, matching_slots, memory_mosaic, preset, transformer
+from memory_mosaics.models import PRESETS, llama, matching_slots, memory_mosaic, memory_mosaic_v2, preset, transformer
 from memory_mosaics.norms import LayerNormConfig, NoNormConfig, RMSNorm, RMSNormConfig, ScaledNormConfig
 from memory_mosaics.ops.leaky_average import leaky_average
 from memory_mosaics.ops.recall import dot_product, gaussian, merge, recall, recall_with_lse
@@ -71,6 +75,16 @@ from memory_mosaics.scales import (
     ConstantSharpnessConfig,
     Decay,
     Scale,
+    ScaleConfig,
 )
-from memory_mosaics.stores import FixedStore, GrowingStore, Pairs, Retrieval, RetrievalMixer, Visibility, map_state
+from memory_mosaics.stores import (
+    FixedStore,
+    GrowingStore,
+    Pairs,
+    Retrieval,
+    RetrievalMixer,
+    Seen,
+    Visibility,
+    map_state,
+)
 from memory_mosaics.version import __version__

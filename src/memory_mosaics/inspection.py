@@ -67,6 +67,7 @@ class MixerInspection:
     effective: np.ndarray  # (H,): 1 / sum of squared weights, the effective number of pairs; 0 for an empty memory
     decay: np.ndarray  # (H,): lambda of the keys, NaN where they are no leaky average
     sharpness: np.ndarray  # (H,): beta
+    sees: list[str]  # (H): which pairs it sees, where heads differ; else empty
 
 
 @torch.no_grad()
@@ -112,15 +113,13 @@ def _inspect_mixer(
     model: LanguageModel, layer: LayerRetrieval, position: int, top: int, spreads: Float[Tensor, "1 L"]
 ) -> MixerInspection:
     _, _, mixer, retrieval, x = layer
-    weights = retrieval.weights([position])[:, :, 0]  # (memories, H, N)
-    values = retrieval.pairs.per_head(weights.shape[1]).values.to(weights.dtype)
-    answers = torch.einsum("mhn,mnhv->mhv", weights, values).mean(dim=0)
-    weights = weights.transpose(0, 1).flatten(1) / len(weights)  # (H, memories * N)
+    weights, answers = retrieval.weights_and_answers([position])  # (memories, H, 1, N), (memories, 1, H, V)
+    weights = weights[:, :, 0].transpose(0, 1).flatten(1) / len(weights)  # (H, memories * N)
     heads, there = len(weights), min(top, weights.shape[1])
     best = weights.topk(there, dim=-1)
     indices = best.indices.masked_fill(best.values == 0, -1)
     missing = (0, top - there)
-    logits = head_contributions(model, mixer, answers[None], spreads)[0] @ at_least_fp32(model.output).T
+    logits = head_contributions(model, mixer, answers.mean(dim=0), spreads)[0] @ at_least_fp32(model.output).T
     logits = logits.topk(min(top, model.config.vocabulary), dim=-1)
     squares = weights.square().sum(dim=-1)
     decay, beta = decay_and_sharpness(mixer, retrieval, x)
@@ -136,6 +135,7 @@ def _inspect_mixer(
         effective=torch.where(squares > 0, 1 / squares, 0.0).cpu().numpy(),
         decay=np.full(heads, np.nan, dtype=np.float32) if decay is None else decay.cpu().numpy(),
         sharpness=beta.cpu().numpy(),
+        sees=mixer.memory_info().sees,
     )
 
 

@@ -41,7 +41,7 @@ MAX_BLOCKS = 4096  # building a block takes milliseconds at any size
 GAIN = 0.025 * 384**0.5  # of matrices without a norm after them: tuned at width 384, docs/LOG.md
 
 BlockFn = Callable[..., tuple[Tensor, Any]]  # of a block and its inputs x, state and mask
-Init = Literal["default", "as-built", "pytorch", "gpt2", "gpt2-channel", "authors"]
+Init = Literal["default", "as-built", "pytorch", "gpt2", "gpt2-channel", "authors", "v2"]
 
 
 @part("language_model")
@@ -338,12 +338,31 @@ def _authors(model: LanguageModel, roles: Roles) -> None:
             module.set(torch.full_like(module.theta, math.e**2 if role == "sharpness" else math.e**-0.5))
 
 
+def _v2(model: LanguageModel, roles: Roles) -> None:
+    """Those of Memory Mosaics v2: normal, clipped at three standard deviations, which are 1 / sqrt(2 width) for
+    embeddings and the output, divided in block l by sqrt(l + 1), and 1 / sqrt(2 hidden (l + 1)) after the hidden units.
+    """
+    width, fans = model.config.width, {}
+    for layer, block in enumerate(model.blocks):
+        hidden = set(block.channel_mixer.modules()) if isinstance(block.channel_mixer, nn.Module) else set()
+        for module in block.modules():
+            last: Any = module if module in hidden and roles[module] == "residual" else None
+            fans[module] = width if last is None else last.weight.shape[1], layer + 1
+    module: Any
+    for module, role in roles.items():
+        if role in MATRICES:
+            fan, depth = fans.get(module, (width, 1))
+            std = (2 * fan * depth) ** -0.5
+            nn.init.trunc_normal_(module.weight, std=std, a=-3 * std, b=3 * std)
+
+
 SCHEMES: dict[str, Callable[[LanguageModel, Roles], None]] = {
     "default": _default,
     "pytorch": _pytorch,
     "gpt2": _gpt2,
     "gpt2-channel": partial(_gpt2, scale_sequence_mixers=False),
     "authors": _authors,
+    "v2": _v2,
 }
 
 

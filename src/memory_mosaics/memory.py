@@ -5,6 +5,7 @@
         LeakyAverage    k_T = Norm(W x_T + lambda W x_{T-1} + ...)            the keys of the language models
         GatedAverage    k_T = Norm(g_T W x_T + lambda_T g_{T-1} W x_{T-1} + ...)  those of Memory Mosaics v2
         Taps            v_T = Norm(c_0 W x_T + c_1 W x_{T+1})                 their values; any number of taps
+        Mix             v_T = Norm(gamma W x_T + (1 - gamma) W x_{T+1})       the values of Memory Mosaics v2
         Convolution     phi_T = Norm(sum_j W_j x_{T+j})                       a full matrix for every tap
     AssociativeMemory           section 3: stores pairs and estimates E(V | K = k)                equations 1, 2, 3
     ContextualMemory            a layer of memories that start empty and store as they read      figure 1, equation 7
@@ -22,9 +23,9 @@ after a sequence, never inside.
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import e
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -34,8 +35,10 @@ from memory_mosaics.config import (
     ExtractorConfig,
     MixerConfig,
     NonNegativeInt,
+    Part,
     PositiveInt,
     SharpnessConfig,
+    check_choices,
     part,
 )
 from memory_mosaics.ops.common import at_least_fp32
@@ -49,7 +52,7 @@ from memory_mosaics.scales import (
     ConstantSharpnessConfig,
     Decay,
     Fixed,
-    Scale,
+    ScaleConfig,
     depends_on_count,
     fold_parts,
 )
@@ -64,14 +67,16 @@ from memory_mosaics.stores import (
     Retrieval,
     RetrievalMixer,
     State,
-    Visibility,
+    Visibilities,
     append,
+    head_groups,
 )
 
 # Initial values; docs/LOG.md has what was tried. The initial beta distinguishes random keys: their scores have these
 # standard deviations. Slots are as small as all other matrices, so that they learn as fast under Adam; beta and the
 # scale of the answers compensate for it.
 SPREAD, PERSISTENT_SPREAD, SLOTS_STD = e**2 / 8, e**3 / 8, 0.02
+ANSWER_SCALE = ScaleConfig()
 
 Features = tuple[Float[Tensor, "B N H D"], Tensor]  # and the state of the extractor
 Norm = Callable[[Tensor], Tensor]
@@ -215,6 +220,7 @@ class Taps(Extractor):
     """v_T = Norm(sum_j c_j W x_{T+j}),  j from -back to peek, the c_j trained per head.
 
     With back = 0 and peek = 1 these are the values of equation 6: two taps, initialised to c and 1 - c with uniform c.
+    With back > 0 and peek = 0 they are keys; `initial` "decaying" then makes them leaky averages of a few steps.
     """
 
     init_roles: ClassVar = {"": "taps", "map": "normalised"}
@@ -229,16 +235,25 @@ class Taps(Extractor):
         back: int = 0,
         peek: int = 1,
         norm: Norm = normalise,
+        initial: str = "uniform",
         bias: bool = False,
     ):
         super().__init__()
+        self.initial = initial
         self.heads, self.back, self.peek, self.norm = heads, back, peek, norm
         self.map = nn.Linear(width, heads * head_width, bias=bias)
         self.taps = nn.Parameter(torch.empty(heads, back + 1 + peek))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """A random split of 1: uniform c and 1 - c where there are two taps."""
+        """A random split of 1: uniform c and 1 - c where there are two taps. Or "decaying", c_j = lambda^|j|, with the
+        lambdas of a leaky average: the current input outweighs its neighbours.
+        """
+        if self.initial == "decaying":
+            lags = torch.arange(-self.back, self.peek + 1).abs()
+            with torch.no_grad():
+                self.taps.copy_(Decay(len(self.taps))()[:, None] ** lags)
+            return
         cuts = torch.rand(self.taps.shape[0], self.taps.shape[1] - 1).sort(dim=-1).values
         with torch.no_grad():
             self.taps.copy_(F.pad(cuts, (0, 1), value=1.0) - F.pad(cuts, (1, 0)))
@@ -249,6 +264,28 @@ class Taps(Extractor):
         if self.taps.shape[1] == 2 and self.norm is normalise and scale is None:
             return tap_values(window, self.taps), state
         return scale_features(self.norm(apply_taps(at_least_fp32(window), self.taps)), scale).to(window.dtype), state
+
+
+class Mix(Extractor):
+    """v_T = Norm(gamma W x_T + (1 - gamma) W x_{T+1}), gamma trained per head and initially uniform."""
+
+    peek = 1
+    init_roles: ClassVar = {"": "taps", "map": "normalised"}
+    param_specs: ClassVar = {"gamma": SENSITIVE}
+
+    def __init__(self, width: int, heads: int, *, head_width: int, bias: bool = False):
+        super().__init__()
+        self.heads = heads
+        self.map = nn.Linear(width, heads * head_width, bias=bias)
+        self.gamma = nn.Parameter(torch.empty(heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.uniform_(self.gamma)
+
+    def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
+        window, state = extend_window(state, split_heads(self.map(x), self.heads, mask), 1, back=0)
+        return scale_features(tap_values(window, torch.stack([self.gamma, 1 - self.gamma], dim=-1)), scale), state
 
 
 class Convolution(Extractor):
@@ -282,7 +319,15 @@ class Convolution(Extractor):
 
 def evaluate_sharpness(sharpness: Any, pairs: Pairs, time: int) -> float | Tensor:
     """beta(n) for each of `time` queries, n the number of pairs it sees; n is counted only where beta depends on it."""
-    return sharpness(pairs.visible_counts(time) if depends_on_count(sharpness) else None)
+    if not depends_on_count(sharpness):
+        return sharpness(None)
+    groups = pairs.groups()
+    betas = [sharpness(group.visible_counts(time)) for group in groups]
+    return (
+        torch.cat([beta.chunk(len(groups), dim=-1)[i] for i, beta in enumerate(betas)], dim=-1)
+        if betas[1:]
+        else betas[0]
+    )
 
 
 class AssociativeMemory:
@@ -342,9 +387,11 @@ class Combine(nn.Module):
 
     init_roles: ClassVar = {"map": "residual", "scale": "scale"}
 
-    def __init__(self, width: int, heads: int, *, head_width: int, bias: bool = False, scale: float = e**-0.5):
+    def __init__(
+        self, width: int, heads: int, *, head_width: int, bias: bool = False, scale: ScaleConfig = ANSWER_SCALE
+    ):
         super().__init__()
-        self.scale = Scale(heads, initial=scale)
+        self.scale = scale.build(heads)
         self.map = nn.Linear(heads * head_width, width, bias=bias)
 
     def forward(self, answers: Float[Tensor, "B T H D"]) -> Float[Tensor, "B T W"]:
@@ -364,12 +411,25 @@ class Combine(nn.Module):
         return (weight * scale.repeat_interleave(weight.shape[1] // len(scale))).to(weight.dtype)
 
 
+class OutputGate(nn.Module):
+    """Factors of the answers, 2 sigmoid(G x), one per channel (Qiu et al. 2025). They are initially near 1."""
+
+    def __init__(self, width: int, heads: int, *, head_width: int, bias: bool = False):
+        super().__init__()
+        self.heads = heads
+        self.map = nn.Linear(width, heads * head_width, bias=bias)
+
+    def forward(self, x: Inputs) -> Float[Tensor, "B T H D"]:
+        return 2 * self.map(x).sigmoid().unflatten(-1, (self.heads, -1))
+
+
 class ContextualMemory(RetrievalMixer):
     """A layer of associative memories, one per head, that start empty and store what they read (figure 1).
 
     At time t each memory answers its key k_t from the pairs stored before (equation 7, `contextual_retrieval`); the
     pair (k_t, v_t) is complete once the `value.peek` inputs that v_t depends on have come. `sharpness` is a number, or
-    is called with the number of pairs that each query sees. The delay of its `visibility` is at least `value.peek`.
+    is called with the number of pairs that each query sees. The delay of its `visibility` is at least `value.peek`;
+    a tuple has one for each group of heads.
     State: the extractors' own, then the store.
     """
 
@@ -380,16 +440,17 @@ class ContextualMemory(RetrievalMixer):
         value: Extractor,
         sharpness: float | Callable[[Any], float | Tensor],
         combine: nn.Module,
-        visibility: Visibility = ALL_EARLIER,
+        gate: nn.Module | None = None,
+        visibility: Visibilities = ALL_EARLIER,
         dropout: float = 0.0,
     ):
         super().__init__()
         if value.peek < 1:
             raise ValueError(f"a value must peek at least 1 step ahead, or it is no prediction; got {value.peek}")
-        self.key, self.value, self.combine = check_causal(key), value, combine
+        self.key, self.value, self.gate, self.combine = check_causal(key), value, gate, combine
         self.sharpness, self.dropout = sharpness if callable(sharpness) else Fixed(sharpness), dropout
-        self.visibility = replace(visibility, delay=max(visibility.delay, value.peek))
-        self.maps: nn.Module | None = None  # those of key and value in one, once folded for inference
+        self.visibility = tuple(each.at_least(value.peek) for each in head_groups(visibility, key.heads))
+        self.maps: nn.Module | None = None  # those of key, value and gate in one, once folded for inference
         self.maps_widths: list[int] = []
 
     def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
@@ -398,13 +459,15 @@ class ContextualMemory(RetrievalMixer):
 
     def prepare_retrieval(self, x: Inputs, state: State | None = None, mask: Mask = None) -> tuple[Retrieval, State]:
         key_state, value_state, store = state or (None, None, None)
-        for_keys, for_values = self._apply_maps(x)
+        for_keys, for_values, for_gate = self._apply_maps(x)
         keys, key_state = self.key(for_keys, key_state, mask)
         values, value_state = self.value(for_values, value_state, mask)
-        first = store is None and mask is None and self.visibility == ALL_EARLIER
-        pairs, store = append(store, keys, values, mask, peek=self.value.peek, visibility=self.visibility)
+        first = store is None and mask is None and self.visibility == (ALL_EARLIER,)
+        options = {"visibility": self.visibility, "training": self.training}
+        pairs, store = append(store, keys, values, mask, peek=self.value.peek, **options)
         beta = evaluate_sharpness(self.sharpness, pairs, keys.shape[1])
-        return Retrieval(keys, pairs, beta, queries_are_keys=first), (key_state, value_state, store)
+        gate = None if self.gate is None else self.gate(for_gate)
+        return Retrieval(keys, pairs, beta, queries_are_keys=first, gate=gate), (key_state, value_state, store)
 
     def memory_info(self) -> MemoryInfo:
         beta = None if depends_on_count(self.sharpness) else torch.as_tensor(self.sharpness(None))
@@ -413,23 +476,27 @@ class ContextualMemory(RetrievalMixer):
             heads=self.key.heads,
             lookahead=self.value.peek,
             sharpness=None if beta is None else beta.expand(self.key.heads),
+            visibility=self.visibility,
         )
 
     def decays(self, x: Inputs | None = None) -> Tensor | None:
         return self.key.decays(x if x is None else self._apply_maps(x)[0])
 
     def _apply_maps(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The inputs of key and value: x, or its products with their maps, once these are folded into one."""
-        return (x, x) if self.maps is None else self.maps(x).split(self.maps_widths, dim=-1)
+        """The inputs of key, value and gate: x, or its products with their maps, once these are folded into one."""
+        return (x, x, x) if self.maps is None else self.maps(x).split(self.maps_widths, dim=-1)
 
     def fold_for_inference(self) -> "ContextualMemory":
-        """One matrix product for key and value in place of two."""
+        """One matrix product for key, value and gate in place of three."""
         twin = fold_parts(self)
-        maps: list[Any] = [self.key.map, self.value.map]
+        parts = [part for part in (twin.key, twin.value, twin.gate) if part is not None]
+        maps: list[Any] = [part.map for part in parts]
         if all(type(one) is nn.Linear and one.bias is None for one in maps):
-            twin.maps, twin.maps_widths = copy(maps[0]), [one.out_features for one in maps]
+            twin.maps = copy(maps[0])
+            twin.maps_widths = [one.out_features for one in maps] + [0] * (3 - len(maps))
             twin.maps._parameters = {"weight": nn.Parameter(torch.cat([one.weight for one in maps])), "bias": None}
-            twin.key.map = twin.value.map = nn.Identity()
+            for part in parts:
+                part.map = nn.Identity()
         return twin
 
 
@@ -524,29 +591,51 @@ class GatedAverageConfig(ExtractorConfig):
     extractor: ClassVar = GatedAverage
 
 
-@part("taps")
+@part("mix")
 @dataclass(frozen=True, kw_only=True)
-class TapsConfig(ExtractorConfig):
-    """Norm of the sum of c_j W x_{T+j}, j from -back to peek."""
+class MixConfig(ExtractorConfig):
+    """Norm of gamma W x_T + (1 - gamma) W x_{T+1}."""
 
-    extractor: ClassVar = Taps
-    back: NonNegativeInt = 0
-    peek: NonNegativeInt = 1
-    norm: bool = True
-
-    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Extractor:
-        norm = normalise if self.norm else identity
-        return self.extractor(width, heads, head_width=head_width, back=self.back, peek=self.peek, norm=norm, bias=bias)
+    extractor: ClassVar = Mix
 
 
 @part("convolution")
 @dataclass(frozen=True, kw_only=True)
-class ConvolutionConfig(TapsConfig):
+class ConvolutionConfig(ExtractorConfig):
     """Norm of the sum of W_j x_{T+j}, j from -back to peek."""
 
     extractor: ClassVar = Convolution
     back: NonNegativeInt = 1
     peek: NonNegativeInt = 0
+    norm: bool = True
+
+    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Extractor:
+        options = vars(self) | {"norm": normalise if self.norm else identity}
+        return self.extractor(width, heads, head_width=head_width, bias=bias, **options)
+
+
+@part("taps")
+@dataclass(frozen=True, kw_only=True)
+class TapsConfig(ConvolutionConfig):
+    """Norm of the sum of c_j W x_{T+j}, j from -back to peek."""
+
+    extractor: ClassVar = Taps
+    back: NonNegativeInt = 0
+    peek: NonNegativeInt = 1
+    initial: Literal["uniform", "decaying"] = "uniform"  # a random split of 1, or lambda^|j|: for keys
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choices(self)
+
+
+@part("output_gate")
+@dataclass(frozen=True, kw_only=True)
+class OutputGateConfig(Part):
+    """2 sigmoid(G x)."""
+
+    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> OutputGate:
+        return OutputGate(width, heads, head_width=head_width, bias=bias)
 
 
 @part("contextual_memory")
@@ -555,18 +644,26 @@ class ContextualMemoryConfig(MixerConfig):
     """Contextual memories as in the paper's language models, or with other extractors."""
 
     heads: PositiveInt
+    head_width: PositiveInt | None = None  # None: the width of the model divided by the heads
     key: ExtractorConfig = LeakyAverageConfig()
     value: ExtractorConfig = TapsConfig()
     sharpness: SharpnessConfig = ConstantSharpnessConfig()
-    visibility: Visibility = ALL_EARLIER
+    scale: ScaleConfig = ANSWER_SCALE
+    gate: OutputGateConfig | None = None
+    visibility: Visibilities = ALL_EARLIER  # of all heads, or of groups of them, one after the other
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        head_groups(self.visibility, self.heads)
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> ContextualMemory:
-        shape = {"head_width": head_width(width, self.heads), "bias": bias}
+        shape = {"head_width": self.head_width or head_width(width, self.heads), "bias": bias}
         return ContextualMemory(
             key=self.key.build(width, self.heads, **shape),
             value=self.value.build(width, self.heads, **shape),
             sharpness=self.sharpness.build(self.heads, initial=SPREAD * shape["head_width"] ** 0.5),
-            combine=Combine(width, self.heads, **shape),
+            combine=Combine(width, self.heads, **shape, scale=self.scale),
+            gate=None if self.gate is None else self.gate.build(width, self.heads, **shape),
             visibility=self.visibility,
             dropout=dropout,
         )
@@ -584,12 +681,13 @@ class PersistentMemoryConfig(MixerConfig):
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> PersistentMemory:
         shape = {"head_width": head_width(width, self.heads), "bias": bias}
+        scale = ANSWER_SCALE.initial / (SLOTS_STD * shape["head_width"] ** 0.5)
         return PersistentMemory(
             key=self.key.build(width, self.heads, **shape),
             slots=self.slots,
             memories=self.memories,
             head_shape=(self.heads, shape["head_width"]),
             sharpness=ConstantSharpnessConfig().build(self.heads, initial=PERSISTENT_SPREAD / SLOTS_STD),
-            combine=Combine(width, self.heads, scale=e**-0.5 / (SLOTS_STD * shape["head_width"] ** 0.5), **shape),
+            combine=Combine(width, self.heads, **shape, scale=ScaleConfig(initial=scale)),
             dropout=dropout,
         )

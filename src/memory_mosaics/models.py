@@ -7,13 +7,19 @@ ARCHITECTURES, and then has presets like all others: NAME-tiny for a laptop, NAM
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
-from math import prod
+from math import e, prod
 from typing import Any
 
 from memory_mosaics.config import MixerConfig
 from memory_mosaics.errors import did_you_mean
 from memory_mosaics.language_model import LanguageModelConfig, weight_count, weight_shapes
-from memory_mosaics.memory import ContextualMemoryConfig, PersistentMemoryConfig
+from memory_mosaics.memory import (
+    ContextualMemoryConfig,
+    GatedAverageConfig,
+    MixConfig,
+    PersistentMemoryConfig,
+    head_width,
+)
 from memory_mosaics.mixers.attention import (
     Alibi,
     AttentionConfig,
@@ -29,6 +35,8 @@ from memory_mosaics.mixers.lstm import LSTMConfig
 from memory_mosaics.mixers.rwkv import RWKVConfig
 from memory_mosaics.mixers.state_space import H3Config, MambaConfig, S4DConfig
 from memory_mosaics.norms import RMSNormConfig
+from memory_mosaics.scales import AdaptiveSharpnessConfig, ScaleConfig
+from memory_mosaics.stores import Visibility
 
 GPT2_SIZES: dict[str, Any] = {"width": 768, "blocks": 12, "vocabulary": 50257}
 POSITIONS: dict[str, Rotary | Alibi | None] = {"learned": None, "rotary": Rotary(), "alibi": Alibi(), "none": None}
@@ -84,6 +92,36 @@ def with_swiglu(
     if hidden is not None:
         return config(hidden)
     return resize_channel_mixer(config(1), weight_count(transformer(**sizes, heads=1)))
+
+
+def v2_memories(*, heads: int, width: int, context: int) -> ContextualMemoryConfig:
+    """The contextual memories of v2: `heads` short-term and `heads` long-term memories as wide as those of attention.
+
+    As printed for a context of 4,096: the short ones see the last 256 pairs, the long ones those of at least 64 steps
+    ago, in training of 64 to 256. For a shorter context the window is an eighth of it and the delays shrink with it.
+    """
+    window = max(1, min(256, context // 8))
+    delay = max(1, window // 4)
+    return ContextualMemoryConfig(
+        heads=2 * heads,
+        head_width=head_width(width, heads),
+        key=GatedAverageConfig(),
+        value=MixConfig(),
+        sharpness=AdaptiveSharpnessConfig(speed=1.0),
+        scale=ScaleConfig(initial=1.0, speed=1.0, largest=e**15),
+        visibility=(Visibility(window=window), Visibility(delay=delay, train_delay=(delay, window))),
+    )
+
+
+def memory_mosaic_v2(*, heads: int = 12, **sizes: Any) -> LanguageModelConfig:
+    """Memory Mosaics v2 as printed (Zhang and Bottou 2025): short-term and long-term memories, SwiGLU and RMSNorm.
+
+    By default as large as the `transformer` of these sizes. `heads` is the number of short-term memories, and that of
+    long-term memories.
+    """
+    sizes = {"width": GPT2_SIZES["width"], "context": 512, "init": "v2"} | sizes
+    memories = partial(v2_memories, width=sizes["width"], context=sizes["context"])
+    return with_swiglu(memories, heads=heads, **sizes)
 
 
 RESIZED = {PersistentMemoryConfig: "slots", SwiGLUConfig: "hidden", MLPConfig: "expansion"}
@@ -180,6 +218,7 @@ _POSITION_LABELS = {"learned": "learned positions", "rotary": "RoPE", "alibi": "
 
 ARCHITECTURES: dict[str, Architecture] = {
     "memory-mosaic": Architecture("Memory Mosaic", memory_mosaic, ContextualMemoryConfig),
+    "memory-mosaic-v2": Architecture("Memory Mosaic v2", memory_mosaic_v2, v2_memories),
     **{
         "transformer" if code == "learned" else f"transformer-{code}": Architecture(
             f"transformer, {label}", partial(transformer, position=code), AttentionConfig
@@ -206,8 +245,12 @@ ARCHITECTURES: dict[str, Architecture] = {
 def architecture_name(config: LanguageModelConfig) -> str:
     """The name of a model in `ARCHITECTURES`: memory-mosaic, transformer (with learned positions), ..."""
     mixer = config.sequence_mixer
-    if isinstance(mixer, AttentionConfig) and isinstance(config.channel_mixer, SwiGLUConfig):
-        return "llama"
+    if isinstance(config.channel_mixer, SwiGLUConfig):
+        match mixer:
+            case AttentionConfig():
+                return "llama"
+            case ContextualMemoryConfig(visibility=(_, _)):
+                return "memory-mosaic-v2"
     if isinstance(mixer, AttentionConfig):
         position = position_name(config)
         return "transformer" if position == "learned" else f"transformer-{position}"
@@ -232,6 +275,20 @@ _SMALL_TRAINING |= {"learning_rate": 1e-3, "final_learning_rate": 1e-4}
 _TINY_TRAINING = _SMALL_TRAINING | {"steps": 600, "batch": 16, "warm_up": 50}
 _TINY_TRAINING |= {"learning_rate": 3e-3, "final_learning_rate": 3e-4}
 
+# Memory Mosaics v2 and its Llama as printed, which are not of one size: width, blocks, heads, hidden units, learning
+# rate, and tokens in batches of 1,024 windows.
+PRINTED = {"1.5b": (2048, 24, 16, 6144, 3e-4, 200e9), "8b": (4096, 32, 32, 14336, 1e-3, 1e12)}
+_PRINTED = {"vocabulary": 128_256, "context": 4096, "tied": False}
+
+
+def _printed(name: str, size: str) -> Preset:
+    *shape, rate, tokens = PRINTED[size]
+    sizes = dict(zip(("width", "blocks", "heads", "hidden"), shape, strict=True)) | _PRINTED
+    training = {"steps": round(tokens / (1024 * 4096)), "batch": 1024, "warm_up": 2000}
+    training |= {"learning_rate": rate, "final_learning_rate": rate / 100}
+    return Preset(partial(ARCHITECTURES[name].config, **sizes), None, training)
+
+
 PRESETS: dict[str, Preset] = {
     **{
         f"{name}-{depth}": Preset(partial(ARCHITECTURES[name].config, blocks=depth), 0.05, {})
@@ -247,6 +304,7 @@ PRESETS: dict[str, Preset] = {
         f"{name}-tiny": Preset(partial(kind.config, **TINY), None, _TINY_TRAINING)
         for name, kind in ARCHITECTURES.items()
     },
+    **{f"{name}-{size}": _printed(name, size) for name in ("memory-mosaic-v2", "llama") for size in PRINTED},
 }
 
 

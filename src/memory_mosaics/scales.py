@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from memory_mosaics.config import PositiveFloat, SharpnessConfig, part
+from memory_mosaics.config import Part, PositiveFloat, SharpnessConfig, part
 from memory_mosaics.errors import check_range
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.parameters import SENSITIVE
@@ -45,12 +45,12 @@ class Scale(nn.Module):
     of matrices: under Adam at step size 1e-3, a step changes it by up to speed / 10 per cent.
     """
 
-    LARGEST = 2 * log(65535)  # the cap that the authors' nanoMosaics puts on beta
+    LARGEST = 2 * log(65535)  # the logarithm of the cap that the authors' nanoMosaics puts on beta
     param_specs: ClassVar = {"theta": SENSITIVE}
 
-    def __init__(self, heads: int, *, initial: float, speed: float = 10.0):
+    def __init__(self, heads: int, *, initial: float, speed: float = 10.0, largest: float = LARGEST):
         super().__init__()
-        self.initial, self.speed = initial, speed
+        self.initial, self.speed, self.largest = initial, speed, largest
         self.theta = nn.Parameter(torch.empty(heads))
         self.reset_parameters()
 
@@ -62,7 +62,7 @@ class Scale(nn.Module):
         self.theta.copy_(scale.log() / self.speed)
 
     def forward(self) -> Float[Tensor, " H"]:
-        return (self.speed * at_least_fp32(self.theta)).clamp(max=self.LARGEST).exp()
+        return (self.speed * at_least_fp32(self.theta)).clamp(max=self.largest).exp()
 
     def fold_for_inference(self) -> Fixed:
         return Fixed(self())
@@ -109,9 +109,11 @@ class AdaptiveSharpness(nn.Module):
     depends_on_count: ClassVar = True
     param_specs: ClassVar = {"alpha": SENSITIVE}
 
-    def __init__(self, heads: int, *, b_0: float = e**1.5, b_1: float = e**1.5, alpha: float = 1 / 3):
+    def __init__(
+        self, heads: int, *, b_0: float = e**1.5, b_1: float = e**1.5, alpha: float = 1 / 3, speed: float = 10.0
+    ):
         super().__init__()
-        self.b_0, self.b_1 = Scale(heads, initial=b_0), Scale(heads, initial=b_1)
+        self.b_0, self.b_1 = Scale(heads, initial=b_0, speed=speed), Scale(heads, initial=b_1, speed=speed)
         self.alpha = nn.Parameter(torch.full((heads,), alpha))
 
     def forward(self, pairs: Float[Tensor, "..."]) -> Float[Tensor, "... H"]:
@@ -144,6 +146,7 @@ class AdaptiveSharpnessConfig(SharpnessConfig):
     b_0: PositiveFloat = e**1.5
     b_1: PositiveFloat = e**1.5
     alpha: float = 1 / 3
+    speed: PositiveFloat = 10.0  # of b_0 and b_1, exp(speed * theta); 1 in Memory Mosaics v2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -151,7 +154,24 @@ class AdaptiveSharpnessConfig(SharpnessConfig):
         check_range(0, 1, alpha=self.alpha)
 
     def build(self, heads: int, *, initial: float) -> AdaptiveSharpness:
-        return AdaptiveSharpness(heads, b_0=self.b_0, b_1=self.b_1, alpha=self.alpha)
+        return AdaptiveSharpness(heads, b_0=self.b_0, b_1=self.b_1, alpha=self.alpha, speed=self.speed)
+
+
+@part("scale")
+@dataclass(frozen=True, kw_only=True)
+class ScaleConfig(Part):
+    """Trained scales of the answers, or of the values, which is the same: exp(speed * theta), at most `largest`."""
+
+    initial: PositiveFloat = e**-0.5
+    speed: PositiveFloat = 10.0
+    largest: PositiveFloat = 65535.0**2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(0, self.largest, initial=self.initial)
+
+    def build(self, heads: int) -> Scale:
+        return Scale(heads, initial=self.initial, speed=self.speed, largest=log(self.largest))
 
 
 @torch.no_grad()

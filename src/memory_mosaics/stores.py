@@ -3,7 +3,8 @@
     GrowingStore     tensors that grow with every call, by any number of tokens
     FixedStore       tensors of a fixed capacity, written in place one token at a time: no shape ever changes, so that a
                      decoding step can be captured as a CUDA graph
-    Visibility       which of the earlier pairs a query sees: all but the newest, or a window of them
+    Visibility       which of the earlier pairs a query sees: all but the newest, or a window of them; of all heads of
+                     a layer, or of groups of them, such as a short-term and a long-term memory side by side
     Retrieval        queries, pairs and sharpness: a layer computes its `answer`, inspection its `weights`
     RetrievalMixer   the interface of every layer that retrieves: inspection, the explorer and the Hugging Face adapter
                      use nothing else of a memory
@@ -12,7 +13,7 @@ A store is part of a mixer's state: a tuple of tensors, the batch first.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Union
 
 import torch
@@ -20,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memory_mosaics.config import NonNegativeInt, Part, PositiveInt, part
+from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.ops.common import at_least_fp32, at_least_fp32_dtype
 from memory_mosaics.ops.contextual_recall import contextual_recall
 from memory_mosaics.ops.recall import Sharpness, recall, repeat_heads
@@ -35,42 +37,94 @@ Outputs = tuple[Float[Tensor, "B T W"], State]
 @part("visibility")
 @dataclass(frozen=True, kw_only=True)
 class Visibility(Part):
-    """The query at time t sees the pairs i <= t - `delay`; with a `window`, only the newest that many of them."""
+    """The query at time t sees the pairs i <= t - `delay`; with a `window`, only the newest that many of them.
+
+    With `train_delay`, the delay in training is drawn uniformly from this interval, in every layer at every step.
+    """
 
     delay: NonNegativeInt = 1
     window: PositiveInt | None = None
+    train_delay: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.train_delay is not None:
+            low, high = self.train_delay
+            check_range(0, high, train_delay=low)
+
+    def at_least(self, delay: int) -> "Visibility":
+        """The same with delays of at least `delay`."""
+        drawn = None if self.train_delay is None else tuple(max(delay, each) for each in self.train_delay)
+        return replace(self, delay=max(delay, self.delay), train_delay=drawn)
+
+    def seen(self, offset: int, device: torch.device, *, training: bool = False) -> "Seen":
+        """What it means for queries of which the first sees `offset` pairs without delay."""
+        if self.train_delay is None or not training:
+            return Seen(offset - self.delay, window=self.window)
+        low, high = self.train_delay
+        shift = torch.randint(high - low + 1, (), device=device)
+        return Seen(offset - low, window=self.window, shift=shift, max_shift=high - low)
+
+    def __str__(self) -> str:
+        if self.window is None:
+            return "all earlier pairs" if self.delay <= 1 else f"pairs {self.delay} or more steps ago"
+        return f"the last {self.window} pairs" + (f" of {self.delay} steps ago" if self.delay > 1 else "")
 
 
 ALL_EARLIER = Visibility()
+Visibilities = Visibility | tuple[Visibility, ...]  # of all heads, or of groups of neighbouring heads
+
+
+def head_groups(visibility: Visibilities, heads: int) -> tuple[Visibility, ...]:
+    """The visibility of each group of heads; groups are of one size."""
+    groups = visibility if isinstance(visibility, tuple) else (visibility,)
+    if not groups or heads % len(groups):
+        raise UserError(f"{heads} heads do not split into {len(groups)} groups, one for each visibility")
+    return groups
+
+
+class Seen(NamedTuple):
+    """Which pairs a group of heads sees, in the arguments of `recall`: by default all."""
+
+    causal_offset: int | None = None
+    lengths: Int[Tensor, " B"] | None = None
+    window: int | None = None
+    shift: Int[Tensor, ""] | None = None
+    max_shift: int = 0
 
 
 class Pairs(NamedTuple):
-    """Stored pairs and which of them a query sees, in the arguments of `recall`: one memory per head, or fewer (K)."""
+    """Stored pairs, one memory per head or fewer (K), and which of them each group of heads sees."""
 
     keys: Float[Tensor, "B N K D"]
     values: Float[Tensor, "B N K V"]
-    causal_offset: int | None = None
     key_padding_mask: Bool[Tensor, "B N"] | None = None
-    lengths: Int[Tensor, " B"] | None = None
-    window: int | None = None
+    seen: tuple[Seen, ...] = (Seen(),)
+
+    def groups(self) -> list["Pairs"]:
+        """The pairs of each group of heads."""
+        keys, values = (x.chunk(len(self.seen), dim=2) for x in (self.keys, self.values))
+        return [Pairs(k, v, self.key_padding_mask, (one,)) for k, v, one in zip(keys, values, self.seen, strict=True)]
 
     def per_head(self, heads: int) -> "Pairs":
         """The same with one memory per head: copies, where heads share memories."""
         return self._replace(keys=repeat_heads(self.keys, heads), values=repeat_heads(self.values, heads))
 
     def visible(self, times: Int[Tensor, " t"]) -> Bool[Tensor, "B _ t N"]:
-        """Whether the queries at these times see each pair; the first dimension is 1 where all rows are alike."""
+        """Whether the queries of one group see each pair; the first dimension is 1 where all rows are alike."""
+        (seen,) = self.seen
         pair, end = torch.arange(self.keys.shape[1], device=self.keys.device), self._end(times)[..., None]
         visible = pair < end
-        if self.window is not None:
-            visible = visible & (pair >= end - self.window)
+        if seen.window is not None:
+            visible = visible & (pair >= end - seen.window)
         visible = visible[:, None] if visible.ndim == 3 else visible[None, None]
         return visible if self.key_padding_mask is None else visible & self.key_padding_mask[:, None, None]
 
     def visible_counts(self, time: int) -> Float[Tensor, "... time"]:
-        """The number of pairs that each of `time` queries sees: (time), or (B, time) where rows differ."""
+        """The number of pairs that each of `time` queries of one group sees: (time), or (B, time) where rows differ."""
+        (seen,) = self.seen
         end = self._end(torch.arange(time, device=self.keys.device)).clamp(0, self.keys.shape[1])
-        start = torch.zeros_like(end) if self.window is None else (end - self.window).clamp(min=0)
+        start = torch.zeros_like(end) if seen.window is None else (end - seen.window).clamp(min=0)
         if self.key_padding_mask is None:
             count = end - start
         else:
@@ -81,35 +135,55 @@ class Pairs(NamedTuple):
 
     def _end(self, times: Int[Tensor, " t"]) -> Int[Tensor, "... t"]:
         """Pairs before this one are visible, unless they are padding or older than the window: (t), or (B, t)."""
-        if self.lengths is not None:
-            return self.lengths[:, None].expand(-1, len(times))
-        return torch.full_like(times, self.keys.shape[1]) if self.causal_offset is None else times + self.causal_offset
+        (seen,) = self.seen
+        if seen.lengths is not None:
+            return seen.lengths[:, None].expand(-1, len(times))
+        if seen.causal_offset is None:
+            return torch.full_like(times, self.keys.shape[1])
+        return times + seen.causal_offset - (0 if seen.shift is None else seen.shift)
 
 
 class Retrieval(NamedTuple):
     """What a layer retrieves: one query per time and head, the pairs to answer it from, and beta.
 
     `sharpness` is a number, or one per head (H), per time (T H), or per row (B T H). If `queries_are_keys`, the queries
-    are the keys of the pairs from the first on, and query t sees all pairs before it.
+    are the keys of the pairs from the first on, and query t sees all pairs before it. `gate` multiplies the answers.
     """
 
     queries: Float[Tensor, "B T H D"]
     pairs: Pairs
     sharpness: Sharpness
     queries_are_keys: bool = False
+    gate: Float[Tensor, "B T H V"] | None = None
+
+    def groups(self) -> list["Retrieval"]:
+        """The retrieval of each group of heads with a visibility of its own."""
+        queries, pairs, beta, _, gate = self
+        count = len(pairs.seen)
+        betas = beta.chunk(count, dim=-1) if isinstance(beta, Tensor) and beta.ndim > 0 else [beta] * count
+        gates = [None] * count if gate is None else gate.chunk(count, dim=2)
+        parts = zip(queries.chunk(count, dim=2), pairs.groups(), betas, gates, strict=True)
+        return [Retrieval(queries, pairs, beta, gate=gate) for queries, pairs, beta, gate in parts]
 
     def answer(self, dropout: float = 0.0) -> Float[Tensor, "B T H V"]:
         """The estimates of E(V | K = query). `dropout` is the probability of dropping a retrieval weight."""
-        if self.queries_are_keys and not dropout:
-            return contextual_recall(self.queries, self.pairs.values, self.sharpness)
-        return recall(self.queries, sharpness=self.sharpness, dropout=dropout, **self.pairs._asdict())
+        queries, (keys, values, mask, (seen, *others)), beta, queries_are_keys, gate = self
+        if others:
+            return torch.cat([group.answer(dropout) for group in self.groups()], dim=2)
+        if queries_are_keys and not dropout:
+            answers = contextual_recall(queries, values, beta)
+        else:
+            answers = recall(queries, keys, values, beta, key_padding_mask=mask, dropout=dropout, **seen._asdict())
+        return answers if gate is None else answers * gate.to(answers.dtype)
 
     def weights(self, times: Sequence[int] | None = None) -> Float[Tensor, "B H t N"]:
         """The softmax weights behind the answers at all times, or at some (negative: from the end), in float32.
 
         They sum to one over the pairs that a query sees and are zero elsewhere, everywhere for an empty memory.
         """
-        queries, pairs, sharpness, _ = self
+        queries, pairs, sharpness = self[:3]
+        if len(pairs.seen) > 1:
+            return torch.cat([group.weights(times) for group in self.groups()], dim=1)
         chosen = list(range(queries.shape[1])) if times is None else [range(queries.shape[1])[time] for time in times]
         queries, keys = at_least_fp32(queries[:, chosen]), at_least_fp32(repeat_heads(pairs.keys, queries.shape[2]))
         if isinstance(sharpness, Tensor):
@@ -117,6 +191,13 @@ class Retrieval(NamedTuple):
         scores = torch.einsum("bthd,bnhd->bhtn", sharpness * queries, keys)
         visible = pairs.visible(torch.tensor(chosen, dtype=torch.long, device=keys.device))
         return scores.masked_fill(~visible, torch.finfo(scores.dtype).min).softmax(dim=-1) * visible
+
+    def weights_and_answers(self, times: Sequence[int]) -> tuple[Float[Tensor, "B H t N"], Float[Tensor, "B t H V"]]:
+        """The weights at some times, and the answers that they give, in float32."""
+        weights = self.weights(times)
+        values = repeat_heads(self.pairs.values, weights.shape[1]).to(weights.dtype)
+        answers = torch.einsum("bhtn,bnhv->bthv", weights, values)
+        return weights, answers if self.gate is None else answers * self.gate[:, list(times)].to(answers.dtype)
 
 
 class GrowingStore(NamedTuple):
@@ -133,12 +214,13 @@ class GrowingStore(NamedTuple):
             padding = torch.cat([before, padding.new_ones(keys.shape[:2]) if mask is None else mask], dim=1)
         return GrowingStore(torch.cat([self.keys, keys], dim=1), torch.cat([self.values, values], dim=1), padding)
 
-    def pairs(self, time: int, visibility: Visibility) -> Pairs:
+    def pairs(self, time: int, visibility: tuple[Visibility, ...], *, training: bool = False) -> Pairs:
         """As the last `time` tokens see them."""
         complete = self.values.shape[1]
         mask = self.key_padding_mask[:, :complete] if self.key_padding_mask.shape[1] > 0 else None
-        offset = self.keys.shape[1] - time + 1 - visibility.delay
-        return Pairs(self.keys[:, :complete], self.values, offset, mask, window=visibility.window)
+        offset = self.keys.shape[1] - time + 1
+        seen = tuple(each.seen(offset, self.keys.device, training=training) for each in visibility)
+        return Pairs(self.keys[:, :complete], self.values, mask, seen)
 
     @property
     def length(self) -> int | Tensor:
@@ -193,7 +275,8 @@ def append(
     mask: Bool[Tensor, "B T"] | None,
     *,
     peek: int,
-    visibility: Visibility,
+    visibility: tuple[Visibility, ...],
+    training: bool = False,
 ) -> tuple[Pairs, Store]:
     """Store the pairs of T more tokens, and return all of them as these tokens see them, with the new store.
 
@@ -202,10 +285,13 @@ def append(
     if isinstance(store, FixedStore):
         before, store = store.lengths, store.append(keys, values, mask, peek=peek)
         # Launch no kernel that is not needed: these few numbers take as long as a small memory.
-        lengths = {0: store.lengths, 1: before}.get(visibility.delay)
-        lengths = store.lengths - visibility.delay if lengths is None else lengths
-        lengths = lengths if values.shape[1] > 0 else torch.zeros_like(lengths)
-        return Pairs(store.keys, store.values, None, store.key_padding_mask, lengths, visibility.window), store
+        seen = []
+        for each in visibility:
+            lengths = {0: store.lengths, 1: before}.get(each.delay)
+            lengths = store.lengths - each.delay if lengths is None else lengths
+            lengths = lengths if values.shape[1] > 0 else torch.zeros_like(lengths)
+            seen.append(Seen(lengths=lengths, window=each.window))
+        return Pairs(store.keys, store.values, store.key_padding_mask, tuple(seen)), store
     if store is None:
         padding = keys.new_ones(len(keys), 0, dtype=torch.bool) if mask is None else mask
         # A compiled graph must not return views of its own: torch 2.13 restores their shapes wrongly from its cache.
@@ -213,7 +299,7 @@ def append(
         store = GrowingStore(*((keys.clone(), values.clone()) if compiling else (keys, values)), padding)
     else:
         store = store.append(keys, values, mask)
-    return store.pairs(keys.shape[1], visibility), store
+    return store.pairs(keys.shape[1], visibility, training=training), store
 
 
 # A state can be saved with torch.save and loaded with weights_only: these tuples hold tensors and nothing else.
@@ -246,6 +332,13 @@ class MemoryInfo:
     lookahead: int | None = None  # later inputs that a value depends on; None where the pairs are parameters
     slots: int | None = None  # pairs that are parameters
     sharpness: Float[Tensor, " H"] | None = None  # beta, where it does not depend on the number of pairs
+    visibility: tuple[Visibility, ...] = ()  # of each group of heads
+
+    @property
+    def sees(self) -> list[str]:
+        """What each head sees, where heads differ."""
+        groups = self.visibility if len(self.visibility) > 1 else ()
+        return [str(group) for group in groups for _ in range(self.heads // len(groups))]
 
 
 class RetrievalMixer(nn.Module):

@@ -112,6 +112,47 @@ def test_any_shape(time, pairs, causal_offset, batch, padded):
         assert_close(lse, slow_lse, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("time", AWKWARD)
+@pytest.mark.parametrize(("window", "delay"), [(1, 1), (5, 1), (5, 0), (64, 1), (70, 9), (200, 64), (2000, 3)])
+def test_a_window_is_that_of_the_definition_in_values_and_gradients(time, window, delay):
+    inputs = problem(time, time, batch=1 if time == 1000 else 2, heads=2, width=4)
+    options = {"causal_offset": 1 - delay, "window": window}
+    found, (expected, _) = recall(*inputs, **options), reference(*inputs, **options)
+    assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    weight = torch.randn_like(found)
+    slow, fast = (gradients((answers * weight).sum(), inputs) for answers in (expected, found))
+    assert_close(fast, slow, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("time", [1, 2, 63, 130])
+@pytest.mark.parametrize(("causal_offset", "pairs"), [(0, 0), (-4, 0), (1, 0), (40, 40)])
+@pytest.mark.parametrize("options", [{}, {"window": 7}, {"key_padding_mask": True}])
+def test_a_shift_is_that_of_the_definition_in_values_and_gradients(time, causal_offset, pairs, options):
+    """A memory that starts empty, attention, and one that holds 40 pairs already."""
+    inputs = problem(time, time + pairs)
+    options = {"causal_offset": causal_offset, "max_shift": 60} | options
+    if "key_padding_mask" in options:
+        options["key_padding_mask"] = padding(2, time + pairs)
+    for shift in (0, 1, 17, 60):
+        options["shift"] = torch.tensor(shift)
+        found, (expected, _) = recall(*inputs, **options), reference(*inputs, **options)
+        assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        weight = torch.randn_like(found)
+        slow, fast = (gradients((answers * weight).sum(), inputs) for answers in (expected, found))
+        assert_close(fast, slow, rtol=1e-3, atol=1e-4)
+
+
+def test_a_window_takes_memory_linear_in_time(monkeypatch):
+    """No kernel sees more than two chunks of pairs."""
+    seen = []
+    attend = module._attend
+    monkeypatch.setattr(
+        module, "_attend", lambda q, k, *rest, **named: seen.append(k.shape) or attend(q, k, *rest, **named)
+    )
+    recall(*problem(1000, 1000), causal_offset=0, window=100)
+    assert [shape[1] for shape in seen] == [100, 200]
+
+
 def test_blocks_of_queries_do_not_show(monkeypatch):
     inputs = problem(50, 50)
     whole = recall_with_lse(*inputs, causal_offset=0)

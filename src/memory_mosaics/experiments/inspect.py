@@ -81,7 +81,8 @@ def table(found: dict[str, Any], head: int | None = None) -> str:
             if head in (None, number):
                 average = "" if one["lambda"] is None else f"   lambda {one['lambda']:.3f}"
                 beta = f"   beta {one['beta']:.4g}   {one['effective']:.1f} effective pairs"
-                lines.append(f"  head {number}{average}{beta}")
+                sees = f"   sees {one['sees']}" if "sees" in one else ""
+                lines.append(f"  head {number}{average}{beta}{sees}")
                 lines += _rows(one, tokens, each["mixer"])
     return "\n".join(line[:100] for line in lines)
 
@@ -151,5 +152,5 @@ def _to_json(each: MixerInspection, tokenizer: Tokenizer) -> dict[str, Any]:
             "indices": each.indices[number].tolist(),
             "weights": each.weights[number].tolist(),
             "predicts": [(tokenizer.display(index), value) for index, value in predicted],
-        })  # fmt: skip
+        } | ({"sees": each.sees[number]} if each.sees else {}))  # fmt: skip
     return {"block": each.block, "mixer": each.mixer, "heads": heads}

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from memory_mosaics.config import ExtractorConfig, MixerConfig, NormConfig, Part, PositiveFloat, PositiveInt, part
 from memory_mosaics.errors import UserError
-from memory_mosaics.memory import Extractor, LinearConfig, check_causal, head_width
+from memory_mosaics.memory import Extractor, LinearConfig, OutputGateConfig, check_causal, head_width
 from memory_mosaics.ops.common import at_least_fp32, at_least_fp32_dtype
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.stores import (
@@ -31,9 +31,13 @@ from memory_mosaics.stores import (
     Retrieval,
     RetrievalMixer,
     State,
+    Visibilities,
     Visibility,
     append,
+    head_groups,
 )
+
+ALL_TO_NOW = Visibility(delay=0)
 
 
 @runtime_checkable
@@ -126,12 +130,15 @@ class Attention(RetrievalMixer):
         key_value_heads: int | None = None,
         position: PositionCode | None = None,
         qk_norm: NormConfig | None = None,
+        gate: nn.Module | None = None,
+        visibility: Visibilities = ALL_TO_NOW,
         dropout: float = 0.0,
         bias: bool = False,
     ):
         super().__init__()
-        self.heads, self.position, self.dropout = heads, position, dropout
+        self.heads, self.position, self.gate, self.dropout = heads, position, gate, dropout
         self.key_value_heads = heads if key_value_heads is None else key_value_heads
+        self.visibility = head_groups(visibility, self.key_value_heads)
         head_width = width // heads
         self.query = nn.Linear(width, width, bias=bias)
         self.key = check_causal(key)
@@ -154,11 +161,13 @@ class Attention(RetrievalMixer):
         if self.position is not None:
             start = 0 if store is None else store.length
             queries, keys = self.position.queries(queries, start), self.position.keys(keys, start)
-        pairs, store = append(store, keys, values, mask, peek=0, visibility=Visibility(delay=0))
-        return Retrieval(queries, pairs, sharpness), (key_state, store)
+        options = {"visibility": self.visibility, "training": self.training}
+        pairs, store = append(store, keys, values, mask, peek=0, **options)
+        gate = None if self.gate is None else self.gate(x)
+        return Retrieval(queries, pairs, sharpness, gate=gate), (key_state, store)
 
     def memory_info(self) -> MemoryInfo:
-        return MemoryInfo(name="attention", heads=self.heads, lookahead=0)
+        return MemoryInfo(name="attention", heads=self.heads, lookahead=0, visibility=self.visibility)
 
 
 @part("attention")
@@ -171,9 +180,12 @@ class AttentionConfig(MixerConfig):
     key: ExtractorConfig = LinearConfig()
     key_value_heads: PositiveInt | None = None  # fewer than heads: grouped-query attention; None: as many
     qk_norm: NormConfig | None = None  # of queries and keys, per head, before their positions
+    gate: OutputGateConfig | None = None
+    visibility: Visibilities = ALL_TO_NOW  # of all heads, or of groups of them; with delay=0 a query sees its own pair
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        head_groups(self.visibility, self.key_value_heads or self.heads)
         if self.key_value_heads is None:
             return
         if self.heads % self.key_value_heads:
@@ -183,9 +195,11 @@ class AttentionConfig(MixerConfig):
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> Attention:
         each = head_width(width, self.heads)
-        options = {"key_value_heads": self.key_value_heads, "position": self.position, "qk_norm": self.qk_norm}
+        names = ("key_value_heads", "position", "qk_norm", "visibility")
+        options = {name: getattr(self, name) for name in names}
         key = self.key.build(width, self.key_value_heads or self.heads, head_width=each, bias=bias)
-        return Attention(width, self.heads, key=key, **options, dropout=dropout, bias=bias)
+        gate = None if self.gate is None else self.gate.build(width, self.heads, head_width=each, bias=bias)
+        return Attention(width, self.heads, key=key, gate=gate, **options, dropout=dropout, bias=bias)
 
 
 def count_tokens(x: Inputs, seen: Int[Tensor, " B"], mask: Mask) -> tuple[Int[Tensor, "B T"], Int[Tensor, " B"]]:

@@ -5,13 +5,14 @@
 Visibility is one number: query 0 sees the first `causal_offset` pairs, query t the first `causal_offset + t`. For a
 contextual memory with values that depend on the next p inputs it is 1 - p (plus the number of pairs stored earlier),
 for attention 1, for pairs that every query sees None. With a `window`, a query sees only the newest that many of these.
+A `shift`, a number of at most `max_shift` that only the device knows, is subtracted from the offset.
 A query that sees no pair is answered with zero.
 
 `recall` runs on PyTorch's fused attention kernels, in memory linear in T: the strict causal mask is an ordinary one on
-shifted tensors, and anything else goes block by block of queries. Few queries, as in a step of decoding, would leave
-most of a GPU idle, were each head one program: the Triton form splits the pairs of a head among several programs, and
-a second kernel merges what they found. Everything that decides about a launch is a shape: a step can be captured as a
-CUDA graph and remains right as the memory fills.
+shifted tensors, a window is attention within chunks, and anything else goes block by block of queries. Few queries, as
+in a step of decoding, would leave most of a GPU idle, were each head one program: the Triton form splits the pairs of a
+head among several programs, and a second kernel merges what they found. Everything that decides about a launch is a
+shape: a step can be captured as a CUDA graph and remains right as the memory fills.
 """
 
 # pyright: reportInvalidTypeForm=false
@@ -40,6 +41,7 @@ from memory_mosaics.ops.common import (
 from memory_mosaics.shapes import Bool, Float, Int
 
 BLOCK = 128  # queries at a time, for masks, dropout on the CPU and the log-sum-exp
+MIN_CHUNK = 64  # queries, of attention within a window
 TILE, TILES = 128, 128  # pairs, and tiles of them that occupy a large GPU; docs/LOG.md has what was measured
 FASTEST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 MASKED = -1e30  # a score that no pair can have; finite, so that an empty memory has gradients too
@@ -61,8 +63,11 @@ def reference(
     causal_offset: int | None = None,
     key_padding_mask: Bool[Tensor, "B N"] | None = None,
     window: int | None = None,
+    shift: Int[Tensor, ""] | None = None,
+    max_shift: int = 0,
 ) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "B T H"]]:
     """The definition, query by query in float32. The empty sum is zero: an empty memory answers zero."""
+    causal_offset = causal_offset if causal_offset is None or shift is None else causal_offset - int(shift)
     dtype = at_least_fp32_dtype(queries)
     keys, values = (repeat_heads(x.to(dtype), queries.shape[2]) for x in (keys, values))
     queries = scale_features(queries.to(dtype), sharpness)
@@ -90,6 +95,8 @@ def recall(
     key_padding_mask: Bool[Tensor, "B N"] | None = None,
     lengths: Int[Tensor, " B"] | None = None,
     window: int | None = None,
+    shift: Int[Tensor, ""] | None = None,
+    max_shift: int = 0,
     dropout: float = 0.0,
 ) -> Float[Tensor, "B T H V"]:
     """Answer every query from the pairs it may see; `key_padding_mask` is True for pairs that are not padding.
@@ -102,15 +109,28 @@ def recall(
     time = queries.shape[1]
     if causal_offset is not None and lengths is not None:
         raise ValueError("causal_offset and lengths both say which pairs are visible; give one of them")
+    if shift is not None and causal_offset is not None and 0 not in (time, keys.shape[1]):
+        # Of time + max_shift steps with the smallest offset, query t is at the step whose offset is its own.
+        steps = torch.arange(time + max_shift, device=keys.device) - max_shift + shift
+        queries = scale_features(queries, sharpness).index_select(1, steps.clamp(0, time - 1))
+        seen = {"causal_offset": causal_offset - max_shift, "key_padding_mask": key_padding_mask, "window": window}
+        answers = recall(queries, keys, values, **seen, dropout=dropout)
+        return answers.index_select(1, torch.arange(time, device=keys.device) + max_shift - shift)
     if causal_offset is not None and time == 1:  # one query: all it may see, and nothing else, is there
         seen = slice(0 if window is None else max(causal_offset - window, 0), max(causal_offset, 0))
         keys, values, causal_offset, window = keys[:, seen], values[:, seen], None, None
         key_padding_mask = None if key_padding_mask is None else key_padding_mask[:, seen]
     if 0 in (time, keys.shape[1]):
         return _zeros(queries, values)
-    if window is not None and lengths is not None:
-        recent = torch.arange(keys.shape[1], device=keys.device) >= lengths[:, None] - window
-        key_padding_mask, window = recent if key_padding_mask is None else key_padding_mask & recent, None
+    if window is not None and lengths is not None:  # a copy of the window, so that the whole capacity is not read
+        newest = lengths[:, None] - window + torch.arange(window, device=keys.device)
+        there, newest = newest >= 0, newest.clamp(min=0)
+        row = torch.arange(len(keys), device=keys.device)[:, None]
+        keys, values = keys[row, newest], values[row, newest]
+        key_padding_mask = there if key_padding_mask is None else key_padding_mask[row, newest] & there
+        lengths = window = None
+    if window is not None and causal_offset is not None and causal_offset + time - 1 <= window:
+        window = None  # nobody sees more
     H, K = queries.shape[2], keys.shape[2]
     if H != K and time == 1 and causal_offset is None:  # heads that share pairs are as many queries of one head
         queries = scale_features(queries, sharpness)[:, 0].unflatten(1, (K, -1)).transpose(1, 2)
@@ -126,15 +146,19 @@ def recall(
         there = torch.arange(keys.shape[1], device=keys.device) < lengths[:, None]
         key_padding_mask = there if key_padding_mask is None else key_padding_mask & there
     queries = scale_features(queries, sharpness)
-    fused = key_padding_mask is None and window is None and (dropout == 0.0 or queries.is_cuda)
-    if fused and causal_offset is None:
+    fused = key_padding_mask is None and (dropout == 0.0 or queries.is_cuda)
+    if fused and window is None and causal_offset is None:
         return _attend_in_rows(queries, keys, values, rows=_rows(queries, keys), dropout=dropout)
     if fused and causal_offset is not None and causal_offset <= 1:
         ahead = 1 - causal_offset
         if time <= ahead:
             return _zeros(queries, values)
         last = time - ahead
-        answers = _attend(queries[:, ahead:], keys[:, :last], values[:, :last], causal=True, dropout=dropout)
+        shifted = (queries[:, ahead:], keys[:, :last], values[:, :last])
+        if window is None:
+            answers = _attend(*shifted, causal=True, dropout=dropout)
+        else:
+            answers = _attend_in_window(*shifted, window=window, dropout=dropout)
         return F.pad(answers, (0, 0, 0, 0, ahead, 0))
     seen = (causal_offset, key_padding_mask, window)
     return torch.cat(_in_blocks(partial(_attend_masked, dropout=dropout), queries, keys, values, *seen), dim=1)
@@ -252,6 +276,27 @@ def _attend_in_rows(queries: Tensor, keys: Tensor, values: Tensor, *, rows: int,
     keys, values = (x[:, None].expand(-1, rows, -1, -1, -1).flatten(0, 1) for x in (keys, values))
     answers = _attend(queries.unflatten(1, (rows, -1)).flatten(0, 1), keys, values, dropout=dropout)
     return answers.unflatten(0, (-1, rows)).flatten(1, 2)
+
+
+def _attend_in_window(queries: Tensor, keys: Tensor, values: Tensor, *, window: int, dropout: float) -> Tensor:
+    """Query t sees the pairs t - window + 1 to t: in its chunk of at least `window` steps and the one before.
+
+    Two calls of the kernel, for the first chunk and for all others at once, with one mask that all chunks share.
+    """
+    size, time = max(window, MIN_CHUNK), queries.shape[1]
+    t, i = torch.arange(size, device=keys.device)[:, None], torch.arange(-size, size, device=keys.device)
+    visible = (i <= t) & (i > t - window)
+    head = min(size, time)
+    first = _attend(
+        *(x[:, :head] for x in (queries, keys, values)), mask=visible[:head, size : size + head], dropout=dropout
+    )
+    if time <= size:
+        return first
+    chunks = [F.pad(x, (0, 0, 0, 0, 0, -time % size)).unflatten(1, (-1, size)) for x in (queries, keys, values)]
+    both = [torch.cat([x[:, :-1], x[:, 1:]], dim=2).flatten(0, 1) for x in chunks[1:]]
+    rest = _attend(chunks[0][:, 1:].flatten(0, 1), *both, mask=visible, dropout=dropout)
+    rest = rest.unflatten(0, (len(queries), -1)).flatten(1, 2)
+    return torch.cat([first, rest[:, : time - size]], dim=1)
 
 
 def _rows(queries: Tensor, keys: Tensor) -> int:

@@ -14,8 +14,9 @@ import torch
 from memory_mosaics import LanguageModel, llama, memory_mosaic, transformer
 from memory_mosaics.apps.explorer import Explorer
 from memory_mosaics.checkpoint import LoadedModel
-from memory_mosaics.memory import GatedAverageConfig
+from memory_mosaics.memory import GatedAverageConfig, OutputGateConfig
 from memory_mosaics.scales import AdaptiveSharpnessConfig
+from memory_mosaics.stores import Visibility
 from memory_mosaics.text.tokenizer import Tokenizer, byte_tokenizer, train_bpe
 from waiting import HANG, until
 
@@ -44,11 +45,12 @@ def mosaic() -> LoadedModel:
 
 @pytest.fixture(scope="session")
 def gated() -> LoadedModel:
-    """A Memory Mosaic whose lambda and beta change from token to token."""
+    """A Memory Mosaic whose lambda and beta change from token to token, with short and long memories and a gate."""
 
     def config(**options):
         made = memory_mosaic(**options)
-        parts = {"key": GatedAverageConfig(), "sharpness": AdaptiveSharpnessConfig()}
+        parts = {"key": GatedAverageConfig(), "sharpness": AdaptiveSharpnessConfig(), "gate": OutputGateConfig()}
+        parts["visibility"] = (Visibility(window=7), Visibility(delay=3))
         return replace(made, sequence_mixer=replace(made.sequence_mixer, **parts))
 
     return small("gated", config)

@@ -47,6 +47,23 @@ def test_a_memory_shows_its_pairs_over_the_text(tab):
         assert tab.page.locator(".tile span:not(:empty)").count() >= 16
 
 
+def test_short_and_long_memories_are_apart(browser, gated):
+    server = Served([gated])
+    with Tab(browser, server.address) as tab:
+        titles = tab.page.locator(".grid .kind").all_inner_texts()
+        short, long, persistent = titles
+        assert "the last 7 pairs" in short.lower()
+        assert "pairs 3 or more steps ago" in long.lower()
+        assert "persistent memory" in persistent.lower()
+        assert [grid.locator(".tile").count() for grid in tab.page.locator(".grid").all()] == [4, 4, 8]
+        tab.page.click(memory(1, "sequence", 2))
+        tab.page.wait_for_selector(".detail .hint")
+        shown = tab.page.inner_text(".detail .hint")
+        assert shown.startswith("pairs 3 or more steps ago · λ")
+        assert "β" in shown
+    server.stop()
+
+
 SHARES = "[...document.querySelectorAll('.pane .guesses .share')].map(one => one.textContent)"
 
 

@@ -19,7 +19,6 @@ from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.inspection import inspect_position
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.memory import PersistentMemoryConfig
-from memory_mosaics.stores import Retrieval
 from memory_mosaics.text.tokenizer import byte_tokenizer
 from mixers_under_contract import MIXERS, WIDTH
 
@@ -85,8 +84,10 @@ def test_it_shows_what_inspect_shows(name, request):
 
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
-def test_contributions_add_up_to_the_logits(mosaic, placement):
+@pytest.mark.parametrize("name", ["mosaic", "gated"])
+def test_contributions_add_up_to_the_logits(name, placement, request):
     """Of all memories and the embedding; there are no biases, and every mixer recalls."""
+    mosaic = request.getfixturevalue(name)
     tokens = (torch.arange(80) * 7 % 280).tolist()
     model = LanguageModel(replace(mosaic.model.config, norm_placement=placement)).eval()
     model.load_state_dict(mosaic.model.state_dict())
@@ -119,7 +120,7 @@ def test_losses_and_shares_are_the_models(mosaic):
         assert text == mosaic.tokenizer.display(index)
 
 
-@pytest.mark.parametrize("name", ["mosaic", "rotary", "grouped"])
+@pytest.mark.parametrize("name", ["mosaic", "gated", "rotary", "grouped"])
 def test_a_removed_pair_is_gone_and_the_rest_shares_its_weight(name, request):
     trained = request.getfixturevalue(name)
     tokens = (torch.arange(90) * 7 % 280).tolist()
@@ -178,9 +179,8 @@ def test_a_rewritten_pair_is_that_of_another_text(name, peek, request):
     assert (features(edited) - features(plain)).abs().max() > 1e-4
     wanted = plain.pairs[0, "sequence"].values.clone()
     wanted[0, 70 - peek, 2] = value
-    queries, offset, sharpness = edited.chunks[1].queries[0, "sequence"]
-    retrieval = Retrieval(queries, edited.pairs[0, "sequence"]._replace(causal_offset=offset), sharpness)
-    rows = EditedRetrieval(retrieval, edited.layer_edits[0, "sequence"]).rows
+    retrieval = edited.chunks[1].retrievals[0, "sequence"]._replace(pairs=edited.pairs[0, "sequence"])
+    (rows,) = EditedRetrieval(retrieval, edited.layer_edits[0, "sequence"]).rows
     torch.testing.assert_close(rows.pairs.values[2, :, 0], wanted[0, :, 2])
 
 

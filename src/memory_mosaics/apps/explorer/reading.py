@@ -28,9 +28,8 @@ from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError
 from memory_mosaics.inspection import decay_and_sharpness, head_contributions, residual_norms, spread
 from memory_mosaics.language_model import LanguageModel
-from memory_mosaics.ops.recall import Sharpness
 from memory_mosaics.scales import fold_for_inference
-from memory_mosaics.shapes import Float, Int
+from memory_mosaics.shapes import Bool, Float, Int
 from memory_mosaics.stores import MemoryInfo, Pairs, Retrieval, RetrievalMixer, map_state
 
 MAX_PAIRS, MAX_PROMOTED = 24, 6  # shown of one memory
@@ -72,11 +71,12 @@ LayerEdits = list[tuple[Edit, Tensor | None]]  # the edits of one layer, with th
 class EditedRetrieval:
     """A retrieval with edits, in the place of a Retrieval.
 
-    In `rows` every head of every memory is a row of its own, so that each can have other pairs.
+    In `rows`, one retrieval for each group of heads, every head of every memory is a row of its own, so that each can
+    have other pairs.
     """
 
     def __init__(self, retrieval: Retrieval, edits: LayerEdits):
-        queries, pairs, sharpness, _ = retrieval
+        queries, pairs, sharpness, _, gate = retrieval
         self.memories, time, heads, _ = queries.shape
         self.off = [edit.head for edit, _ in edits if edit.pair is None]
         keys, values = pairs.per_head(heads)[:2]
@@ -89,28 +89,34 @@ class EditedRetrieval:
                     mask[memory, edit.head, pair] = False
                 else:
                     values[memory, pair, edit.head] = value.to(values.dtype)
-        beta = torch.as_tensor(sharpness, device=queries.device).expand(self.memories, time, heads)[..., None]
-        queries, keys, values, beta = (
-            x.transpose(1, 2).flatten(0, 1)[:, :, None] for x in (queries, keys, values, beta)
-        )
-        mask = None if mask.all() else mask.flatten(0, 1)
-        self.rows = Retrieval(
-            queries, Pairs(keys, values, pairs.causal_offset, mask, window=pairs.window), beta[..., 0]
-        )
+        beta = torch.as_tensor(sharpness, device=queries.device).expand(self.memories, time, heads)
+        whole = Retrieval(queries, Pairs(keys, values, None, pairs.seen), beta, gate=gate)
+        self.rows = [_rows_of(*each) for each in zip(whole.groups(), mask.chunk(len(pairs.seen), dim=1), strict=True)]
 
     def answer(self, dropout: float = 0.0) -> Float[Tensor, "B T H V"]:
-        return self._merge_heads(self.rows.answer()[:, :, 0])
+        return self._merge_heads([rows.answer() for rows in self.rows])
 
     def weights_and_answers(self, times: Sequence[int]) -> tuple[Float[Tensor, "B H t N"], Float[Tensor, "B t H V"]]:
         """Return the weights of the pairs at some times, and the answers: zero for a head that is switched off."""
-        weights = self.rows.weights(times)[:, 0]
-        answers = torch.einsum("rtn,rnv->rtv", weights, self.rows.pairs.values[:, :, 0].to(weights.dtype))
-        return weights.unflatten(0, (self.memories, -1)), self._merge_heads(answers)
+        weights, answers = zip(*(rows.weights_and_answers(times) for rows in self.rows), strict=True)
+        weights = torch.cat([each[:, 0].unflatten(0, (self.memories, -1)) for each in weights], dim=1)
+        return weights, self._merge_heads(answers)
 
-    def _merge_heads(self, answers: Tensor) -> Tensor:
-        answers = answers.unflatten(0, (self.memories, -1)).transpose(1, 2).contiguous()
+    def _merge_heads(self, groups: Sequence[Tensor]) -> Tensor:
+        answers = torch.cat([rows[:, :, 0].unflatten(0, (self.memories, -1)) for rows in groups], dim=1)
+        answers = answers.transpose(1, 2).contiguous()
         answers[:, :, self.off] = 0
         return answers
+
+
+def _rows_of(retrieval: Retrieval, mask: Bool[Tensor, "M H N"]) -> Retrieval:
+    """Return a retrieval in which every head of every memory is a row, and sees what the mask leaves of its pairs."""
+    queries, pairs, beta, _, gate = retrieval
+    assert isinstance(beta, Tensor)
+    rows = lambda x: x.transpose(1, 2).flatten(0, 1)[:, :, None]  # noqa: E731
+    some = None if mask.all() else mask.flatten(0, 1)
+    pairs = Pairs(rows(pairs.keys), rows(pairs.values), some, pairs.seen)
+    return Retrieval(rows(queries), pairs, rows(beta[..., None])[..., 0], gate=None if gate is None else rows(gate))
 
 
 class NextTokens(NamedTuple):
@@ -128,7 +134,7 @@ class Chunk:
     tokens: Sequence[int]
     features: Tensor = field(init=False)  # (T W), the input of the output matrix
     spreads: Tensor = field(init=False)  # (T L), the divisors of the norms on the residual stream
-    queries: dict[Layer, tuple[Tensor, int | None, Sharpness]] = field(default_factory=dict)  # and offset, sharpness
+    retrievals: dict[Layer, Retrieval] = field(default_factory=dict)  # without the pairs
     parameters: dict[Layer, dict[str, Tensor]] = field(
         default_factory=dict
     )  # lambda and beta: (H) or, per token, (T H)
@@ -192,8 +198,9 @@ class InstrumentedModel:
     def _capture_retrievals(self, layer: Layer, mixer: RetrievalMixer, prepare_retrieval: Callable[..., Any]) -> Any:
         def captured(x: Tensor, state: Any = None, mask: Any = None) -> Any:
             retrieval, state = prepare_retrieval(x, state, mask)
-            self._chunk.queries[layer] = retrieval.queries, retrieval.pairs.causal_offset, retrieval.sharpness
-            self._pairs[layer] = retrieval.pairs
+            pairs = self._pairs[layer] = retrieval.pairs
+            none = pairs._replace(keys=pairs.keys[:, :0], values=pairs.values[:, :0])
+            self._chunk.retrievals[layer] = retrieval._replace(pairs=none, queries_are_keys=False)
             decay, beta = decay_and_sharpness(mixer, retrieval, x)
             self._chunk.parameters[layer] = {"beta": beta} | ({} if decay is None else {"lambda": decay})
             edits = self._edits.get(layer)
@@ -212,6 +219,7 @@ class InstrumentedModel:
             layer = {"block": block, "kind": kind, "name": info.name, "heads": info.heads, "peek": info.lookahead}
             parameters, per_token = chunk.parameters[block, kind], chunk.per_token((block, kind))
             layer |= {name: _numbers(values) for name, values in parameters.items() if name not in per_token}
+            layer |= {"sees": info.sees} if info.sees else {}
             described.append(layer | {"per_token": ["contribution", "effective", *per_token]})
         return described
 
@@ -314,8 +322,8 @@ class CachedText:
         """
         self.model.check_running()
         chunk, times = self._within_chunk(first, last)
-        queries, offset, sharpness = chunk.queries[layer]
-        retrieval = Retrieval(queries, self.pairs[layer]._replace(causal_offset=offset), sharpness)
+        retrieval = chunk.retrievals[layer]
+        retrieval = retrieval._replace(pairs=self.pairs[layer]._replace(seen=retrieval.pairs.seen))
         weights, answers = EditedRetrieval(retrieval, self.layer_edits.get(layer, [])).weights_and_answers(times)
         flat = weights.permute(2, 1, 0, 3).flatten(2) / len(weights)
         mixer, spreads = self.model.layers[layer], chunk.spreads[times]

@@ -106,6 +106,7 @@ class DetailCard {
     const off = pane.off() >= 0;
     const here = { ...layer, ...found?.overview[pane.model.layers.indexOf(layer)] };
     const facts = [
+      layer.sees?.[head],
       here.lambda && `λ ${number(here.lambda[head])}`,
       here.beta && `β ${number(here.beta[head])}`,
       here.effective && `${here.effective[head].toFixed(1)} ${layer.peek === null ? "slots" : "pairs"} count`,

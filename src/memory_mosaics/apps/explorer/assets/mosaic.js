@@ -31,7 +31,9 @@ class MosaicView {
     this.element.classList.toggle("none", layers.length === 0);
     this.#choices(layers);
     const kinds = ["sequence", "channel"].map((kind) => layers.filter((layer) => layer.kind === kind));
-    this.grids.replaceChildren(...kinds.filter((some) => some.length).map((some) => this.#grid(some)));
+    const grids = kinds.filter((some) => some.length).flatMap((some) => (
+      [...new Set(some.flatMap((layer) => layer.sees ?? [undefined]))].map((sees) => this.#grid(some, sees))));
+    this.grids.replaceChildren(...grids);
     this.fill();
   }
 
@@ -50,21 +52,24 @@ class MosaicView {
     }, MEASURES[name][0])));
   }
 
-  // The layers of one kind, one per row. Two grids are side by side if they fit, otherwise one below the other.
-  #grid(layers) {
-    const heads = Math.max(...layers.map((layer) => layer.heads));
-    const name = h("span", { class: "kind" }, layers[0].name);
+  // The layers of one kind, one per row, with the heads that see the same pairs. Grids are side by side if they fit,
+  // otherwise one below the other.
+  #grid(layers, sees) {
+    const heads = (layer) => Array.from({ length: layer.heads }, (_, head) => head)
+      .filter((head) => layer.sees?.[head] === sees);
+    const title = layers[0].name + (sees ? `: ${sees}` : "");
+    const name = h("span", { class: "kind", title }, sees ?? title);
     const rows = layers.map((layer) => h("div", { role: "row", class: "row" },
       h("span", { class: "block", role: "rowheader", title: `block ${layer.block}` }, String(layer.block)),
-      ...Array.from({ length: layer.heads }, (_, head) => {
+      ...heads(layer).map((head) => {
         const memory = [layer.block, layer.kind, head];
         return h("button", {
           class: "tile", role: "gridcell", tabindex: "-1", "data-memory": JSON.stringify(memory),
           disabled: !this.pane.source.has(memory),
         }, h("span"));
       })));
-    const label = `${layers[0].name}, blocks by heads`;
-    return h("div", { class: "grid", role: "grid", "aria-label": label, "--heads": heads }, name, ...rows);
+    const most = Math.max(...layers.map((layer) => heads(layer).length));
+    return h("div", { class: "grid", role: "grid", "aria-label": `${title}, blocks by heads`, "--heads": most }, name, ...rows);
   }
 
   fill() {
