@@ -126,7 +126,8 @@ class LanguageModel(nn.Module):
     def __init__(self, config: LanguageModelConfig):
         super().__init__()
         self.config = config
-        if torch.get_default_device().type != "meta":
+        has_values = torch.get_default_device().type != "meta"
+        if has_values:
             _check_memory(config)
         self.embedding = nn.Embedding(config.vocabulary, config.width)
         self.positions = config.positions.build(config.width) if config.positions else None
@@ -135,7 +136,7 @@ class LanguageModel(nn.Module):
         self.head = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
         self.gradient_checkpointing = False  # recompute each block in the backward pass: more time, less memory
         self._gradient_checkpointing_func: Callable[..., Any] = partial(checkpoint, use_reentrant=False)
-        if config.init != "as-built":
+        if config.init != "as-built" and has_values:
             initialise(self)
 
     def forward(

@@ -183,7 +183,7 @@ class Contest:
             if name not in ARCHITECTURES:
                 sizes = self.task.sizes | {"vocabulary": 32, "context": 64}
                 check_causal(name, partial(architecture(name).config, **sizes))
-            for values in self.task.combinations():
+            for values in self.task.model_combinations():
                 try:
                     config = self.task.config(name, values)
                     to_plain(config)  # a mixer that cannot be saved is found here

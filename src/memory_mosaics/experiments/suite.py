@@ -77,8 +77,9 @@ class ArenaTask:
             for label in getattr(data, "read", ()):
                 check_name(label)
             for values in one.combinations():
-                one.config("memory-mosaic", values)
                 one.training_of(values, seed=SEARCH_SEED)
+            for values in one.model_combinations():
+                one.config("memory-mosaic", values)
             return one
         except (TypeError, ValueError, AttributeError) as error:
             raise UserError(f"task {name}: {one_line(error)}") from error
@@ -94,6 +95,10 @@ class ArenaTask:
 
     def combinations(self) -> list[Settings]:
         return combinations(self.search)
+
+    def model_combinations(self) -> list[Settings]:
+        """Return those of what is searched of the model alone."""
+        return combinations({name: values for name, values in self.search.items() if name not in TRAINING_FIELDS})
 
     def config(self, contestant: str, values: Settings) -> Any:
         """Return the configuration of a contestant with these values."""
