@@ -266,7 +266,7 @@ def test_a_classifier_starts_from_a_language_model_and_is_saved(tmp_path: Path):
 def test_the_configuration_has_the_names_that_others_read():
     for name, config in CONFIGS.items():
         found = MosaicConfig(language_model=to_plain(config))
-        assert (found.num_attention_heads, found.tie_word_embeddings) == (2, True), name
+        assert (found.num_attention_heads, found.tie_word_embeddings) == (config.sequence_mixer.heads, True), name
     assert MosaicConfig(language_model=to_plain(replace(CONFIGS["mosaic"], tied=False))).tie_word_embeddings is False
     assert (
         MosaicConfig(

@@ -29,7 +29,7 @@ def config(request):
     return MIXERS[request.param]
 
 
-@pytest.fixture(params=[False, True], ids=["", "bias"])
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["", "bias"])
 def bias(request):
     return request.param
 

@@ -83,7 +83,8 @@ def test_a_checkpoint_holds_no_pickle(run):
     plan = run()
     train(plan)
     files = [file for file in checkpoint.newest(plan.out).rglob("*") if file.is_file()]
-    assert {file.suffix for file in files} == {".json", ".safetensors"}
+    assert {file.suffix for file in files} == {".json", ".safetensors", ".py"}
+    assert [file.name for file in files if file.suffix == ".py"] == [checkpoint.HUB_FILE]  # ours never reads it
 
 
 def test_two_runs_are_the_same_to_the_last_bit_and_another_seed_is_not(run):
