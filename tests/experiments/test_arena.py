@@ -1,6 +1,7 @@
 """The arena: the same search for all, tests read by the runs of the report alone, folders that can be extended."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -121,6 +122,26 @@ def test_stopped_anywhere_the_same_command_continues_to_the_same_table(suite, mo
     for name, record in results["tasks"]["recall"]["contestants"].items():
         same = whole["tasks"]["recall"]["contestants"][name]
         assert [record[key] for key in keys] == [same[key] for key in keys]
+
+
+def test_a_run_that_raises_ends_in_one_line_after_the_report_of_the_others(suite, monkeypatch, capsys):
+    train = arena.Contest.train
+
+    def fail(self, settings, folder):
+        if settings["contestant"] == "transformer" and settings["seed"] == 2:
+            raise RuntimeError("CUDA out of memory")
+        return train(self, settings, folder)
+
+    monkeypatch.setattr(arena.Contest, "train", fail)
+    words = ["arena", "--out", str(suite.parent / "out"), "--suite", str(suite), "--tasks", "recall"]
+    assert main([*words, "--runtime.device", "cpu"]) == 2
+    output = capsys.readouterr()
+    assert "1 of 2 seeds" in output.out
+    assert re.search(
+        r"\nmosaics: runs that ended with an error: transformer-\S+-seed2; the first with CUDA", output.err
+    )
+    monkeypatch.undo()
+    assert run(suite, "--tasks", "recall")["tasks"]["recall"]["contestants"]["transformer"]["seeds"] == 2
 
 
 def test_outcomes_in_a_file_are_all_that_another_machine_needs(suite):

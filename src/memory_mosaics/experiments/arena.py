@@ -45,6 +45,7 @@ from memory_mosaics.experiments.runner import (
     check_outcome,
     check_setup,
     merge_environments,
+    raise_errors,
     report,
     run_grids,
 )
@@ -164,6 +165,7 @@ def run(
     if tested:
         write_page(out / "arena.html", TEMPLATES / "arena.html", title="The arena", results=results)
     report(results, out, table(results), drawable=tested, also=f"Page: {out / 'arena.html'}. " if tested else "")
+    raise_errors(() if report_only else grids)
     return results
 
 
