@@ -167,7 +167,56 @@ def test_outcomes_in_a_file_are_all_that_another_machine_needs(suite):
 
 
 def lines_of(folder: Path) -> dict[str, list[str]]:
-    return {file.name: file.read_text().splitlines() for file in folder.iterdir()}
+    return {file.name: file.read_text().splitlines() for file in folder.glob("*.jsonl")}
+
+
+def test_commands_with_folders_of_their_own_add_to_the_same_outcomes(suite, monkeypatch, capsys):
+    """The second command runs, whole, while the first one trains its second seed."""
+    carried, train = suite.parent / "carried", arena.Contest.train
+    words = ["--outcomes", str(carried), "--tasks", "recall", "--seeds", "1", "--contestants"]
+
+    def between(self, settings, folder):
+        if settings["contestant"] == "transformer" and settings["seed"] == 1:
+            run(suite, *words, "memory-mosaic", out="second")
+        return train(self, settings, folder)
+
+    monkeypatch.setattr(arena.Contest, "train", between)
+    run(suite, *words, "transformer", out="first")
+    written = list(map(json.loads, lines_of(carried)["recall.jsonl"][1:]))
+    assert {("transformer", 1), ("memory-mosaic", 1)} <= {(one["contestant"], one["seed"]) for one in written}
+    file = next((suite.parent / "first").glob("recall/trials/memory-mosaic-*/outcome.json"))
+    file.write_text(file.read_text().replace('"seconds": ', '"seconds": 1'))
+    before = (carried / "recall.jsonl").read_text()
+    given = ["--out", str(suite.parent / "first"), "--suite", str(suite), "--runtime.device", "cpu"]
+    capsys.readouterr()
+    assert main(["arena", *given, *words, "transformer"]) == 2
+    assert f"recall.jsonl has another outcome of {file.parent.name} than" in capsys.readouterr().err
+    assert (carried / "recall.jsonl").read_text() == before
+
+
+def test_outcomes_of_two_machines_are_merged(suite, capsys):
+    """Each has trained a contestant without knowing of the other."""
+    words, at = ["--tasks", "recall", "--seeds", "1"], {name: str(suite.parent / name) for name in ("mine", "theirs")}
+    run(suite, *words, "--contestants", "transformer", "--outcomes", at["mine"], out="one")
+    run(suite, *words, "--contestants", "memory-mosaic", "--outcomes", at["theirs"], out="two")
+    before = [*lines_of(suite.parent / "mine")["recall.jsonl"], *lines_of(suite.parent / "theirs")["recall.jsonl"][1:]]
+    words += ["--outcomes", at["mine"], "--merge", at["theirs"], "--report_only"]
+    both = run(suite, *words, out="three")["tasks"]["recall"]["contestants"]
+    assert all(record["seeds"] == 1 for record in both.values())
+    assert both.keys() == {"memory-mosaic", "transformer"}
+    assert sorted(lines_of(suite.parent / "mine")["recall.jsonl"][1:]) == sorted(before[1:])
+    file = suite.parent / "theirs" / "recall.jsonl"
+    file.write_text(file.read_text().replace('"seconds": ', '"seconds": 1'))
+    given = ["arena", "--out", str(suite.parent / "four"), "--suite", str(suite), "--merge", at["theirs"]]
+    for more, message in (
+        ([*words[:6], "--report_only"], "has another outcome of memory-mosaic-"),
+        (["--tasks", "mixed", "--report_only"], "recall.jsonl is of none of the tasks mixed; name it too"),
+        (["--estimate"], "--estimate and --merge exclude each other"),
+        (["--report_only", "--merge", str(suite.parent / "nowhere")], "nowhere: it holds no file TASK.jsonl"),
+    ):
+        capsys.readouterr()
+        assert main([*given, *more]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_outcomes_of_another_setup_and_damaged_ones_are_refused(suite, capsys):

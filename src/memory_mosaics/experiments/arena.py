@@ -86,6 +86,7 @@ def run(
     jobs: int = 1,
     cluster: Literal["ray"] | None = None,
     outcomes: Path | None = None,
+    merge: Path | None = None,
     estimate: bool = False,
     report_only: bool = False,
     runtime: RuntimeConfig = RUNTIME,
@@ -106,6 +107,8 @@ def run(
         cluster: ray trains on the Ray cluster of this machine or of RAY_ADDRESS, whose machines share `out`
         outcomes: folder with a file TASK.jsonl per task. Runs whose outcomes are there are not trained again, and the
             outcomes of all runs are added, whenever one has ended: all that another machine needs to continue
+        merge: folder with further outcomes of these tasks, such as those of another machine; with --outcomes they are
+            added there. Two different outcomes of the same run are refused
         estimate: train nothing; time some steps of each contestant and print how long everything would take
         report_only: train nothing; make the table, the figures and the page of the runs that have ended
         runtime: how it is computed
@@ -133,6 +136,9 @@ def run(
         raise UserError(f"two rows of the table would be called {max(rows, key=rows.count)!r}; rename a task or a text")
     for contest in contests:
         contest.check()
+    folders = [folder for folder in (outcomes, merge) if folder]
+    if merge:
+        check_merged(merge, [task.name for task in chosen], estimate=estimate)
     create_output_folder(out)
     facts = {}
     for contest in contests:
@@ -140,8 +146,8 @@ def run(
         if not estimate:
             contest.out.mkdir(exist_ok=True)
             check_setup(contest.out, contest.setup | prepared | common)
-            if outcomes:
-                import_outcomes(outcomes / f"{contest.task.name}.jsonl", contest.out, contest.check_outcome)
+            for folder in folders:
+                import_outcomes(folder / f"{contest.task.name}.jsonl", contest.out, contest.check_outcome)
     if estimate:
         return print_estimate(contests, out)
     if report_only and not any(contest.outcomes() for contest in contests):
@@ -152,7 +158,7 @@ def run(
     def save() -> None:
         if outcomes is not None:
             for contest in contests:
-                export_outcomes(contest.out, outcomes / f"{contest.task.name}.jsonl")
+                export_outcomes(contest.out, outcomes / f"{contest.task.name}.jsonl", contest.check_outcome)
 
     done = report_only or run_grids(grids, processes=jobs, cluster=cluster, save=save if outcomes else None)
     save()
@@ -167,6 +173,17 @@ def run(
     report(results, out, table(results), drawable=tested, also=f"Page: {out / 'arena.html'}. " if tested else "")
     raise_errors(() if report_only else grids)
     return results
+
+
+def check_merged(folder: Path, tasks: Sequence[str], *, estimate: bool) -> None:
+    """Refuse to merge what would be ignored: all or some files are of other tasks, or nothing is to be read."""
+    if estimate:
+        raise UserError("--estimate and --merge exclude each other; give one of them")
+    names = sorted(file.stem for file in folder.glob("[!.]*.jsonl"))
+    if not names:
+        raise UserError(f"--merge {folder}: it holds no file TASK.jsonl; name the folder that has them")
+    if others := [name for name in names if name not in tasks]:
+        raise UserError(f"--merge {folder}: {others[0]}.jsonl is of none of the tasks {', '.join(tasks)}; name it too")
 
 
 @dataclass(frozen=True, kw_only=True)

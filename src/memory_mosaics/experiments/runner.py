@@ -395,7 +395,7 @@ def run_trial(grid: Grid, settings: Settings) -> Outcome | None:
             outcome = {"status": "finished"} | settings | measured
             if is_first_process():
                 write_results(folder / "outcome.json", outcome)
-        if not grid.keep_checkpoints:
+        if not grid.keep_checkpoints and is_first_process():
             discard_checkpoints(folder)
         return outcome
 
