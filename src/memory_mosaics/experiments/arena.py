@@ -450,7 +450,8 @@ class Contest:
             }
             record["seconds"] = round_digits(fmean(one["seconds"] for one in runs), 3)
             record["hardware"] = "; ".join(sorted({one["hardware"] for one in runs}))
-            record["commits"] = sorted({one["commit"] for one in runs if one.get("commit")})
+            trained = [*runs, *(one for one in searched if one["status"] == "finished")]
+            record["commits"] = sorted({one.get("commit") for one in trained}, key=str)
             if isinstance(self.task.data, TextData):
                 record["measures"] = _summarize([run[0] for run in measures])
         return record
@@ -561,6 +562,10 @@ def table(results: dict[str, Any]) -> str:
     texts = [[name, *row] for name, task in tasks.items() if "anchor_measures" in task for row in _text_rows(task)]
     if texts:
         parts.append(text_table(["text", "", *(name.replace("_", " ") for name in TEXT_MEASURES)], texts))
+    for name, task in tasks.items():
+        commits = {commit for one in task["contestants"].values() for commit in one.get("commits", ())}
+        if len(commits) > 1:
+            parts.append(f"{name}: its outcomes come from several commits: {', '.join(sorted(map(str, commits)))}")
     return "\n\n".join(parts)
 
 
