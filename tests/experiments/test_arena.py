@@ -199,12 +199,20 @@ def test_outcomes_of_two_machines_are_merged(suite, capsys):
     words, at = ["--tasks", "recall", "--seeds", "1"], {name: str(suite.parent / name) for name in ("mine", "theirs")}
     run(suite, *words, "--contestants", "transformer", "--outcomes", at["mine"], out="one")
     run(suite, *words, "--contestants", "memory-mosaic", "--outcomes", at["theirs"], out="two")
-    before = [*lines_of(suite.parent / "mine")["recall.jsonl"], *lines_of(suite.parent / "theirs")["recall.jsonl"][1:]]
+    for name in at:
+        file = suite.parent / name / "recall.jsonl"
+        setup, *found = map(json.loads, file.read_text().splitlines())
+        found = [one | {"commit": "0123abc" if name == "mine" else None} for one in found]
+        file.write_text("".join(json.dumps(one) + "\n" for one in [setup, *found]))
+    before = lines_of(suite.parent / "mine")["recall.jsonl"][1:]
     words += ["--outcomes", at["mine"], "--merge", at["theirs"], "--report_only"]
     both = run(suite, *words, out="three")["tasks"]["recall"]["contestants"]
+    assert "recall: its outcomes come from several commits: 0123abc, None\n" in capsys.readouterr().out
+    assert [both[name]["commits"] for name in ("memory-mosaic", "transformer")] == [[None], ["0123abc"]]
     assert all(record["seeds"] == 1 for record in both.values())
     assert both.keys() == {"memory-mosaic", "transformer"}
-    assert sorted(lines_of(suite.parent / "mine")["recall.jsonl"][1:]) == sorted(before[1:])
+    merged = lines_of(suite.parent / "mine")["recall.jsonl"][1:]
+    assert sorted(merged) == sorted([*before, *lines_of(suite.parent / "theirs")["recall.jsonl"][1:]])
     file = suite.parent / "theirs" / "recall.jsonl"
     file.write_text(file.read_text().replace('"seconds": ', '"seconds": 1'))
     given = ["arena", "--out", str(suite.parent / "four"), "--suite", str(suite), "--merge", at["theirs"]]
@@ -340,10 +348,11 @@ def test_a_best_value_at_the_edge_is_searched_further():
     assert arena.beyond([0.001, 0.003, 0.01], 0.01) == pytest.approx(0.0333)
     assert arena.beyond([0.001, 0.003, 0.01], 0.001) == pytest.approx(0.000333)
     assert repr(arena.beyond([100, 200], 200)) == "400"
-    assert not arena.is_extensible(["default", "authors"])
+    assert arena.is_extensible("learning_rate", [0.001, 0.003])
+    assert not arena.is_extensible("init", ["default", "authors"])
     assert arena.beyond([0.0, 0.1], 0.1) == pytest.approx(0.2)
     assert arena.beyond([0.0, 0.1], 0.0) is None
-    assert not arena.is_extensible([0.1])
+    assert not arena.is_extensible("dropout", [0.1])
     assert [arena.is_at_edge(value, [0.0, 0.1, 0.2]) for value in (0.0, 0.1, 0.2)] == [False, False, True]
     assert not arena.is_at_edge("a", ["a", "b"])
 
@@ -396,6 +405,15 @@ def test_values_beyond_the_edge_that_no_model_can_have_are_left_out(suite):
         end(one, run, score=run["dropout"])
     assert [run["dropout"] for run in one._search_runs("transformer")] == [0.1, 0.5]
     assert one.results()["mixed"]["contestants"]["transformer"]["at_edge"] == ["dropout"]
+
+
+@pytest.mark.parametrize("best", [1, 4])
+def test_all_have_the_same_heads(suite, best):
+    one = contest(suite, search={"heads": [1, 4], "learning_rate": [0.001, 0.003, 0.01]})
+    for run in one._search_runs("transformer"):
+        end(one, run, score=0.5 + 0.1 * (run["heads"] == best) + 0.1 * (run["learning_rate"] == 0.003))
+    assert len(one._search_runs("transformer")) == 6
+    assert one.chosen("transformer") == {"heads": best, "learning_rate": 0.003}
 
 
 def test_seeds_that_failed_are_counted(suite):

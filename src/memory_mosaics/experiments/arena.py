@@ -3,7 +3,8 @@
 For every task and contestant
 
     search    one run for each combination of values in the search space of the task; the best on the validation
-              examples is chosen. A best value at the edge of its list is searched further, up to two values beyond.
+              examples is chosen. A best value at the edge of its list is searched further, up to two values beyond,
+              except for sizes such as heads.
     report    the chosen values are trained again with seeds that the search has not seen. These models alone read the
               test examples, once. The table has the mean of their scores and its 95 % interval, which is over the
               seeds of training: all have the same test examples, and the same training examples where these are given
@@ -49,7 +50,7 @@ from memory_mosaics.experiments.runner import (
     report,
     run_grids,
 )
-from memory_mosaics.experiments.suite import SEARCH_SEED, ArenaTask, architecture, load_suite
+from memory_mosaics.experiments.suite import SEARCH_SEED, SIZE_FIELDS, ArenaTask, architecture, load_suite
 from memory_mosaics.files import write_text
 from memory_mosaics.models import ARCHITECTURES, count_without_embeddings
 from memory_mosaics.results import (
@@ -285,7 +286,7 @@ class Contest:
     def _search_runs(self, contestant: str) -> list[Settings]:
         """All combinations, and those beyond the edges at which outcomes are the best."""
         runs = [settings(contestant, values, SEARCH_SEED) for values in self.task.combinations()]
-        lists = {name: sorted(values) for name, values in self.task.search.items() if is_extensible(values)}
+        lists = {name: sorted(values) for name, values in self.task.search.items() if is_extensible(name, values)}
         for _ in range(MAX_EXTENSIONS):
             outcomes = [self._outcome(run) for run in runs]
             best = self._best([one for one in outcomes if one])
@@ -489,9 +490,16 @@ def name_of(settings: Settings) -> str:
     return "-".join([settings["contestant"], *(f"{name}{value}" for name, value in values), f"seed{settings['seed']}"])
 
 
-def is_extensible(values: Sequence[Any]) -> bool:
-    """Whether values are numbers from 0 on, of which a list can be continued."""
-    return len(values) > 1 and all(type(value) in (int, float) and value >= 0 for value in values)
+def is_extensible(field: str, values: Sequence[Any]) -> bool:
+    """Whether values are numbers from 0 on, of which a list can be continued.
+
+    Sizes are not: 16 heads would follow 4, and nothing 1, so that those who need many heads had more runs.
+    """
+    return (
+        field not in SIZE_FIELDS
+        and len(values) > 1
+        and all(type(value) in (int, float) and value >= 0 for value in values)
+    )
 
 
 def is_at_edge(chosen: Any, tried: Sequence[Any]) -> bool:
@@ -519,7 +527,7 @@ def print_estimate(contests: Sequence[Contest], out: Path) -> dict[str, Any]:
         short = replace(task.training, steps=ESTIMATE_STEPS, warm_up=0, evaluate_every=ESTIMATE_STEPS)
         timed = replace(contest, task=replace(task, training=short), runtime=replace(contest.runtime, log_every=10))
         runs = len(task.combinations()) + contest.seeds
-        edges = MAX_EXTENSIONS * sum(map(is_extensible, task.search.values()))
+        edges = MAX_EXTENSIONS * sum(is_extensible(name, values) for name, values in task.search.items())
         for name in contest.contestants:
             folder = Path(tempfile.mkdtemp(prefix="estimate-", dir=out))
             try:
