@@ -11,7 +11,9 @@ import yaml
 
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
-from memory_mosaics.experiments.runner import RECIPES, Grid, raise_errors, run_grids
+from memory_mosaics.experiments.runner import RECIPES, Grid, raise_errors, run_grids, show_progress
+from memory_mosaics.results import write_results
+from waiting import until
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 COMMANDS = {
@@ -100,3 +102,22 @@ def test_a_run_that_raises_is_left_out_and_the_others_are_trained(processes, tmp
     assert run_grids([grid], processes=processes)
     raise_errors([grid])
     assert [len((folder / "tried").read_text()) for folder in grid.folders()] == [1, 2, 1, 1]
+
+
+def test_a_save_that_fails_is_said_once_and_tried_again(tmp_path, capsys):
+    grid, tries = Grid(out=tmp_path, name_of=name_of, train=train, listed=[{"number": 0}]), []
+
+    def save():
+        tries.append(1)
+        if len(tries) < 3:
+            raise UserError("cannot write outcomes: No space left on device")
+
+    with show_progress([grid], save):
+        (tmp_path / "trials/run0").mkdir(parents=True)
+        write_results(tmp_path / "trials/run0/outcome.json", {"status": "finished", "train_loss": 1, "valid_loss": 2})
+        until(lambda: len(tries) == 3)
+    output = capsys.readouterr().err
+    assert output.count("run0: valid loss 2.0000") == 1
+    assert output.count("No space left on device") == 1
+    assert "Traceback" not in output
+    assert len(tries) == 3, "saved"

@@ -642,20 +642,31 @@ def show_progress(grids: Sequence[Grid], save: Callable[[], Any] | None) -> Iter
     name = outs[0].name if len(outs) == 1 else outs[0].parent.name
     bar = tqdm(total=total, desc=name, bar_format=form, disable=None if quiet else True)
     known = set(progress(grids)[1])
+    saved, said = set(known), set[str]()
 
     def show() -> None:
         bar.n, lines, postfix = progress(grids)
         bar.total = sum(grid.count for grid in grids)
         for name in lines.keys() - known if quiet else ():
             tqdm.write(lines[name], file=screen)
-        if save and lines.keys() - known:
-            save()
         known.update(lines)
         bar.set_postfix_str(postfix)
+        if save and lines.keys() - saved:
+            save()
+            saved.update(lines)
+
+    def try_to_show() -> None:
+        """A full disk, say, is no reason to stop: the next time may be better, and the caller writes at the end."""
+        try:
+            show()
+        except (UserError, OSError) as error:
+            if (line := one_line(error)) not in said:
+                tqdm.write(line, file=screen)
+            said.add(line)
 
     def watch() -> None:
         while not over.wait(1.0):
-            show()
+            try_to_show()
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -664,7 +675,7 @@ def show_progress(grids: Sequence[Grid], save: Callable[[], Any] | None) -> Iter
     finally:
         over.set()
         thread.join()
-        show()
+        try_to_show()
         bar.close()
 
 
