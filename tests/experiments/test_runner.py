@@ -11,7 +11,7 @@ import yaml
 
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
-from memory_mosaics.experiments.runner import RECIPES, Grid, raise_errors, run_grids, show_progress
+from memory_mosaics.experiments.runner import RECIPES, Grid, raise_errors, ray_share, run_grids, show_progress
 from memory_mosaics.results import write_results
 from waiting import until
 
@@ -102,6 +102,20 @@ def test_a_run_that_raises_is_left_out_and_the_others_are_trained(processes, tmp
     assert run_grids([grid], processes=processes)
     raise_errors([grid])
     assert [len((folder / "tried").read_text()) for folder in grid.folders()] == [1, 2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "processes", "share"),
+    [
+        ([{"CPU": 8.0}], 2, (4, 0.0)),
+        ([{"CPU": 8.0}], 16, (1, 0.0)),
+        ([{"CPU": 4.0}, {"CPU": 6.0}], 1, (6, 0.0)),
+        ([{"CPU": 32.0}, {"CPU": 4.0, "GPU": 2.0}], 2, (4, 1.0)),
+        ([{"CPU": 16.0, "GPU": 1.0}], 4, (4, 0.25)),
+    ],
+)
+def test_a_process_on_ray_fits_a_node(nodes, processes, share):
+    assert ray_share(nodes, processes) == share
 
 
 def test_a_save_that_fails_is_said_once_and_tried_again(tmp_path, capsys):

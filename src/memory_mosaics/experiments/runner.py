@@ -575,15 +575,22 @@ def check_devices(runtime: RuntimeConfig, cluster: str | None) -> Settings:
     return {"precision": runtime.precision_on(find_device(runtime.device))}
 
 
+def ray_share(nodes: Sequence[Mapping[str, float]], processes: int) -> tuple[int, float]:
+    """Return the cores and GPUs of each of `processes`: no more than a node has, or Ray would wait for ever."""
+    gpus = min(1.0, sum(node.get("GPU", 0.0) for node in nodes) / processes)
+    largest = max(int(node.get("CPU", 0)) for node in nodes if node.get("GPU", 0.0) >= gpus)
+    return max(1, min(largest, int(sum(node.get("CPU", 0.0) for node in nodes)) // processes)), gpus
+
+
 def run_on_ray(grids: Sequence[Grid], processes: int) -> bool:
     """Train on a Ray cluster whose machines see the same folders, `processes` runs at once; False if told to stop."""
     import ray  # type: ignore[import-not-found]
 
     ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level="ERROR")
-    resources, here = ray.cluster_resources(), os.getcwd()
-    cores, gpus = int(resources.get("CPU", 1)) // processes, resources.get("GPU", 0) / processes
+    here = os.getcwd()
+    cores, gpus = ray_share([node["Resources"] for node in ray.nodes() if node["Alive"]], processes)
 
-    @ray.remote(num_cpus=max(1, cores), num_gpus=min(1, gpus))
+    @ray.remote(num_cpus=cores, num_gpus=gpus)
     def work() -> bool:
         os.chdir(here)
         return run_queues(grids, wait=False)

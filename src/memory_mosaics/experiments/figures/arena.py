@@ -49,8 +49,9 @@ def best_anchor(task: dict[str, Any]) -> str | None:
 def verdict(task: dict[str, Any], name: str) -> int:
     """1 if a contestant is better than every transformer that can read the test, -1 if it is worse than the reference.
 
-    Otherwise 0. A verdict needs all seeds of all four transformers that can read the test. The reference is the transformer with the
-    best validation score, which may not be the best of the test: to be better than that one alone proves little.
+    Otherwise 0. A verdict needs all seeds of all four transformers that can read the test. The reference is the
+    transformer with the best validation score, which may not be the best of the test: to be better than that one alone
+    proves little.
     """
     known, reference = task["contestants"], best_transformer(task)
     others = [one for one in TRANSFORMERS if "unreadable" not in known.get(one, {})]
