@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.testing import assert_close
 from transformers import (
@@ -25,7 +26,13 @@ from transformers import (
 from huggingface_models import CONFIGS, GREEDY, every_architecture, huggingface_model, left_padded, tokens
 from memory_mosaics import LanguageModel, LanguageModelConfig, checkpoint, to_plain
 from memory_mosaics.errors import CheckpointError
-from memory_mosaics.huggingface import MosaicCache, MosaicConfig, MosaicForCausalLM, MosaicModel
+from memory_mosaics.huggingface import (
+    MosaicCache,
+    MosaicConfig,
+    MosaicForCausalLM,
+    MosaicForSequenceClassification,
+    MosaicModel,
+)
 from memory_mosaics.inspection import retrievals
 from memory_mosaics.language_model import next_token_loss
 from memory_mosaics.memory import PersistentMemoryConfig
@@ -259,8 +266,26 @@ def test_a_classifier_starts_from_a_language_model_and_is_saved(tmp_path: Path):
     classifier.save_pretrained(tmp_path / "classifier")
     again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "classifier")
     assert torch.equal(again(ids).logits, classifier(ids).logits)
-    with pytest.raises(CheckpointError, match=r"holds a weight that the model does not have: model\."):
-        AutoModelForCausalLM.from_pretrained(tmp_path / "classifier")
+    where = f"{tmp_path / 'classifier'} holds a MosaicForSequenceClassification, not a"
+    remedy = "; open it with AutoModelForSequenceClassification"
+    for opened, name in (
+        (AutoModelForCausalLM.from_pretrained, "MosaicForCausalLM"),
+        (AutoModel.from_pretrained, "MosaicModel"),
+        (checkpoint.load, "LanguageModel"),
+    ):
+        with pytest.raises(CheckpointError) as error:
+            opened(tmp_path / "classifier")
+        assert str(error.value) == f"{where} {name}{remedy}"
+
+
+def test_a_classifier_that_lost_its_labels_is_refused(tmp_path: Path):
+    classifier = MosaicForSequenceClassification(huggingface_model(CONFIGS["mosaic"]).config)
+    classifier.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["score.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"missing keys score\.weight; ignore_mismatched_sizes=True"):
+        AutoModelForSequenceClassification.from_pretrained(tmp_path)
 
 
 def test_the_configuration_has_the_names_that_others_read():

@@ -5,7 +5,16 @@ import sys
 
 import pytest
 
+from memory_mosaics import results
 from memory_mosaics.results import mean_and_interval, progress_bar
+
+
+def test_the_commit_of_code_without_a_repository_is_what_the_environment_says(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "__file__", str(tmp_path / "results.py"))
+    monkeypatch.delenv("MEMORY_MOSAICS_COMMIT", raising=False)
+    assert results.commit.__wrapped__() is None
+    monkeypatch.setenv("MEMORY_MOSAICS_COMMIT", "0123abc")
+    assert results.commit.__wrapped__() == "0123abc"
 
 
 @pytest.mark.parametrize(("runs", "student"), [(2, 12.706), (16, 2.131), (17, 2.120), (31, 2.042), (61, 2.000)])

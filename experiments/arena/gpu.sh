@@ -4,8 +4,8 @@
 #     experiments/arena/gpu.sh SECONDS JOBS FOLDER --suite reduced --tasks mad-recall needle ...
 #
 # Runs whose outcomes are in experiments/arena/outcomes are not trained again. FOLDER receives outcomes.tar.gz, every minute
-# and at the end: unpacked in experiments/arena, it replaces those files, and the next part continues from there. Beside it
-# are the report of this part, the output of runs that failed, the log, and what nvidia-smi said.
+# and at the end: the files of the tasks of this part, which `mosaics arena --merge` adds to those in experiments/arena. Beside
+# it are the report of this part, the output of runs that ended with an error, the log, and what nvidia-smi said.
 set -uo pipefail
 seconds=$1 jobs=$2 folder=$(realpath "$3")
 shift 3
@@ -13,11 +13,14 @@ cd "$(dirname "$0")/../.." || exit 2
 began=$SECONDS
 runs=runs/arena-gpu stop=40 # seconds before the limit: processes save and end, outcomes are written, files are packed
 mkdir -p "$folder" "$runs" experiments/arena/outcomes
+touch "$folder/.began"
 export PYTHONPATH=carry:src PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
+[ ! -f carry/commit ] || export MEMORY_MOSAICS_COMMIT=$(< carry/commit)
 python=${PYTHON:-python3}
 
 pack() {
-    tar -czf "$folder/.outcomes" -C experiments/arena outcomes && mv "$folder/.outcomes" "$folder/outcomes.tar.gz"
+    (cd experiments/arena && find outcomes -name '[!.]*.jsonl' -newer "$folder/.began" -print0 |
+        tar -czf "$folder/.outcomes" --null --files-from=-) && mv "$folder/.outcomes" "$folder/outcomes.tar.gz"
 }
 
 # With MPS the kernels of several processes run at the same time. It is used if a tensor can be made with it.
@@ -36,7 +39,10 @@ if command -v nvidia-cuda-mps-control > /dev/null; then
 fi
 echo "MPS: ${mps:-no}; started after $((SECONDS - began)) s"
 
-while sleep 60; do pack; done &
+(
+    trap 'kill "$!" 2> /dev/null; exit' TERM # once what it packs is packed
+    while sleep 60 & wait "$!"; do pack; done
+) &
 packing=$!
 left=$((seconds - stop - SECONDS + began))
 timeout --foreground -s TERM -k $((stop - 15)) "$left" "$python" -m memory_mosaics.cli arena --out "$runs" \
@@ -44,11 +50,13 @@ timeout --foreground -s TERM -k $((stop - 15)) "$left" "$python" -m memory_mosai
 status=${PIPESTATUS[0]}
 echo "exit status $status (0: all trained, 124 or 130: stopped) after $((SECONDS - began)) s"
 kill "$packing" ${watching:-} 2> /dev/null
+wait "$packing"
 pack
 wc -l experiments/arena/outcomes/*.jsonl
 grep -lsE 'Traceback|Error' "$runs"/*/trials/*/output.txt > "$folder/.failed" &&
     tar -czf "$folder/failures.tar.gz" --files-from="$folder/.failed"
-(cd "$runs" && find . -maxdepth 1 -type f -name '*.*' -print0 | tar -czf "$folder/report.tar.gz" --null --files-from=-)
-rm -f "$folder/.failed"
+(cd "$runs" && find . -maxdepth 1 -type f -name '[!.]*.*' -print0 | tar -czf "$folder/report.tar.gz" --null --files-from=-)
+rm -f "$folder/.failed" "$folder/.began"
 [ -z "${mps:-}" ] || echo quit | timeout 10 nvidia-cuda-mps-control
 echo "packed after $((SECONDS - began)) s"
+case $status in 124 | 130) exit 0 ;; *) exit "$status" ;; esac

@@ -46,6 +46,7 @@ HUB_CODE = """try:  # the code of this model is a package
 except ImportError as error:
     raise ImportError("this model needs memory-mosaics: pip install 'memory-mosaics[hf]'") from error
 """
+CLASSIFIER = "MosaicForSequenceClassification"
 AUTO_MAP = {
     "AutoConfig": "load_memory_mosaic.MosaicConfig",
     "AutoModel": "load_memory_mosaic.MosaicModel",
@@ -201,8 +202,13 @@ def weight_files(folder: Path) -> list[Path]:
         raise CheckpointError(f"{index} is damaged or not an index of weights: {one_line(error)}") from error
 
 
-def check_weight_files(folder: Path, shapes: dict[str, tuple[int, ...]]) -> tuple[list[Path], int]:
-    """Return the files of the weights and their total size; refuse changed files and headers of other weights."""
+def check_weight_files(
+    folder: Path, shapes: dict[str, tuple[int, ...]], wanted: str = "LanguageModel"
+) -> tuple[list[Path], int]:
+    """Return the files of the weights and their total size; refuse changed files and headers of other weights.
+
+    `wanted` is the class of the model that they are for.
+    """
     from safetensors import safe_open
 
     files, found, size = weight_files(folder), {}, 0
@@ -214,6 +220,9 @@ def check_weight_files(folder: Path, shapes: dict[str, tuple[int, ...]]) -> tupl
                 shapes_in_file = {name: header.get_slice(name).get_shape() for name in header.keys()}  # noqa: SIM118
         for name, shape in shapes_in_file.items():
             if not name.startswith(PREFIX):
+                if CLASSIFIER in (read_json(folder / "config.json").get("architectures") or ()):
+                    remedy = "open it with AutoModelForSequenceClassification"
+                    raise CheckpointError(f"{folder} holds a {CLASSIFIER}, not a {wanted}; {remedy}")
                 raise CheckpointError(f"{folder} holds a weight that the model does not have: {name}")
             found[name.removeprefix(PREFIX)] = torch.empty(shape, device="meta")
     check_weights(found, shapes, folder)

@@ -39,6 +39,7 @@ from transformers.utils.generic import can_return_tuple
 
 from memory_mosaics.checkpoint import (
     AUTO_MAP,
+    CLASSIFIER,
     HUB_CODE,
     HUB_FILE,
     MODEL_TYPE,
@@ -253,14 +254,15 @@ class MosaicPreTrainedModel(PreTrainedModel):
         lenient, given = kwargs.get("ignore_mismatched_sizes", False), kwargs.get("state_dict") is not None
         if pretrained_model_name_or_path is not None and not given:
             folder = Path(pretrained_model_name_or_path) / (kwargs.get("subfolder") or "")
-            _check_folder(folder, kwargs, lenient=lenient or bool(cls._new_weights))
+            _check_folder(folder, kwargs, cls.__name__, lenient=lenient or bool(cls._new_weights))
         return_report = kwargs.pop("output_loading_info", False)
         kwargs["output_loading_info"] = True
         loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
         model, report = loaded
         if not (lenient or given):
+            new = () if CLASSIFIER in (model.config.architectures or ()) else cls._new_weights
             for kind in ("missing_keys", "unexpected_keys"):
-                if names := sorted({*report[kind]} - {*cls._new_weights}):
+                if names := sorted({*report[kind]} - {*new}):
                     where = f"{pretrained_model_name_or_path}: {kind.replace('_', ' ')} {', '.join(names[:3])}"
                     raise CheckpointError(f"{where}; ignore_mismatched_sizes=True takes what fits")
         return (model, report) if return_report else model
@@ -455,7 +457,7 @@ class MosaicForSequenceClassification(GenericForSequenceClassification, MosaicPr
     _new_weights = ("score.weight",)
 
 
-def _check_folder(folder: Path, kwargs: dict[str, Any], *, lenient: bool) -> None:
+def _check_folder(folder: Path, kwargs: dict[str, Any], wanted: str, *, lenient: bool) -> None:
     """Check a local checkpoint against its manifest, and the headers of its weights against the configuration."""
     if not folder.is_dir():
         return
@@ -469,7 +471,7 @@ def _check_folder(folder: Path, kwargs: dict[str, Any], *, lenient: bool) -> Non
         return
     config = kwargs.get("config")
     language_model_config = config.language_model_config if isinstance(config, MosaicConfig) else read_config(folder)
-    check_weight_files(folder, weight_shapes(language_model_config))
+    check_weight_files(folder, weight_shapes(language_model_config), wanted)
 
 
 def causal_loss(

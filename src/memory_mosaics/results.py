@@ -50,7 +50,10 @@ def environment_info(device: torch.device | None = None) -> dict[str, Any]:
 
 @lru_cache
 def commit() -> str | None:
-    """Return the commit of this code, marked if files have changed since; None outside its repository."""
+    """Return the commit of this code, marked if files have changed since.
+
+    Outside its repository, it is what MEMORY_MOSAICS_COMMIT says, or None.
+    """
     file = Path(__file__)
 
     def git(*words: str) -> str:
@@ -61,7 +64,7 @@ def commit() -> str | None:
         git("ls-files", "--error-unmatch", file.name)  # else it is a repository that the package is installed in
         return git("rev-parse", "HEAD") + (" with changes" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):
-        return None
+        return os.environ.get("MEMORY_MOSAICS_COMMIT")
 
 
 def round_digits(numbers: Any, digits: int = 4) -> Any:

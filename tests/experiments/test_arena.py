@@ -1,6 +1,7 @@
 """The arena: the same search for all, tests read by the runs of the report alone, folders that can be extended."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -123,6 +124,26 @@ def test_stopped_anywhere_the_same_command_continues_to_the_same_table(suite, mo
         assert [record[key] for key in keys] == [same[key] for key in keys]
 
 
+def test_a_run_that_raises_ends_in_one_line_after_the_report_of_the_others(suite, monkeypatch, capsys):
+    train = arena.Contest.train
+
+    def fail(self, settings, folder):
+        if settings["contestant"] == "transformer" and settings["seed"] == 2:
+            raise RuntimeError("CUDA out of memory")
+        return train(self, settings, folder)
+
+    monkeypatch.setattr(arena.Contest, "train", fail)
+    words = ["arena", "--out", str(suite.parent / "out"), "--suite", str(suite), "--tasks", "recall"]
+    assert main([*words, "--runtime.device", "cpu"]) == 2
+    output = capsys.readouterr()
+    assert "1 of 2 seeds" in output.out
+    assert re.search(
+        r"\nmosaics: runs that ended with an error: transformer-\S+-seed2; the first with CUDA", output.err
+    )
+    monkeypatch.undo()
+    assert run(suite, "--tasks", "recall")["tasks"]["recall"]["contestants"]["transformer"]["seeds"] == 2
+
+
 def test_outcomes_in_a_file_are_all_that_another_machine_needs(suite):
     """Seeds, contestants and tasks are added on machines that have the suite and the file, and nothing else."""
     carried = suite.parent / "carried"
@@ -146,7 +167,64 @@ def test_outcomes_in_a_file_are_all_that_another_machine_needs(suite):
 
 
 def lines_of(folder: Path) -> dict[str, list[str]]:
-    return {file.name: file.read_text().splitlines() for file in folder.iterdir()}
+    return {file.name: file.read_text().splitlines() for file in folder.glob("*.jsonl")}
+
+
+def test_commands_with_folders_of_their_own_add_to_the_same_outcomes(suite, monkeypatch, capsys):
+    """The second command runs, whole, while the first one trains its second seed."""
+    carried, train = suite.parent / "carried", arena.Contest.train
+    words = ["--outcomes", str(carried), "--tasks", "recall", "--seeds", "1", "--contestants"]
+
+    def between(self, settings, folder):
+        if settings["contestant"] == "transformer" and settings["seed"] == 1:
+            run(suite, *words, "memory-mosaic", out="second")
+        return train(self, settings, folder)
+
+    monkeypatch.setattr(arena.Contest, "train", between)
+    run(suite, *words, "transformer", out="first")
+    written = list(map(json.loads, lines_of(carried)["recall.jsonl"][1:]))
+    assert {("transformer", 1), ("memory-mosaic", 1)} <= {(one["contestant"], one["seed"]) for one in written}
+    file = next((suite.parent / "first").glob("recall/trials/memory-mosaic-*/outcome.json"))
+    file.write_text(file.read_text().replace('"seconds": ', '"seconds": 1'))
+    before = (carried / "recall.jsonl").read_text()
+    given = ["--out", str(suite.parent / "first"), "--suite", str(suite), "--runtime.device", "cpu"]
+    capsys.readouterr()
+    assert main(["arena", *given, *words, "transformer"]) == 2
+    assert f"recall.jsonl has another outcome of {file.parent.name} than" in capsys.readouterr().err
+    assert (carried / "recall.jsonl").read_text() == before
+
+
+def test_outcomes_of_two_machines_are_merged(suite, capsys):
+    """Each has trained a contestant without knowing of the other."""
+    words, at = ["--tasks", "recall", "--seeds", "1"], {name: str(suite.parent / name) for name in ("mine", "theirs")}
+    run(suite, *words, "--contestants", "transformer", "--outcomes", at["mine"], out="one")
+    run(suite, *words, "--contestants", "memory-mosaic", "--outcomes", at["theirs"], out="two")
+    for name in at:
+        file = suite.parent / name / "recall.jsonl"
+        setup, *found = map(json.loads, file.read_text().splitlines())
+        found = [one | {"commit": "0123abc" if name == "mine" else None} for one in found]
+        file.write_text("".join(json.dumps(one) + "\n" for one in [setup, *found]))
+    before = lines_of(suite.parent / "mine")["recall.jsonl"][1:]
+    words += ["--outcomes", at["mine"], "--merge", at["theirs"], "--report_only"]
+    both = run(suite, *words, out="three")["tasks"]["recall"]["contestants"]
+    assert "recall: its outcomes come from several commits: 0123abc, None\n" in capsys.readouterr().out
+    assert [both[name]["commits"] for name in ("memory-mosaic", "transformer")] == [[None], ["0123abc"]]
+    assert all(record["seeds"] == 1 for record in both.values())
+    assert both.keys() == {"memory-mosaic", "transformer"}
+    merged = lines_of(suite.parent / "mine")["recall.jsonl"][1:]
+    assert sorted(merged) == sorted([*before, *lines_of(suite.parent / "theirs")["recall.jsonl"][1:]])
+    file = suite.parent / "theirs" / "recall.jsonl"
+    file.write_text(file.read_text().replace('"seconds": ', '"seconds": 1'))
+    given = ["arena", "--out", str(suite.parent / "four"), "--suite", str(suite), "--merge", at["theirs"]]
+    for more, message in (
+        ([*words[:6], "--report_only"], "has another outcome of memory-mosaic-"),
+        (["--tasks", "mixed", "--report_only"], "recall.jsonl is of none of the tasks mixed; name it too"),
+        (["--estimate"], "--estimate and --merge exclude each other"),
+        (["--report_only", "--merge", str(suite.parent / "nowhere")], "nowhere: it holds no file TASK.jsonl"),
+    ):
+        capsys.readouterr()
+        assert main([*given, *more]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_outcomes_of_another_setup_and_damaged_ones_are_refused(suite, capsys):
@@ -270,10 +348,11 @@ def test_a_best_value_at_the_edge_is_searched_further():
     assert arena.beyond([0.001, 0.003, 0.01], 0.01) == pytest.approx(0.0333)
     assert arena.beyond([0.001, 0.003, 0.01], 0.001) == pytest.approx(0.000333)
     assert repr(arena.beyond([100, 200], 200)) == "400"
-    assert not arena.is_extensible(["default", "authors"])
+    assert arena.is_extensible("learning_rate", [0.001, 0.003])
+    assert not arena.is_extensible("init", ["default", "authors"])
     assert arena.beyond([0.0, 0.1], 0.1) == pytest.approx(0.2)
     assert arena.beyond([0.0, 0.1], 0.0) is None
-    assert not arena.is_extensible([0.1])
+    assert not arena.is_extensible("dropout", [0.1])
     assert [arena.is_at_edge(value, [0.0, 0.1, 0.2]) for value in (0.0, 0.1, 0.2)] == [False, False, True]
     assert not arena.is_at_edge("a", ["a", "b"])
 
@@ -326,6 +405,15 @@ def test_values_beyond_the_edge_that_no_model_can_have_are_left_out(suite):
         end(one, run, score=run["dropout"])
     assert [run["dropout"] for run in one._search_runs("transformer")] == [0.1, 0.5]
     assert one.results()["mixed"]["contestants"]["transformer"]["at_edge"] == ["dropout"]
+
+
+@pytest.mark.parametrize("best", [1, 4])
+def test_all_have_the_same_heads(suite, best):
+    one = contest(suite, search={"heads": [1, 4], "learning_rate": [0.001, 0.003, 0.01]})
+    for run in one._search_runs("transformer"):
+        end(one, run, score=0.5 + 0.1 * (run["heads"] == best) + 0.1 * (run["learning_rate"] == 0.003))
+    assert len(one._search_runs("transformer")) == 6
+    assert one.chosen("transformer") == {"heads": best, "learning_rate": 0.003}
 
 
 def test_seeds_that_failed_are_counted(suite):

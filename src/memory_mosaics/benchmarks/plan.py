@@ -192,7 +192,7 @@ def plan(name: str, config: LanguageModelConfig, gpu: Gpu, gpus: int, batch: int
         raise UserError(f"{message}; {_remedy(work, gpu, gpus, batch)}")
     about = {"model": name, "gpu": gpu.name, "gpus": gpus, "batch": batch, "context": config.context}
     about |= {"parameters": work.parameters, "gflops_per_token": round_digits(work.training_flops / 1e9)}
-    return about | {"not_in_the_time": _missing(work, gpu.rates), "rows": rows}
+    return about | {"not_counted": _missing(work, gpu.rates), "rows": rows}
 
 
 def _missing(work: Work, rates: Rates) -> str | None:
@@ -277,6 +277,6 @@ def table(found: dict[str, Any]) -> str:
     text = ("  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines)
     about = f"{found['model']}, {found['parameters']:,} parameters, on {found['gpus']} {found['gpu']}: "
     about += f"{found['batch']} x {found['context']} tokens per step, {found['tokens']:.4g} in total"
-    missing = found["not_in_the_time"]
-    note = [] if missing is None else [f"Of {missing} the products alone are counted: a step takes longer."]
-    return "\n".join([about, *text, *note])
+    missing = found["not_counted"]
+    note = f"Of {missing} the products alone are counted: a step takes longer and needs more memory."
+    return "\n".join([about, *text, *([] if missing is None else [note])])

@@ -3,7 +3,8 @@
 For every task and contestant
 
     search    one run for each combination of values in the search space of the task; the best on the validation
-              examples is chosen. A best value at the edge of its list is searched further, up to two values beyond.
+              examples is chosen. A best value at the edge of its list is searched further, up to two values beyond,
+              except for sizes such as heads.
     report    the chosen values are trained again with seeds that the search has not seen. These models alone read the
               test examples, once. The table has the mean of their scores and its 95 % interval, which is over the
               seeds of training: all have the same test examples, and the same training examples where these are given
@@ -45,10 +46,11 @@ from memory_mosaics.experiments.runner import (
     check_outcome,
     check_setup,
     merge_environments,
+    raise_errors,
     report,
     run_grids,
 )
-from memory_mosaics.experiments.suite import SEARCH_SEED, ArenaTask, architecture, load_suite
+from memory_mosaics.experiments.suite import SEARCH_SEED, SIZE_FIELDS, ArenaTask, architecture, load_suite
 from memory_mosaics.files import write_text
 from memory_mosaics.models import ARCHITECTURES, count_without_embeddings
 from memory_mosaics.results import (
@@ -85,6 +87,7 @@ def run(
     jobs: int = 1,
     cluster: Literal["ray"] | None = None,
     outcomes: Path | None = None,
+    merge: Path | None = None,
     estimate: bool = False,
     report_only: bool = False,
     runtime: RuntimeConfig = RUNTIME,
@@ -105,6 +108,8 @@ def run(
         cluster: ray trains on the Ray cluster of this machine or of RAY_ADDRESS, whose machines share `out`
         outcomes: folder with a file TASK.jsonl per task. Runs whose outcomes are there are not trained again, and the
             outcomes of all runs are added, whenever one has ended: all that another machine needs to continue
+        merge: folder with further outcomes of these tasks, such as those of another machine; with --outcomes they are
+            added there. Two different outcomes of the same run are refused
         estimate: train nothing; time some steps of each contestant and print how long everything would take
         report_only: train nothing; make the table, the figures and the page of the runs that have ended
         runtime: how it is computed
@@ -132,6 +137,9 @@ def run(
         raise UserError(f"two rows of the table would be called {max(rows, key=rows.count)!r}; rename a task or a text")
     for contest in contests:
         contest.check()
+    folders = [folder for folder in (outcomes, merge) if folder]
+    if merge:
+        check_merged(merge, [task.name for task in chosen], estimate=estimate)
     create_output_folder(out)
     facts = {}
     for contest in contests:
@@ -139,8 +147,8 @@ def run(
         if not estimate:
             contest.out.mkdir(exist_ok=True)
             check_setup(contest.out, contest.setup | prepared | common)
-            if outcomes:
-                import_outcomes(outcomes / f"{contest.task.name}.jsonl", contest.out, contest.check_outcome)
+            for folder in folders:
+                import_outcomes(folder / f"{contest.task.name}.jsonl", contest.out, contest.check_outcome)
     if estimate:
         return print_estimate(contests, out)
     if report_only and not any(contest.outcomes() for contest in contests):
@@ -151,7 +159,7 @@ def run(
     def save() -> None:
         if outcomes is not None:
             for contest in contests:
-                export_outcomes(contest.out, outcomes / f"{contest.task.name}.jsonl")
+                export_outcomes(contest.out, outcomes / f"{contest.task.name}.jsonl", contest.check_outcome)
 
     done = report_only or run_grids(grids, processes=jobs, cluster=cluster, save=save if outcomes else None)
     save()
@@ -164,7 +172,19 @@ def run(
     if tested:
         write_page(out / "arena.html", TEMPLATES / "arena.html", title="The arena", results=results)
     report(results, out, table(results), drawable=tested, also=f"Page: {out / 'arena.html'}. " if tested else "")
+    raise_errors(() if report_only else grids)
     return results
+
+
+def check_merged(folder: Path, tasks: Sequence[str], *, estimate: bool) -> None:
+    """Refuse to merge what would be ignored: all or some files are of other tasks, or nothing is to be read."""
+    if estimate:
+        raise UserError("--estimate and --merge exclude each other; give one of them")
+    names = sorted(file.stem for file in folder.glob("[!.]*.jsonl"))
+    if not names:
+        raise UserError(f"--merge {folder}: it holds no file TASK.jsonl; name the folder that has them")
+    if others := [name for name in names if name not in tasks]:
+        raise UserError(f"--merge {folder}: {others[0]}.jsonl is of none of the tasks {', '.join(tasks)}; name it too")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +286,7 @@ class Contest:
     def _search_runs(self, contestant: str) -> list[Settings]:
         """All combinations, and those beyond the edges at which outcomes are the best."""
         runs = [settings(contestant, values, SEARCH_SEED) for values in self.task.combinations()]
-        lists = {name: sorted(values) for name, values in self.task.search.items() if is_extensible(values)}
+        lists = {name: sorted(values) for name, values in self.task.search.items() if is_extensible(name, values)}
         for _ in range(MAX_EXTENSIONS):
             outcomes = [self._outcome(run) for run in runs]
             best = self._best([one for one in outcomes if one])
@@ -431,7 +451,8 @@ class Contest:
             }
             record["seconds"] = round_digits(fmean(one["seconds"] for one in runs), 3)
             record["hardware"] = "; ".join(sorted({one["hardware"] for one in runs}))
-            record["commits"] = sorted({one["commit"] for one in runs if one.get("commit")})
+            trained = [*runs, *(one for one in searched if one["status"] == "finished")]
+            record["commits"] = sorted({one.get("commit") for one in trained}, key=str)
             if isinstance(self.task.data, TextData):
                 record["measures"] = _summarize([run[0] for run in measures])
         return record
@@ -469,9 +490,16 @@ def name_of(settings: Settings) -> str:
     return "-".join([settings["contestant"], *(f"{name}{value}" for name, value in values), f"seed{settings['seed']}"])
 
 
-def is_extensible(values: Sequence[Any]) -> bool:
-    """Whether values are numbers from 0 on, of which a list can be continued."""
-    return len(values) > 1 and all(type(value) in (int, float) and value >= 0 for value in values)
+def is_extensible(field: str, values: Sequence[Any]) -> bool:
+    """Whether values are numbers from 0 on, of which a list can be continued.
+
+    Sizes are not: 16 heads would follow 4, and nothing 1, so that those who need many heads had more runs.
+    """
+    return (
+        field not in SIZE_FIELDS
+        and len(values) > 1
+        and all(type(value) in (int, float) and value >= 0 for value in values)
+    )
 
 
 def is_at_edge(chosen: Any, tried: Sequence[Any]) -> bool:
@@ -499,7 +527,7 @@ def print_estimate(contests: Sequence[Contest], out: Path) -> dict[str, Any]:
         short = replace(task.training, steps=ESTIMATE_STEPS, warm_up=0, evaluate_every=ESTIMATE_STEPS)
         timed = replace(contest, task=replace(task, training=short), runtime=replace(contest.runtime, log_every=10))
         runs = len(task.combinations()) + contest.seeds
-        edges = MAX_EXTENSIONS * sum(map(is_extensible, task.search.values()))
+        edges = MAX_EXTENSIONS * sum(is_extensible(name, values) for name, values in task.search.items())
         for name in contest.contestants:
             folder = Path(tempfile.mkdtemp(prefix="estimate-", dir=out))
             try:
@@ -542,6 +570,10 @@ def table(results: dict[str, Any]) -> str:
     texts = [[name, *row] for name, task in tasks.items() if "anchor_measures" in task for row in _text_rows(task)]
     if texts:
         parts.append(text_table(["text", "", *(name.replace("_", " ") for name in TEXT_MEASURES)], texts))
+    for name, task in tasks.items():
+        commits = {commit for one in task["contestants"].values() for commit in one.get("commits", ())}
+        if len(commits) > 1:
+            parts.append(f"{name}: its outcomes come from several commits: {', '.join(sorted(map(str, commits)))}")
     return "\n\n".join(parts)
 
 

@@ -109,6 +109,7 @@ def run(
             results |= {key: outcome[key] for key in ("versions", "hardware") if key in outcome}
         if world.is_rank0:
             runner.report(results, out, table(results), drawable=bool(results["summary"]))
+    runner.raise_errors([grid])
     if done and not results["summary"]:
         raise UserError(f"none of {len(results['runs'])} runs finished; try smaller --learning_rates")
     return results

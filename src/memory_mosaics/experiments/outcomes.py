@@ -10,17 +10,25 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from filelock import FileLock
+
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.experiments.runner import Outcome, check_setup
 from memory_mosaics.files import parse_json, read_json, read_text, write_text
 from memory_mosaics.results import write_results
 
 
-def export_outcomes(out: Path, file: Path) -> None:
-    """Write the setup of a folder and the outcomes of all its runs that have ended, if there are any."""
-    found = [read_json(one) for one in sorted(out.glob("trials/*/outcome.json"))]
-    if found:
-        file.parent.mkdir(parents=True, exist_ok=True)
+def export_outcomes(out: Path, file: Path, name_of: Callable[[Outcome], str]) -> None:
+    """Add the outcomes of all runs of a folder that have ended to a file, and those of the file to the folder.
+
+    Several commands, each with a folder of its own, may write the same file.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(file.with_name(f".{file.name}.lock")):
+        import_outcomes(file, out, name_of)
+        found = [read_json(one) for one in sorted(out.glob("trials/*/outcome.json"))]
+        if not found:
+            return
         lines = [{"setup": read_json(out / "setup.json")}, *found]
         write_text(file, "".join(json.dumps(line) + "\n" for line in lines))
 

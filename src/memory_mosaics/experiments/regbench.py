@@ -199,6 +199,7 @@ def run(
     results = collected(interrupted=not done)
     where = f"Tables: {out / 'tables.md'}. "
     runner.report(results, out, f"{tables(results)}\n", drawable=bool(results["best"]), also=where)
+    runner.raise_errors(grids)
     if done and not results["best"]:
         raise UserError(f"none of {len(results['runs'])} runs finished; {results['runs'][-1]['reason']}")
     return results

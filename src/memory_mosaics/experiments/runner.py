@@ -7,6 +7,7 @@ settings, or a `Search` in which Optuna draws them. The runner decides which run
     OUT/setup.json               what all runs of the folder have in common; a command with another setup is refused
     OUT/trials/NAME              the folder of a run
     OUT/trials/NAME/outcome.json what was measured, written once, at the end; such a run is not trained again
+    OUT/trials/NAME/error.txt    why it ended without an outcome, out of memory say; the next command trains it again
     OUT/journal.log              the trials of a search, for Optuna's own tools
 
 Whoever trains a run holds a lock of the operating system, which is released when its process ends, for whatever reason.
@@ -19,6 +20,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field
@@ -38,7 +40,15 @@ from tqdm import tqdm
 from memory_mosaics import checkpoint
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.experiments import figures
-from memory_mosaics.files import atomic_write, check_regular, first_difference, read_json, remove_leftovers
+from memory_mosaics.files import (
+    atomic_write,
+    check_regular,
+    first_difference,
+    read_json,
+    read_text,
+    remove_leftovers,
+    write_text,
+)
 from memory_mosaics.isolation import delayed_interrupts
 from memory_mosaics.results import create_output_folder, environment_info, write_results
 from memory_mosaics.runtime import RuntimeConfig, find_device
@@ -199,7 +209,7 @@ def lock(out: Path, name: str) -> FileLock:
 
 
 class ListQueue:
-    """Runs that are all known: next is one that has no outcome and that nobody trains."""
+    """Runs that are all known: next is one that has no outcome, ended with no error, and that nobody trains."""
 
     def __init__(self, grid: Grid):
         self.grid = grid
@@ -208,8 +218,12 @@ class ListQueue:
         """Return those of all runs that are known now."""
         return self.grid.runs
 
+    def _is_unfinished(self, settings: Settings) -> bool:
+        folder = self.grid.folder(settings)
+        return self.grid.outcome(folder) is None and not (folder / "error.txt").exists()
+
     def _unfinished(self) -> Iterator[Settings]:
-        return (settings for settings in self.settings() if self.grid.outcome(self.grid.folder(settings)) is None)
+        return filter(self._is_unfinished, self.settings())
 
     def next_trial(self) -> tuple[Settings, FileLock] | None:
         """Return a run that this process may train, and its lock, which it has now."""
@@ -217,7 +231,7 @@ class ListQueue:
             mine = lock(self.grid.out, self.grid.name_of(settings))
             with suppress(Timeout):  # another process trains it
                 mine.acquire(timeout=0)
-                if self.grid.outcome(self.grid.folder(settings)) is None:
+                if self._is_unfinished(settings):
                     return settings, mine
                 mine.release()  # it ended in the meantime
         return None
@@ -347,7 +361,8 @@ def _distribution(name: str, values: Values) -> Any:
 def run_trial(grid: Grid, settings: Settings) -> Outcome | None:
     """Train a run or continue it, unless it has an outcome; None if it was told to stop.
 
-    Two searches may have taken the same run: the second waits for the outcome of the first.
+    Two searches may have taken the same run: the second waits for the outcome of the first. An exception that is not
+    a `UserError` or `OSError` concerns this run alone: it is kept in error.txt, and the others are trained.
     """
     folder = grid.folder(settings)
     with nullcontext() if "RANK" in os.environ else lock(grid.out, f"train-{folder.name}"):
@@ -359,14 +374,54 @@ def run_trial(grid: Grid, settings: Settings) -> Outcome | None:
                     measured = grid.train(settings, folder)
                 except Diverged as error:
                     measured = {"status": "fail", "reason": one_line(error)}
+                except (UserError, OSError):
+                    raise
+                except Exception as error:
+                    if not grid.quiet or "RANK" in os.environ:  # it is seen, or the other processes wait for this one
+                        raise
+                    traceback.print_exc()
+                    write_text(folder / "error.txt", reason := one_line(error))
+                    measured = {"status": "error", "reason": reason}
             if measured is None:
                 return None
+            if measured.get("status") == "error":
+                if torch.cuda.is_initialized():  # raises where the device can no longer be used: this process ends
+                    torch.cuda.empty_cache()
+                    torch.cuda.synchronize()
+                return measured
+            not_finite = [name for name, value in measured.items() if not _is_finite(value)]
+            if grid.quiet and not_finite:
+                measured = {"status": "fail", "reason": f"{', '.join(not_finite)}: a number is NaN or Inf"}
             outcome = {"status": "finished"} | settings | measured
             if is_first_process():
                 write_results(folder / "outcome.json", outcome)
-        if not grid.keep_checkpoints:
+        if not grid.keep_checkpoints and is_first_process():
             discard_checkpoints(folder)
         return outcome
+
+
+def _is_finite(value: Any) -> bool:
+    """Return whether all numbers of a plain value are finite."""
+    try:
+        json.dumps(value, allow_nan=False)
+        return True
+    except ValueError:
+        return False
+
+
+def errors(grids: Sequence[Grid]) -> dict[str, str]:
+    """Return by their folders why runs ended without an outcome."""
+    folders = (folder for grid in grids for folder in grid.folders() if grid.outcome(folder) is None)
+    return {str(folder): read_text(folder / "error.txt") for folder in folders if (folder / "error.txt").exists()}
+
+
+def raise_errors(grids: Sequence[Grid]) -> None:
+    """Raise an error that names the runs that ended without an outcome, if there are any."""
+    if found := errors(grids):
+        folder, reason = next(iter(found.items()))
+        names = ", ".join(Path(name).name for name in found)
+        remedy = f"see {folder}/output.txt; the same command trains them again"
+        raise UserError(f"runs that ended with an error: {names}; the first with {reason[:200]}; {remedy}")
 
 
 def discard_checkpoints(folder: Path) -> None:
@@ -399,8 +454,11 @@ def run_grids(
 ) -> bool:
     """Train all runs, `processes` at once, and wait for those that other commands train; False if told to stop.
 
-    `save` is called whenever one has ended. SIGTERM is a Ctrl-C here.
+    `save` is called whenever one has ended. SIGTERM is a Ctrl-C here. False also where runs ended with an error: the
+    caller makes its report and calls `raise_errors`.
     """
+    for folder in (folder for grid in grids for folder in grid.folders() if is_first_process()):
+        (folder / "error.txt").unlink(missing_ok=True)  # of an earlier command
     with show_progress(grids, save), sigterm_as_interrupt():
         try:
             if cluster == "ray":
@@ -415,7 +473,7 @@ def run_grids(
     for grid in (grid for grid in grids if not grid.keep_checkpoints and is_first_process()):
         for folder in (folder for folder in grid.folders() if grid.outcome(folder)):
             discard_checkpoints(folder)  # a process may have been killed between its outcome and this
-    return done
+    return done and not errors(grids)
 
 
 @contextmanager
@@ -517,15 +575,22 @@ def check_devices(runtime: RuntimeConfig, cluster: str | None) -> Settings:
     return {"precision": runtime.precision_on(find_device(runtime.device))}
 
 
+def ray_share(nodes: Sequence[Mapping[str, float]], processes: int) -> tuple[int, float]:
+    """Return the cores and GPUs of each of `processes`: no more than a node has, or Ray would wait for ever."""
+    gpus = min(1.0, sum(node.get("GPU", 0.0) for node in nodes) / processes)
+    largest = max(int(node.get("CPU", 0)) for node in nodes if node.get("GPU", 0.0) >= gpus)
+    return max(1, min(largest, int(sum(node.get("CPU", 0.0) for node in nodes)) // processes)), gpus
+
+
 def run_on_ray(grids: Sequence[Grid], processes: int) -> bool:
     """Train on a Ray cluster whose machines see the same folders, `processes` runs at once; False if told to stop."""
     import ray  # type: ignore[import-not-found]
 
     ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level="ERROR")
-    resources, here = ray.cluster_resources(), os.getcwd()
-    cores, gpus = int(resources.get("CPU", 1)) // processes, resources.get("GPU", 0) / processes
+    here = os.getcwd()
+    cores, gpus = ray_share([node["Resources"] for node in ray.nodes() if node["Alive"]], processes)
 
-    @ray.remote(num_cpus=max(1, cores), num_gpus=min(1, gpus))
+    @ray.remote(num_cpus=cores, num_gpus=gpus)
     def work() -> bool:
         os.chdir(here)
         return run_queues(grids, wait=False)
@@ -552,12 +617,14 @@ def progress(grids: Sequence[Grid]) -> tuple[float, dict[str, str], str]:
         for folder in grid.folders():
             if outcome := grid.outcome(folder):
                 ended[folder.name] = outcome
+            elif (folder / "error.txt").exists():
+                ended[folder.name] = {"status": "error", "reason": read_text(folder / "error.txt")}
             elif log := read_log(folder / "log.jsonl"):
                 running.append({name: value for line in log for name, value in line.items()})
                 done += running[-1]["step"] / (read_run(folder) or {"training": {"steps": inf}})["training"]["steps"]
         best = min((outcome.get("valid_loss") or inf for outcome in ended.values()), default=inf)
         for name, outcome in ended.items():
-            line = f"fail, {outcome.get('reason')}"
+            line = f"{outcome['status']}, {outcome.get('reason')}"
             if outcome["status"] == "finished":
                 line = ", ".join(grid.shown).format(**outcome)
                 line += ", the best so far" if outcome.get("valid_loss") == best else ""
@@ -582,20 +649,31 @@ def show_progress(grids: Sequence[Grid], save: Callable[[], Any] | None) -> Iter
     name = outs[0].name if len(outs) == 1 else outs[0].parent.name
     bar = tqdm(total=total, desc=name, bar_format=form, disable=None if quiet else True)
     known = set(progress(grids)[1])
+    saved, said = set(known), set[str]()
 
     def show() -> None:
         bar.n, lines, postfix = progress(grids)
         bar.total = sum(grid.count for grid in grids)
         for name in lines.keys() - known if quiet else ():
             tqdm.write(lines[name], file=screen)
-        if save and lines.keys() - known:
-            save()
         known.update(lines)
         bar.set_postfix_str(postfix)
+        if save and lines.keys() - saved:
+            save()
+            saved.update(lines)
+
+    def try_to_show() -> None:
+        """A full disk, say, is no reason to stop: the next time may be better, and the caller writes at the end."""
+        try:
+            show()
+        except (UserError, OSError) as error:
+            if (line := one_line(error)) not in said:
+                tqdm.write(line, file=screen)
+            said.add(line)
 
     def watch() -> None:
         while not over.wait(1.0):
-            show()
+            try_to_show()
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -604,7 +682,7 @@ def show_progress(grids: Sequence[Grid], save: Callable[[], Any] | None) -> Iter
     finally:
         over.set()
         thread.join()
-        show()
+        try_to_show()
         bar.close()
 
 

@@ -124,6 +124,7 @@ def run(
     results = {"study": "sweep", "interrupted": not done, "data": str(data), **setup, **collect(grid)}
     finished = any(row["valid_loss"] is not None for row in results["rows"])
     runner.report(results, out, table(results), drawable=finished, also=f"Trials: {out / 'trials'}. ")
+    runner.raise_errors([grid])
     return results
 
 

@@ -371,9 +371,11 @@ def test_all_requests_respect_retry_after(server):
 def test_a_request_is_postponed_while_the_server_serves_others(server, tmp_path, monkeypatch, capsys):
     """It is not a failed attempt, even without retries; fewer are in flight then, and more again with each answer."""
     limits: list[float] = []
+    keys: list[str] = []
     once = ServerClient._attempt
 
     async def attempt(client, *given):
+        keys.append(given[-1])
         try:
             return await once(client, *given)
         finally:
@@ -386,6 +388,8 @@ def test_a_request_is_postponed_while_the_server_serves_others(server, tmp_path,
     assert sorted(indices(tmp_path)) == list(range(20))
     assert min(limits) <= 4
     assert limits[-1] > min(limits)
+    assert len(keys) > 20
+    assert len({*keys}) == len(keys), "a server that keeps answers by their key would repeat its 429"
     assert "retries" in capsys.readouterr().out
 
 

@@ -14,6 +14,7 @@ import os
 import random
 import re
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, fields, replace
@@ -188,6 +189,8 @@ class ServerClient:
         self.mean_tokens = float(options.length)  # tokens per answer, a running mean
         self.model = options.model or ""
         self.retried = self.answered = 0
+        # Attempts that the server answered, by request.index; a lost one keeps its key, and is not charged for twice.
+        self.refusals: Counter[int] = Counter()
 
     async def aclose(self) -> None:
         await self.client.close()
@@ -229,15 +232,17 @@ class ServerClient:
         body |= {"top_p": options.top_p, "seed": request.seed}
         message = {"role": "user", "content": request.text}
         body |= {"messages": [message]} if options.ask == "chat" else {"prompt": request.prompt}
-        answered = 0  # attempts that the server answered; a lost one keeps its key, and is not charged for twice
 
         async def attempt() -> Answer:
-            nonlocal answered
-            key = hashlib.sha256(json.dumps([request.index, body, answered], sort_keys=True).encode()).hexdigest()
+            number = self.refusals[request.index]
+            key = hashlib.sha256(json.dumps([request.index, body, number], sort_keys=True).encode()).hexdigest()
             try:
                 return await self._attempt(request, body, f"babistories-{key[:32]}")
+            except RequestPostponed:
+                self.refusals[request.index] += 1
+                raise
             except TransientError as error:
-                answered += error.status != 409  # the server is still processing it
+                self.refusals[request.index] += error.status != 409  # the server is still processing it
                 raise
 
         return await self.with_retries(attempt, options.retries)

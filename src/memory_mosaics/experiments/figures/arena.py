@@ -47,10 +47,11 @@ def best_anchor(task: dict[str, Any]) -> str | None:
 
 
 def verdict(task: dict[str, Any], name: str) -> int:
-    """1 if a contestant is better than every transformer, -1 if it is worse than the reference; otherwise 0.
+    """1 if a contestant is better than every transformer that can read the test, -1 if it is worse than the reference.
 
-    A verdict needs all seeds of all four transformers that can read the test. The reference is the transformer with the
-    best validation score, which may not be the best of the test: to be better than that one alone proves little.
+    Otherwise 0. A verdict needs all seeds of all four transformers that can read the test. The reference is the
+    transformer with the best validation score, which may not be the best of the test: to be better than that one alone
+    proves little.
     """
     known, reference = task["contestants"], best_transformer(task)
     others = [one for one in TRANSFORMERS if "unreadable" not in known.get(one, {})]
@@ -117,7 +118,7 @@ def overview(results: dict[str, Any]) -> "Figure | None":
     note = [
         "colour: from a guess to a perfect answer, or the best of a text; \N{DOWNWARDS ARROW}: lower is better",
         "bold: the transformer that is best on validation examples; n/a: longer than its positions",
-        f"{BETTER} better than all four transformers, {WORSE} worse than the bold one:",
+        f"{BETTER} better than all four transformers, or all that can read the test; {WORSE} worse than the bold one:",
         "beyond the 95 % interval over seeds and the error of the test",
         f"seeds per cell: {results['seeds']}",
     ]
