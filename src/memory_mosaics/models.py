@@ -113,6 +113,16 @@ def v2_memories(*, heads: int, width: int, context: int) -> ContextualMemoryConf
     )
 
 
+def has_v2_parts(memories: ContextualMemoryConfig) -> bool:
+    """Whether these are short-term and long-term memories with the parts of v2, of any sizes, windows and delays."""
+    match memories.visibility:
+        case (Visibility(window=int()), Visibility(window=None)):
+            printed = v2_memories(heads=1, width=1, context=4096)
+            free = {name: getattr(memories, name) for name in ("heads", "head_width", "visibility")}
+            return replace(printed, **free) == memories
+    return False
+
+
 def memory_mosaic_v2(*, heads: int = 12, **sizes: Any) -> LanguageModelConfig:
     """Memory Mosaics v2 as printed (Zhang and Bottou 2025): short-term and long-term memories, SwiGLU and RMSNorm.
 
@@ -206,7 +216,7 @@ class Architecture:
 
     label: str
     config: Callable[..., LanguageModelConfig]  # of width, blocks, heads, vocabulary, context, dropout
-    mixer: Callable[..., MixerConfig]
+    mixer: Callable[..., MixerConfig]  # of heads, where it has any, and of nothing else that must be given
     compiles: bool = True  # torch.compile makes it faster
 
 
@@ -218,7 +228,7 @@ _POSITION_LABELS = {"learned": "learned positions", "rotary": "RoPE", "alibi": "
 
 ARCHITECTURES: dict[str, Architecture] = {
     "memory-mosaic": Architecture("Memory Mosaic", memory_mosaic, ContextualMemoryConfig),
-    "memory-mosaic-v2": Architecture("Memory Mosaic v2", memory_mosaic_v2, v2_memories),
+    "memory-mosaic-v2": Architecture("Memory Mosaic v2", memory_mosaic_v2, ContextualMemoryConfig),
     **{
         "transformer" if code == "learned" else f"transformer-{code}": Architecture(
             f"transformer, {label}", partial(transformer, position=code), AttentionConfig
@@ -243,14 +253,17 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def architecture_name(config: LanguageModelConfig) -> str:
-    """The name of a model in `ARCHITECTURES`: memory-mosaic, transformer (with learned positions), ..."""
+    """The name of a model in `ARCHITECTURES`: memory-mosaic, transformer (with learned positions), ...
+
+    Contextual memories beside SwiGLU that are not those of v2 are "contextual-memory", which is no name in it.
+    """
     mixer = config.sequence_mixer
     if isinstance(config.channel_mixer, SwiGLUConfig):
         match mixer:
             case AttentionConfig():
                 return "llama"
-            case ContextualMemoryConfig(visibility=(_, _)):
-                return "memory-mosaic-v2"
+            case ContextualMemoryConfig():
+                return "memory-mosaic-v2" if has_v2_parts(mixer) else "contextual-memory"
     if isinstance(mixer, AttentionConfig):
         position = position_name(config)
         return "transformer" if position == "learned" else f"transformer-{position}"
