@@ -111,11 +111,9 @@ def recall(
         raise ValueError("causal_offset and lengths both say which pairs are visible; give one of them")
     if shift is not None and causal_offset is not None and 0 not in (time, keys.shape[1]):
         # Of time + max_shift steps with the smallest offset, query t is at the step whose offset is its own.
-        steps = torch.arange(time + max_shift, device=keys.device) - max_shift + shift
-        queries = scale_features(queries, sharpness).index_select(1, steps.clamp(0, time - 1))
+        queries = _Moved.apply(scale_features(queries, sharpness), max_shift - shift, time + max_shift)
         seen = {"causal_offset": causal_offset - max_shift, "key_padding_mask": key_padding_mask, "window": window}
-        answers = recall(queries, keys, values, **seen, dropout=dropout)
-        return answers.index_select(1, torch.arange(time, device=keys.device) + max_shift - shift)
+        return _Moved.apply(recall(queries, keys, values, **seen, dropout=dropout), shift - max_shift, time)
     if causal_offset is not None and time == 1:  # one query: all it may see, and nothing else, is there
         seen = slice(0 if window is None else max(causal_offset - window, 0), max(causal_offset, 0))
         keys, values, causal_offset, window = keys[:, seen], values[:, seen], None, None
@@ -245,6 +243,28 @@ def scale_features(x: Tensor, scale: Sharpness | None) -> Tensor:
     return product.to(x.dtype)
 
 
+class _Moved(torch.autograd.Function):
+    """Time t of x (B T H D) at time t + `steps` of `time` times, and zeros elsewhere.
+
+    Its gradient is the same the other way, and reads each number once: that of `index_select` would add them up.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, steps: Tensor, time: int) -> Tensor:
+        source = torch.arange(time, device=x.device) - steps
+        outside = (source < 0) | (source >= x.shape[1])
+        return x.index_select(1, source.clamp(0, x.shape[1] - 1)).masked_fill(outside[:, None, None], 0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+        ctx.time = inputs[0].shape[1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return _Moved.apply(gradient, -ctx.saved_tensors[0], ctx.time), None, None
+
+
 def _zeros(queries: Tensor, values: Tensor) -> Tensor:
     return queries.new_zeros(*queries.shape[:3], values.shape[-1])
 
@@ -287,9 +307,8 @@ def _attend_in_window(queries: Tensor, keys: Tensor, values: Tensor, *, window: 
     t, i = torch.arange(size, device=keys.device)[:, None], torch.arange(-size, size, device=keys.device)
     visible = (i <= t) & (i > t - window)
     head = min(size, time)
-    first = _attend(
-        *(x[:, :head] for x in (queries, keys, values)), mask=visible[:head, size : size + head], dropout=dropout
-    )
+    within = {"causal": True} if window >= head else {"mask": visible[:head, size : size + head]}
+    first = _attend(*(x[:, :head] for x in (queries, keys, values)), **within, dropout=dropout)
     if time <= size:
         return first
     chunks = [F.pad(x, (0, 0, 0, 0, 0, -time % size)).unflatten(1, (-1, size)) for x in (queries, keys, values)]
