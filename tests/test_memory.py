@@ -320,6 +320,21 @@ def test_groups_of_heads_are_memories_side_by_side():
     assert both.memory_info().sees == ["the last 9 pairs"] * 2 + ["pairs 4 or more steps ago"] * 2
 
 
+@pytest.mark.parametrize(
+    ("delay", "window", "words"),
+    [
+        (0, None, "all pairs up to its own"),
+        (1, None, "all earlier pairs"),
+        (3, None, "pairs 3 or more steps ago"),
+        (0, 4, "the last 4 pairs up to its own"),
+        (1, 4, "the last 4 pairs"),
+        (3, 4, "pairs 3 to 6 steps ago"),
+    ],
+)
+def test_what_a_head_sees_in_words(delay, window, words):
+    assert str(Visibility(delay=delay, window=window)) == words
+
+
 @pytest.mark.parametrize("config", [ContextualMemoryConfig, AttentionConfig])
 def test_heads_that_do_not_split_into_groups_are_named(config):
     with pytest.raises(UserError, match="4 heads do not split into 3 groups, one for each visibility"):

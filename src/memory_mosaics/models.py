@@ -97,8 +97,9 @@ def with_swiglu(
 def v2_memories(*, heads: int, width: int, context: int) -> ContextualMemoryConfig:
     """The contextual memories of v2: `heads` short-term and `heads` long-term memories as wide as those of attention.
 
-    As printed for a context of 4,096: the short ones see the last 256 pairs, the long ones those of at least 64 steps
-    ago, in training of 64 to 256. For a shorter context the window is an eighth of it and the delays shrink with it.
+    As printed from a context of 2,048 on: the short ones see the last 256 pairs, the long ones those of at least 64
+    steps ago, in training of 64 to 256. Below 2,048 the window is an eighth of the context and the delays shrink with
+    it, so that a small model has both kinds of memory too: a window of 256 would be all of a context of 256.
     """
     window = max(1, min(256, context // 8))
     delay = max(1, window // 4)

@@ -20,7 +20,7 @@ from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, pa
 from memory_mosaics.models import ARCHITECTURES
 from memory_mosaics.parameters import named_param_specs
 from memory_mosaics.runtime import Runtime, RuntimeConfig
-from memory_mosaics.stores import Pairs, Retrieval, Seen
+from memory_mosaics.stores import Pairs, Retrieval, VisiblePairs
 from memory_mosaics.tasks.task import Batch, TokenTask
 from memory_mosaics.training.config import Training
 from memory_mosaics.training.trainer import WARM_UP, Objective, TrainStep, adamw
@@ -214,8 +214,10 @@ def _recall_once(timer: Timer, size: Size, model: str) -> Callable[[], object]:
 
     def recall(keys: Tensor, values: Tensor, queries: Tensor | None = None) -> Tensor:
         if queries is None:
-            return Retrieval(keys, Pairs(keys[:, :-1], values, seen=(Seen(0),)), 1.0, queries_are_keys=True).answer()
-        return Retrieval(queries, Pairs(keys, values, seen=(Seen(1),)), 1.0).answer()
+            return Retrieval(
+                keys, Pairs(keys[:, :-1], values, seen=(VisiblePairs(0),)), 1.0, queries_are_keys=True
+            ).answer()
+        return Retrieval(queries, Pairs(keys, values, seen=(VisiblePairs(1),)), 1.0).answer()
 
     function = torch.compile(recall, dynamic=False) if timer.cuda else recall
     return lambda: torch.autograd.grad(function(*inputs), inputs, gradient)

@@ -136,7 +136,8 @@ class Training:
         weight_decay: on matrices; scales, decays, taps and norms have none
         decay_all: weight decay on vectors too, where their modules allow it
         clip: largest norm of the gradient; null for any
-        seed: of the initial values, the order of the data, and dropout
+        seed: of the initial values, the order of the data, dropout and drawn delays; the last two also depend on
+            micro-batches and processes
         evaluate_every: steps between evaluations
         evaluate_windows: windows per evaluation; null for the whole validation split
         patience: stop after so many evaluations without a better validation loss; null never stops early
