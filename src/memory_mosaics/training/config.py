@@ -79,7 +79,7 @@ class ModelArgs:
         else:
             for name in ("width", "blocks", "heads", "slots", "position", "init"):
                 given = getattr(self, name)
-                found = [position_name(config)] if name == "position" else _find_values(plain, name)
+                found: list[Any] = [position_name(config)] if name == "position" else _find_values(plain, name)
                 if name == "heads" and architecture_name(config) == "memory-mosaic-v2":
                     found = [heads // 2 for heads in found]  # short-term and long-term memories are counted once
                 if given is not None and found != [given]:
