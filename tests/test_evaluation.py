@@ -14,8 +14,19 @@ from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError
 from memory_mosaics.evaluation import evaluate, sample_windows, smooth, token_losses
 from memory_mosaics.language_model import LanguageModel
-from memory_mosaics.models import PRESETS, architecture_name, memory_mosaic, preset, transformer
+from memory_mosaics.memory import LeakyAverageConfig, OutputGateConfig
+from memory_mosaics.models import (
+    ARCHITECTURES,
+    PRESETS,
+    architecture_name,
+    memory_mosaic,
+    mixer_config,
+    preset,
+    transformer,
+)
 from memory_mosaics.runtime import RuntimeConfig
+from memory_mosaics.scales import ConstantSharpnessConfig
+from memory_mosaics.stores import Visibility
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.tokenizer import byte_tokenizer, train_bpe
 from memory_mosaics.training import trainer
@@ -169,3 +180,32 @@ def test_models_are_called_by_their_kind():
     assert names["memory-mosaic-v2-8b"] == names["memory-mosaic-v2-tiny"] == "memory-mosaic-v2"
     both = replace(transformer(position="rotary"), positions=transformer().positions)
     assert architecture_name(both) == "transformer-learned+rotary"
+
+
+def test_only_the_parts_of_v2_are_called_v2():
+    config = preset("memory-mosaic-v2-tiny")
+    memories = config.sequence_mixer
+    short, long = memories.visibility
+
+    def name(**changes):
+        return architecture_name(replace(config, sequence_mixer=replace(memories, **changes)))
+
+    assert name(heads=16, head_width=8) == name(visibility=(short, Visibility(delay=7))) == "memory-mosaic-v2"
+    variants = [
+        {"key": LeakyAverageConfig()},
+        {"sharpness": ConstantSharpnessConfig()},
+        {"gate": OutputGateConfig()},
+        {"visibility": (long, short)},
+        {"visibility": (short, short)},
+        {"visibility": short},
+    ]
+    assert {name(**changes) for changes in variants} == {"contextual-memory"}
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES.values(), ids=list(ARCHITECTURES))
+def test_the_mixer_of_every_architecture_needs_heads_alone(kind):
+    config = mixer_config(kind.mixer, 4)
+    assert getattr(config, "heads", 4) == 4
+    assert isinstance(config, type(kind.config().sequence_mixer))
+    with torch.device("meta"):
+        config.build(32)

@@ -10,13 +10,13 @@ from torch.testing import assert_close
 from memory_mosaics.benchmarks.throughput import RandomTokens, Size
 from memory_mosaics.decoding import GREEDY, DecodeGraphCache, beam_search, generate
 from memory_mosaics.language_model import LanguageModel, next_token_loss, without_state
-from memory_mosaics.models import memory_mosaic, transformer
+from memory_mosaics.models import memory_mosaic, memory_mosaic_v2, transformer
 from memory_mosaics.ops import recall
 from memory_mosaics.ops.leaky_average import leaky_average, reference
 from memory_mosaics.runtime import Runtime
 from memory_mosaics.tasks.task import Batch
 from memory_mosaics.training.config import Training
-from memory_mosaics.training.trainer import Objective, TrainStep, adamw
+from memory_mosaics.training.trainer import WARM_UP, Objective, TrainStep, adamw
 from mixers_under_contract import MIXERS, WIDTH
 from on_cuda import ON_CUDA
 
@@ -68,7 +68,7 @@ def test_memory_grows_linearly(config):
 
 
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # advice of the compiler, not for tests to take
-@pytest.mark.parametrize("build", [memory_mosaic, transformer])
+@pytest.mark.parametrize("build", [memory_mosaic, memory_mosaic_v2, transformer])
 def test_a_compiled_model_trains(build):
     config = build(width=128, blocks=2, heads=4, vocabulary=512, context=128)
     torch.manual_seed(0)
@@ -94,11 +94,13 @@ def test_a_compiled_model_trains(build):
 SIZE = Size(name="small", width=128, blocks=2, heads=4, vocabulary=20, batch=32, time=300)
 SMALL = {"width": 128, "heads": 4, "vocabulary": 20, "context": 300}
 POSITIONS = ("learned", "rotary", "alibi", "none")
-BOTH = pytest.mark.parametrize("build", [memory_mosaic, transformer])
+V1_V2_AND_TRANSFORMER = pytest.mark.parametrize("build", [memory_mosaic, memory_mosaic_v2, transformer])
 
 
-def step_of(model, *, captured, compiled=True):
-    training = Training(steps=1000, warm_up=5, learning_rate=3e-3)
+TRAINING = Training(steps=1000, warm_up=5, learning_rate=3e-3)
+
+
+def step_of(model, *, captured, compiled=True, training=TRAINING):
     block_fn = torch.compile(without_state, dynamic=False) if compiled else None
     here = Runtime(torch.device("cuda"), precision="bfloat16", block_fn=block_fn)
     objective = Objective(model, RandomTokens(SIZE, here.device), here).train()
@@ -117,7 +119,7 @@ def losses(config, *, captured, steps=10):
     return found
 
 
-@BOTH
+@V1_V2_AND_TRANSFORMER
 def test_a_captured_step_learns_what_an_eager_one_learns(build):
     config = build(**SMALL, blocks=2)
     assert losses(config, captured=True) == pytest.approx(losses(config, captured=False), rel=5e-3)
@@ -130,7 +132,26 @@ def test_dropout_of_captured_steps_follows_the_seed_of_each_step():
     assert first != pytest.approx(losses(plain, captured=True), rel=1e-3)
 
 
-@pytest.mark.parametrize("build", [memory_mosaic, *(partial(transformer, position=code) for code in POSITIONS)])
+def test_delays_of_captured_steps_follow_the_seed_of_each_step():
+    """At a learning rate of 0 nothing but the drawn delays changes from step to step."""
+    torch.manual_seed(0)
+    model = LanguageModel(memory_mosaic_v2(**SMALL, blocks=2)).cuda()
+    take = step_of(model, captured=True, training=Training(steps=1000, learning_rate=1e-20, final_learning_rate=0.0))
+    tokens = torch.randint(20, (32, 301), generator=torch.Generator().manual_seed(0)).cuda()
+    batch, found = Batch(tokens[:, :-1], tokens[:, 1:]), {}
+    for number in range(WARM_UP + 20):
+        seed = number % 10
+        torch.manual_seed(seed)
+        loss = float(take(number, batch)[0])
+        if number >= WARM_UP:  # from here on a graph is replayed
+            found.setdefault(seed, []).append(loss)
+    assert all(first == pytest.approx(again, rel=1e-6) for first, again in found.values())
+    assert max(map(min, found.values())) - min(map(min, found.values())) > 1e-4
+
+
+@pytest.mark.parametrize(
+    "build", [memory_mosaic, memory_mosaic_v2, *(partial(transformer, position=code) for code in POSITIONS)]
+)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_captured_decoding_gives_the_tokens_of_the_cpu(build, compiled):
     torch.manual_seed(0)
@@ -147,7 +168,7 @@ def test_captured_decoding_gives_the_tokens_of_the_cpu(build, compiled):
     assert [row.tolist() for row in found] == [row.tolist() for row in beams]
 
 
-@pytest.mark.parametrize("build", [memory_mosaic, transformer])
+@V1_V2_AND_TRANSFORMER
 def test_a_captured_step_is_replayed_until_the_weights_change(build):
     torch.manual_seed(0)
     model = LanguageModel(build(**SMALL, blocks=2))

@@ -12,7 +12,7 @@ from memory_mosaics.memory import OutputGateConfig
 from memory_mosaics.mixers.attention import alibi_slopes
 from memory_mosaics.models import llama, memory_mosaic, transformer
 from memory_mosaics.norms import NoNormConfig
-from memory_mosaics.stores import Pairs, Retrieval, RetrievalMixer, Seen
+from memory_mosaics.stores import Pairs, Retrieval, RetrievalMixer, VisiblePairs
 
 SIZE = {"width": 16, "blocks": 2, "heads": 2, "vocabulary": 40, "context": 12}
 MODELS = {
@@ -111,8 +111,8 @@ def test_padding_capacity_and_sharpness_of_any_shape_count():
     held = torch.tensor([3, 4])
     for sharpness in (1.7, torch.rand(2), torch.rand(3, 2), torch.rand(2, 3, 2)):
         for pairs in (
-            Pairs(keys, values, real, (Seen(2),)),
-            Pairs(keys, values, real, (Seen(lengths=held),)),
+            Pairs(keys, values, real, (VisiblePairs(2),)),
+            Pairs(keys, values, real, (VisiblePairs(lengths=held),)),
             Pairs(keys, values),
         ):
             retrieval = Retrieval(queries, pairs, sharpness)

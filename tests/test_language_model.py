@@ -149,7 +149,9 @@ def test_memory_mosaics_v2_and_its_llama_have_the_printed_sizes(size, total, bod
 
 def test_the_window_and_the_delays_of_v2_are_in_proportion_to_the_context():
     seen = lambda context: memory_mosaic_v2(context=context).sequence_mixer.visibility  # noqa: E731
-    assert seen(4096) == seen(8192) == (Visibility(window=256), Visibility(delay=64, train_delay=(64, 256)))
+    assert (
+        seen(2048) == seen(4096) == seen(8192) == (Visibility(window=256), Visibility(delay=64, train_delay=(64, 256)))
+    )
     assert seen(512) == (Visibility(window=64), Visibility(delay=16, train_delay=(16, 64)))
     assert seen(1) == (Visibility(window=1), Visibility(delay=1, train_delay=(1, 1)))
 

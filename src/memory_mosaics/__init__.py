@@ -83,8 +83,8 @@ from memory_mosaics.stores import (
     Pairs,
     Retrieval,
     RetrievalMixer,
-    Seen,
     Visibility,
+    VisiblePairs,
     map_state,
 )
 from memory_mosaics.version import __version__

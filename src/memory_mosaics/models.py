@@ -97,8 +97,9 @@ def with_swiglu(
 def v2_memories(*, heads: int, width: int, context: int) -> ContextualMemoryConfig:
     """The contextual memories of v2: `heads` short-term and `heads` long-term memories as wide as those of attention.
 
-    As printed for a context of 4,096: the short ones see the last 256 pairs, the long ones those of at least 64 steps
-    ago, in training of 64 to 256. For a shorter context the window is an eighth of it and the delays shrink with it.
+    As printed from a context of 2,048 on: the short ones see the last 256 pairs, the long ones those of at least 64
+    steps ago, in training of 64 to 256. Below 2,048 the window is an eighth of the context and the delays shrink with
+    it, so that a small model has both kinds of memory too: a window of 256 would be all of a context of 256.
     """
     window = max(1, min(256, context // 8))
     delay = max(1, window // 4)
@@ -111,6 +112,16 @@ def v2_memories(*, heads: int, width: int, context: int) -> ContextualMemoryConf
         scale=ScaleConfig(initial=1.0, speed=1.0, largest=e**15),
         visibility=(Visibility(window=window), Visibility(delay=delay, train_delay=(delay, window))),
     )
+
+
+def has_v2_parts(memories: ContextualMemoryConfig) -> bool:
+    """Whether these are short-term and long-term memories with the parts of v2, of any sizes, windows and delays."""
+    match memories.visibility:
+        case (Visibility(window=int()), Visibility(window=None)):
+            printed = v2_memories(heads=1, width=1, context=4096)
+            free = {name: getattr(memories, name) for name in ("heads", "head_width", "visibility")}
+            return replace(printed, **free) == memories
+    return False
 
 
 def memory_mosaic_v2(*, heads: int = 12, **sizes: Any) -> LanguageModelConfig:
@@ -206,7 +217,7 @@ class Architecture:
 
     label: str
     config: Callable[..., LanguageModelConfig]  # of width, blocks, heads, vocabulary, context, dropout
-    mixer: Callable[..., MixerConfig]
+    mixer: Callable[..., MixerConfig]  # of heads, where it has any, and of nothing else that must be given
     compiles: bool = True  # torch.compile makes it faster
 
 
@@ -218,7 +229,7 @@ _POSITION_LABELS = {"learned": "learned positions", "rotary": "RoPE", "alibi": "
 
 ARCHITECTURES: dict[str, Architecture] = {
     "memory-mosaic": Architecture("Memory Mosaic", memory_mosaic, ContextualMemoryConfig),
-    "memory-mosaic-v2": Architecture("Memory Mosaic v2", memory_mosaic_v2, v2_memories),
+    "memory-mosaic-v2": Architecture("Memory Mosaic v2", memory_mosaic_v2, ContextualMemoryConfig),
     **{
         "transformer" if code == "learned" else f"transformer-{code}": Architecture(
             f"transformer, {label}", partial(transformer, position=code), AttentionConfig
@@ -243,14 +254,17 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def architecture_name(config: LanguageModelConfig) -> str:
-    """The name of a model in `ARCHITECTURES`: memory-mosaic, transformer (with learned positions), ..."""
+    """The name of a model in `ARCHITECTURES`: memory-mosaic, transformer (with learned positions), ...
+
+    Contextual memories beside SwiGLU that are not those of v2 are "contextual-memory", which is no name in it.
+    """
     mixer = config.sequence_mixer
     if isinstance(config.channel_mixer, SwiGLUConfig):
         match mixer:
             case AttentionConfig():
                 return "llama"
-            case ContextualMemoryConfig(visibility=(_, _)):
-                return "memory-mosaic-v2"
+            case ContextualMemoryConfig():
+                return "memory-mosaic-v2" if has_v2_parts(mixer) else "contextual-memory"
     if isinstance(mixer, AttentionConfig):
         position = position_name(config)
         return "transformer" if position == "learned" else f"transformer-{position}"
@@ -275,8 +289,8 @@ _SMALL_TRAINING |= {"learning_rate": 1e-3, "final_learning_rate": 1e-4}
 _TINY_TRAINING = _SMALL_TRAINING | {"steps": 600, "batch": 16, "warm_up": 50}
 _TINY_TRAINING |= {"learning_rate": 3e-3, "final_learning_rate": 3e-4}
 
-# Memory Mosaics v2 and its Llama as printed, which are not of one size: width, blocks, heads, hidden units, learning
-# rate, and tokens in batches of 1,024 windows.
+# Memory Mosaics v2 and its Llama, sizes and training as printed: width, blocks, heads, hidden units, learning rate, and
+# tokens in batches of 1,024 windows. The two are not of one size, and windows here have no masks between documents.
 PRINTED = {"1.5b": (2048, 24, 16, 6144, 3e-4, 200e9), "8b": (4096, 32, 32, 14336, 1e-3, 1e12)}
 _PRINTED = {"vocabulary": 128_256, "context": 4096, "tied": False}
 

@@ -22,7 +22,8 @@ from memory_mosaics.errors import UserError, check_range, one_line
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeConfig:
-    """How a run is computed, saved and logged. It changes results only by rounding and by which units are dropped.
+    """How a run is computed, saved and logged. It changes results only by rounding, by which units are dropped
+    and by which delays are drawn.
 
     Args:
         device: cuda, mps or cpu; auto takes the first that is available

@@ -4,7 +4,8 @@
     FixedStore       tensors of a fixed capacity, written in place one token at a time: no shape ever changes, so that a
                      decoding step can be captured as a CUDA graph
     Visibility       which of the earlier pairs a query sees: all but the newest, or a window of them; of all heads of
-                     a layer, or of groups of them, such as a short-term and a long-term memory side by side
+                     a layer, or of groups of them, such as a short-term and a long-term memory side by side. Every
+                     head stores all pairs, those of short-term memories too
     Retrieval        queries, pairs and sharpness: a layer computes its `answer`, inspection its `weights`
     RetrievalMixer   the interface of every layer that retrieves: inspection, the explorer and the Hugging Face adapter
                      use nothing else of a memory
@@ -39,7 +40,8 @@ Outputs = tuple[Float[Tensor, "B T W"], State]
 class Visibility(Part):
     """The query at time t sees the pairs i <= t - `delay`; with a `window`, only the newest that many of them.
 
-    With `train_delay`, the delay in training is drawn uniformly from this interval, in every layer at every step.
+    With `train_delay`, the delay in training is drawn uniformly from this interval, in every layer at every forward
+    pass: which delays are drawn depends on micro-batches and processes, as dropout does.
     """
 
     delay: NonNegativeInt = 1
@@ -57,18 +59,20 @@ class Visibility(Part):
         drawn = None if self.train_delay is None else tuple(max(delay, each) for each in self.train_delay)
         return replace(self, delay=max(delay, self.delay), train_delay=drawn)
 
-    def seen(self, offset: int, device: torch.device, *, training: bool = False) -> "Seen":
+    def seen(self, offset: int, device: torch.device, *, training: bool = False) -> "VisiblePairs":
         """What it means for queries of which the first sees `offset` pairs without delay."""
         if self.train_delay is None or not training:
-            return Seen(offset - self.delay, window=self.window)
+            return VisiblePairs(offset - self.delay, window=self.window)
         low, high = self.train_delay
         shift = torch.randint(high - low + 1, (), device=device)
-        return Seen(offset - low, window=self.window, shift=shift, max_shift=high - low)
+        return VisiblePairs(offset - low, window=self.window, shift=shift, max_shift=high - low)
 
     def __str__(self) -> str:
         if self.window is None:
-            return "all earlier pairs" if self.delay <= 1 else f"pairs {self.delay} or more steps ago"
-        return f"the last {self.window} pairs" + (f" of {self.delay} steps ago" if self.delay > 1 else "")
+            few = {0: "all pairs up to its own", 1: "all earlier pairs"}
+            return few.get(self.delay, f"pairs {self.delay} or more steps ago")
+        few = {0: f"the last {self.window} pairs up to its own", 1: f"the last {self.window} pairs"}
+        return few.get(self.delay, f"pairs {self.delay} to {self.delay + self.window - 1} steps ago")
 
 
 ALL_EARLIER = Visibility()
@@ -83,7 +87,7 @@ def head_groups(visibility: Visibilities, heads: int) -> tuple[Visibility, ...]:
     return groups
 
 
-class Seen(NamedTuple):
+class VisiblePairs(NamedTuple):
     """Which pairs a group of heads sees, in the arguments of `recall`: by default all."""
 
     causal_offset: int | None = None
@@ -99,7 +103,7 @@ class Pairs(NamedTuple):
     keys: Float[Tensor, "B N K D"]
     values: Float[Tensor, "B N K V"]
     key_padding_mask: Bool[Tensor, "B N"] | None = None
-    seen: tuple[Seen, ...] = (Seen(),)
+    seen: tuple[VisiblePairs, ...] = (VisiblePairs(),)
 
     def groups(self) -> list["Pairs"]:
         """The pairs of each group of heads."""
@@ -290,7 +294,7 @@ def append(
             lengths = {0: store.lengths, 1: before}.get(each.delay)
             lengths = store.lengths - each.delay if lengths is None else lengths
             lengths = lengths if values.shape[1] > 0 else torch.zeros_like(lengths)
-            seen.append(Seen(lengths=lengths, window=each.window))
+            seen.append(VisiblePairs(lengths=lengths, window=each.window))
         return Pairs(store.keys, store.values, store.key_padding_mask, tuple(seen)), store
     if store is None:
         padding = keys.new_ones(len(keys), 0, dtype=torch.bool) if mask is None else mask

@@ -10,6 +10,7 @@ import torch
 from benchmarks.conftest import CEILINGS, SHAPES, SIZE, WORK
 from memory_mosaics.benchmarks import kernels, throughput, timing
 from memory_mosaics.benchmarks.timing import Timer
+from memory_mosaics.benchmarks.work import count_work
 from memory_mosaics.decoding import generate
 from memory_mosaics.language_model import LanguageModel
 
@@ -61,7 +62,7 @@ def test_training_rows(monkeypatch):
     assert [row["tokens_per_second"] for row in rows] == [48, 96, 24, 12]
     assert [row["of_twin"] for row in rows] == [0.5, 1, 0.25, 0.125]
     model = LanguageModel(SIZE.config("memory-mosaic"))
-    flops = throughput.training_flops(model, SIZE.time) * 48 / 1e12
+    flops = count_work(model.config).model_flops * 48 / 1e12
     assert rows[0]["tflops"] == pytest.approx(flops, rel=1e-3)
     assert rows[0]["mfu"] == pytest.approx(flops / CEILINGS["product_tflops"], rel=1e-3)
     assert rows[0]["parameters"] == sum(parameter.numel() for parameter in model.parameters())

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 from triton_forms import AWKWARD, DEVICE, KERNELS, TOLERANCE, assert_same, check_registration, needs_kernels
 
 from memory_mosaics.ops import recall as module
@@ -20,6 +21,18 @@ def problem(time, pairs, *, batch=2, heads=3, width=8, value_width=8):
     values = torch.randn(batch, pairs, heads, value_width, requires_grad=True)
     sharpness = torch.linspace(0.3, 2.0, heads, requires_grad=True)
     return queries, keys, values, sharpness
+
+
+class Ops(TorchDispatchMode):
+    """The names of all ops that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
 
 
 def padding(batch, pairs):
@@ -140,6 +153,20 @@ def test_a_shift_is_that_of_the_definition_in_values_and_gradients(time, causal_
         weight = torch.randn_like(found)
         slow, fast = (gradients((answers * weight).sum(), inputs) for answers in (expected, found))
         assert_close(fast, slow, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("steps", [-13, -2, 0, 3, 20])
+@pytest.mark.parametrize("time", [1, 9, 30])
+def test_moved_steps_are_read_once_there_and_back(steps, time):
+    x = torch.randn(2, 9, 3, 4, dtype=torch.float64, requires_grad=True)
+    moved = module._Moved.apply(x, torch.tensor(steps), time)
+    for t in range(time):
+        assert_close(moved[:, t], x[:, t - steps] if 0 <= t - steps < 9 else torch.zeros_like(x[:, 0]))
+    assert torch.autograd.gradcheck(lambda x: module._Moved.apply(x, torch.tensor(steps), time), x)
+    with Ops() as ops:
+        moved.sum().backward()
+    assert "index_select" in ops.names
+    assert not ops.names & {"index_add", "index_add_", "scatter_add", "scatter_add_", "index_put_", "_index_put_impl_"}
 
 
 def test_a_window_takes_memory_linear_in_time(monkeypatch):

@@ -34,6 +34,13 @@ def test_twins_have_the_same_size_and_training(size):
     assert abs(counts[0] / counts[1] - 1) < 0.01
 
 
+@pytest.mark.parametrize(
+    "name", ["memory-mosaic-tiny", "memory-mosaic-v2-tiny", "llama-tiny", "transformer-tiny", "gla-tiny"]
+)
+def test_twins_can_have_the_same_initial_values(name):
+    assert ModelArgs(name=name, init="gpt2").build(300) == replace(ModelArgs(name=name).build(300), init="gpt2")
+
+
 def test_the_learning_rate_rises_in_a_line_and_falls_in_a_cosine():
     training = Training(steps=100, warm_up=10, learning_rate=1.0, final_learning_rate=0.1)
     rates = [training.rate(step) for step in range(100)]

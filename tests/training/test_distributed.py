@@ -1,13 +1,19 @@
 """Many processes: torchrun on the CPU with gloo. The losses are those of one process."""
 
+import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from memory_mosaics import checkpoint
+from memory_mosaics.config import to_plain
 from memory_mosaics.errors import UserError
+from memory_mosaics.models import preset
+from memory_mosaics.stores import Visibility
 from memory_mosaics.training.loggers import read_log
 from memory_mosaics.training.trainer import train
+from training.conftest import TINY
 from training.processes import finish, fork_two, reserved_port, start
 from waiting import HANG, until
 
@@ -40,6 +46,16 @@ def on_two_processes(run):
     finish(start(run, *TORCHRUN, "2", "--standalone"))
 
 
+def fixed_delays(kind, file):
+    """A small one in a file, without drawn delays: those of every process and micro-batch are others."""
+    config = preset(kind, vocabulary=9, **{name: TINY[name] for name in ("width", "blocks", "heads", "context")})
+    visibility = (Visibility(window=5), Visibility(delay=3))
+    file.write_text(
+        json.dumps(to_plain(replace(config, sequence_mixer=replace(config.sequence_mixer, visibility=visibility))))
+    )
+    return dict.fromkeys(TINY) | {"name": str(file)}
+
+
 @pytest.mark.parametrize(
     ("kind", "how", "sharding"),
     [
@@ -48,10 +64,14 @@ def on_two_processes(run):
         ("transformer-tiny", fork_two, "ddp"),
         ("transformer-tiny", fork_two, "fsdp"),
         ("memory-mosaic-tiny", on_two_nodes, "fsdp"),
+        ("memory-mosaic-v2-tiny", fork_two, "fsdp"),
     ],
 )
-def test_the_losses_are_those_of_one_process(run, kind, how, sharding):
-    model = {"name": kind, "slots": 7} if "mosaic" in kind else {"name": kind}
+def test_the_losses_are_those_of_one_process(run, tmp_path, kind, how, sharding):
+    if kind == "memory-mosaic-v2-tiny":
+        model = fixed_delays(kind, tmp_path / "config.json")
+    else:
+        model = {"name": kind, "slots": 7} if "mosaic" in kind else {"name": kind}
     one = run("one", model=model)
     many = run("many", model=model, runtime={"sharding": sharding, "micro_batch": 1, "samples": 1})
     train(one)

@@ -165,6 +165,19 @@ def test_the_same_model_another_context_and_dropout_are_taken(base):
     assert other == replace(config, context=20, dropout=0.1)
 
 
+def test_the_heads_of_memory_mosaics_v2_are_the_number_that_made_them():
+    named = ModelArgs(name="memory-mosaic-v2-tiny", width=16, heads=2, blocks=1, context=16)
+    config = named.build(257)
+    for same in (named, ModelArgs(heads=2), ModelArgs(init="v2"), replace(named, init="v2")):
+        assert same.apply_to(config, Path("runs/a")) == config
+    twin = replace(config, init="default")
+    assert replace(named, init=None).apply_to(twin, Path("runs/a")) == twin
+    with pytest.raises(UserError, match=r"--model.heads is 4, and the checkpoint has 2;"):
+        ModelArgs(heads=4).apply_to(config, Path("runs/a"))
+    with pytest.raises(UserError, match=r"--model.init is gpt2, and the checkpoint has v2;"):
+        ModelArgs(init="gpt2").apply_to(config, Path("runs/a"))
+
+
 @pytest.mark.parametrize("position", ["learned", "rotary", "alibi", "none"])
 def test_a_position_is_compared_by_its_name(position):
     sizes = {"width": 16, "heads": 2, "blocks": 1, "context": 16}

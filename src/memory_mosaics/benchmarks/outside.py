@@ -26,7 +26,7 @@ from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.models import ARCHITECTURES
 from memory_mosaics.results import round_digits
 from memory_mosaics.runtime import Runtime, RuntimeConfig
-from memory_mosaics.tasks.task import Batch
+from memory_mosaics.tasks.task import EAGER, Batch
 from memory_mosaics.training.trainer import WARM_UP, Objective, TrainStep, adamw
 
 OUTSIDE = "outside"
@@ -36,7 +36,7 @@ SETTINGS = {"cuda": "torch.compile of the whole model, its step one CUDA graph, 
 class OutsideTokens(RandomTokens):
     """The same batch, with the loss that the model itself returns."""
 
-    def loss(self, model: Any, batch: Batch, runtime: Runtime) -> Tensor:
+    def loss(self, model: Any, batch: Batch, runtime: Runtime = EAGER) -> Tensor:
         return model(batch.inputs, batch.targets)[1]
 
 
@@ -52,7 +52,7 @@ def load(file: Path) -> Any:
         sys.modules[name] = module  # dataclasses look for their module there
         with redirect_stdout(sys.stderr):
             spec.loader.exec_module(module)
-        module.GPT, module.GPTConfig  # noqa: B018
+        _ = module.GPT, module.GPTConfig
     except Exception as error:  # a file may do anything
         raise UserError(f"--compare {file} fails: {type(error).__name__}: {one_line(error)}") from error
     module.sha256 = digest
@@ -99,8 +99,7 @@ def _measure(
         task = (OutsideTokens if name == OUTSIDE else RandomTokens)(size, timer.device)
         model: Any = build(module, size) if name == OUTSIDE else LanguageModel(size.config(name))
         models[name] = model.to(timer.device)
-        step = training_step if name == OUTSIDE else throughput.training_step
-        steps[name] = step(models[name], task)
+        steps[name] = (training_step if name == OUTSIDE else throughput.training_step)(model, task)
     rows, seconds = [], timer.medians(steps, repeats, warm_up=WARM_UP + 2 if timer.cuda else 2)
     for name, model in models.items():
         label = f"GPT of {about['file']}, {about['sha256'][:8]}" if name == OUTSIDE else ARCHITECTURES[name].label

@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from memory_mosaics.benchmarks.timing import TABLES, Timer, progress
+from memory_mosaics.benchmarks.work import count_work
 from memory_mosaics.decoding import GREEDY, generate
 from memory_mosaics.errors import one_line
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, parameter_count, without_state
-from memory_mosaics.memory import PersistentMemory
-from memory_mosaics.mixers.lstm import LSTM
 from memory_mosaics.models import ARCHITECTURES
 from memory_mosaics.parameters import named_param_specs
 from memory_mosaics.runtime import Runtime, RuntimeConfig
-from memory_mosaics.stores import Pairs, Retrieval, RetrievalMixer, Seen
+from memory_mosaics.stores import Pairs, Retrieval, VisiblePairs
 from memory_mosaics.tasks.task import Batch, TokenTask
 from memory_mosaics.training.config import Training
 from memory_mosaics.training.trainer import WARM_UP, Objective, TrainStep, adamw
@@ -102,43 +101,6 @@ def training_step(model: LanguageModel, task: RandomTokens) -> Callable[[], Tens
     return lambda: take(next(numbers), task.batch(0))[0]
 
 
-def training_flops(model: LanguageModel, time: int) -> float:
-    """Return the operations of the forward and backward pass per token of a sequence of `time` tokens.
-
-    A matrix entry is multiplied and added once in the forward and twice in the backward pass: 6 per token. So is a
-    number of a persistent slot, since every query is compared with every stored key and averages every stored value.
-    A pair that a query sees in its context has 2 W numbers, key and value, over all heads: 12 W.
-
-    Only what the mathematics requires counts: not what is masked or recomputed, nor norms, leaky averages and the
-    optimizer, which are linear in the width. Recurrences and long convolutions count their matrices only.
-    """
-    return 6 * matrix_entries(model) + 12 * model.config.width * visible_pairs(model, time)
-
-
-def matrix_entries(model: LanguageModel) -> int:
-    """Count the entries of all matrices and slots. An embedding counts only where it is the output matrix too."""
-    entries = model.output.numel() if model.head is None else 0
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            entries += module.weight.numel()
-        elif isinstance(module, LSTM):
-            entries += sum(weight.numel() for weight in module.parameters() if weight.ndim == 2)
-        elif isinstance(module, PersistentMemory):
-            entries += module.keys.numel() + module.values.numel()
-    return entries
-
-
-def visible_pairs(model: LanguageModel, time: int) -> float:
-    """Return how many stored pairs a query sees in its context: the mean over time, summed over layers."""
-    total = 0.0
-    for module in model.modules():
-        delay = module.memory_info().lookahead if isinstance(module, RetrievalMixer) else None
-        if delay is not None:
-            last = max(time - delay, 0)  # query t sees t + 1 - delay pairs
-            total += last * (last + 1) / 2 / time
-    return total
-
-
 def measure_training(timer: Timer, ceilings: dict[str, Any], work: Workload) -> Iterator[dict[str, Any]]:
     """Yield a row per size and model."""
     for size, models in work.sizes:
@@ -203,7 +165,8 @@ def _measure_group(
         row = _training_row(size, name, seconds[name])
         if name in recalls:
             row["recall_seconds"] = seconds[f"recall {name}"]
-        tflops = training_flops(model, size.time) * size.batch * size.time / seconds[name] / 1e12
+        flops = count_work(model.config).model_flops * size.batch * size.time
+        tflops = flops / seconds[name] / 1e12
         row |= {"parameters": parameter_count(model)["total"], "peak_gib": timer.peak_gib()}
         rows.append(row | {"tflops": tflops, "mfu": tflops / ceilings["product_tflops"]})
     return rows
@@ -251,8 +214,10 @@ def _recall_once(timer: Timer, size: Size, model: str) -> Callable[[], object]:
 
     def recall(keys: Tensor, values: Tensor, queries: Tensor | None = None) -> Tensor:
         if queries is None:
-            return Retrieval(keys, Pairs(keys[:, :-1], values, seen=(Seen(0),)), 1.0, queries_are_keys=True).answer()
-        return Retrieval(queries, Pairs(keys, values, seen=(Seen(1),)), 1.0).answer()
+            return Retrieval(
+                keys, Pairs(keys[:, :-1], values, seen=(VisiblePairs(0),)), 1.0, queries_are_keys=True
+            ).answer()
+        return Retrieval(queries, Pairs(keys, values, seen=(VisiblePairs(1),)), 1.0).answer()
 
     function = torch.compile(recall, dynamic=False) if timer.cuda else recall
     return lambda: torch.autograd.grad(function(*inputs), inputs, gradient)

@@ -49,6 +49,7 @@ class Work:
     block_parameters: int
     matrices: int  # of these, those in products, which are cast to 16 bits
     products: float
+    matrix_products: float  # of these, those with matrices of weights: not those inside recurrences and convolutions
     recalls: tuple[Recall, ...]
     extractors: dict[str, float]
     saved: float
@@ -62,7 +63,15 @@ class Work:
     @property
     def training_flops(self) -> float:
         """Operations of the forward and backward pass per token, without what is computed again."""
-        block = self.products + sum(recall.flops for recall in self.recalls)
+        return self._training_flops(self.products)
+
+    @property
+    def model_flops(self) -> float:
+        """The same of what the mathematics requires: of recurrences and long convolutions, their matrices only."""
+        return self._training_flops(self.matrix_products)
+
+    def _training_flops(self, products: float) -> float:
+        block = products + sum(recall.flops for recall in self.recalls)
         return 3 * (self.config.blocks * block + self.head_flops)
 
 
@@ -71,7 +80,7 @@ class _Counter(TorchDispatchMode):
 
     def __init__(self, weights: Iterable[Tensor]) -> None:
         super().__init__()
-        self.flops = 0.0
+        self.flops = self.matrix_flops = 0.0
         self.weights = {_storage(weight): weight for weight in weights}  # and what is computed from weights alone
         self.modules: list[nn.Module] = []  # that run now, the innermost last
         self.recalls: list[Recall] = []
@@ -100,7 +109,10 @@ class _Counter(TorchDispatchMode):
             self.weights.setdefault(_storage(output), output)
         if first is not None and not isinstance(inside, Extractor):  # an average over time has kernels of its own
             left, right = args[first : first + 2]
-            self.flops += 2.0 * output.numel() * left.shape[-1]
+            flops = 2.0 * output.numel() * left.shape[-1]
+            self.flops += flops
+            if output.ndim == 2 and (_storage(left) in self.weights) != (_storage(right) in self.weights):
+                self.matrix_flops += flops
             self.edge(left, right)
             outer = self.modules[-2] if len(self.modules) > 1 else None
             if not isinstance(outer, LeakyAverage):  # whose backward pass needs the keys and not what was averaged
@@ -193,6 +205,7 @@ def count_work(config: LanguageModelConfig) -> Work:
         block_parameters=block,
         matrices=counter.numbers(counter.weights, weights=True),
         products=counter.flops / N,
+        matrix_products=counter.matrix_flops / N,
         recalls=tuple(replace(recall, flops=recall.flops / N) for recall in counter.recalls),
         extractors={name: numbers / N for name, numbers in counter.extractors.items()},
         saved=HALF * counter.numbers(counter.kept, weights=False) / N + residual,

@@ -9,6 +9,7 @@ Checkpoints and logs stay where they are: a run that has ended needs neither.
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
@@ -42,7 +43,8 @@ def import_outcomes(file: Path, out: Path, name_of: Callable[[Outcome], str]) ->
         lines = read_text(file).splitlines()
     except FileNotFoundError:
         return
-    number, found = 0, {}
+    found: dict[str, Outcome] = {}
+    setup: dict[str, Any] = {}
     for number, line in enumerate(lines or [""], start=1):
         try:
             if number == 1:

@@ -2,11 +2,11 @@
 
     y_t = sum_i  exp(beta q_t . k_i) v_i  /  sum_j exp(beta q_t . k_j)          over the pairs that query t may see
 
-Visibility is one number: query 0 sees the first `causal_offset` pairs, query t the first `causal_offset + t`. For a
-contextual memory with values that depend on the next p inputs it is 1 - p (plus the number of pairs stored earlier),
-for attention 1, for pairs that every query sees None. With a `window`, a query sees only the newest that many of these.
-A `shift`, a number of at most `max_shift` that only the device knows, is subtracted from the offset.
-A query that sees no pair is answered with zero.
+Visibility is an offset, and optionally a window and a shift. Query 0 sees the first `causal_offset` pairs, query t the
+first `causal_offset + t`. For a contextual memory with values that depend on the next p inputs the offset is 1 - p
+(plus the number of pairs stored earlier), for attention 1, for pairs that every query sees None. With a `window`, a
+query sees only the newest that many of these. A `shift`, a number of at most `max_shift` that only the device knows, is
+subtracted from the offset. A query that sees no pair is answered with zero.
 
 `recall` runs on PyTorch's fused attention kernels, in memory linear in T: the strict causal mask is an ordinary one on
 shifted tensors, a window is attention within chunks, and anything else goes block by block of queries. Few queries, as
@@ -111,15 +111,13 @@ def recall(
         raise ValueError("causal_offset and lengths both say which pairs are visible; give one of them")
     if shift is not None and causal_offset is not None and 0 not in (time, keys.shape[1]):
         # Of time + max_shift steps with the smallest offset, query t is at the step whose offset is its own.
-        steps = torch.arange(time + max_shift, device=keys.device) - max_shift + shift
-        queries = scale_features(queries, sharpness).index_select(1, steps.clamp(0, time - 1))
-        seen = {"causal_offset": causal_offset - max_shift, "key_padding_mask": key_padding_mask, "window": window}
-        answers = recall(queries, keys, values, **seen, dropout=dropout)
-        return answers.index_select(1, torch.arange(time, device=keys.device) + max_shift - shift)
+        queries = _Moved.apply(scale_features(queries, sharpness), max_shift - shift, time + max_shift)
+        options = {"causal_offset": causal_offset - max_shift, "key_padding_mask": key_padding_mask, "window": window}
+        return _Moved.apply(recall(queries, keys, values, **options, dropout=dropout), shift - max_shift, time)
     if causal_offset is not None and time == 1:  # one query: all it may see, and nothing else, is there
-        seen = slice(0 if window is None else max(causal_offset - window, 0), max(causal_offset, 0))
-        keys, values, causal_offset, window = keys[:, seen], values[:, seen], None, None
-        key_padding_mask = None if key_padding_mask is None else key_padding_mask[:, seen]
+        visible = slice(0 if window is None else max(causal_offset - window, 0), max(causal_offset, 0))
+        keys, values, causal_offset, window = keys[:, visible], values[:, visible], None, None
+        key_padding_mask = None if key_padding_mask is None else key_padding_mask[:, visible]
     if 0 in (time, keys.shape[1]):
         return _zeros(queries, values)
     if window is not None and lengths is not None:  # a copy of the window, so that the whole capacity is not read
@@ -134,8 +132,8 @@ def recall(
     H, K = queries.shape[2], keys.shape[2]
     if H != K and time == 1 and causal_offset is None:  # heads that share pairs are as many queries of one head
         queries = scale_features(queries, sharpness)[:, 0].unflatten(1, (K, -1)).transpose(1, 2)
-        seen = {"key_padding_mask": key_padding_mask, "lengths": lengths, "window": window}
-        return recall(queries, keys, values, **seen, dropout=dropout).transpose(1, 2).flatten(1, 2)[:, None]
+        options = {"key_padding_mask": key_padding_mask, "lengths": lengths, "window": window}
+        return recall(queries, keys, values, **options, dropout=dropout).transpose(1, 2).flatten(1, 2)[:, None]
     keys, values = repeat_heads(keys, H), repeat_heads(values, H)
     few = len(queries) * time <= MAX_QUERIES and causal_offset is None and not (dropout or torch.is_grad_enabled())
     if few and max(queries.shape[-1], values.shape[-1]) <= MAX_WIDTH and can_use_triton(queries, keys, values):
@@ -160,8 +158,8 @@ def recall(
         else:
             answers = _attend_in_window(*shifted, window=window, dropout=dropout)
         return F.pad(answers, (0, 0, 0, 0, ahead, 0))
-    seen = (causal_offset, key_padding_mask, window)
-    return torch.cat(_in_blocks(partial(_attend_masked, dropout=dropout), queries, keys, values, *seen), dim=1)
+    options = (causal_offset, key_padding_mask, window)
+    return torch.cat(_in_blocks(partial(_attend_masked, dropout=dropout), queries, keys, values, *options), dim=1)
 
 
 def recall_with_lse(
@@ -245,6 +243,28 @@ def scale_features(x: Tensor, scale: Sharpness | None) -> Tensor:
     return product.to(x.dtype)
 
 
+class _Moved(torch.autograd.Function):
+    """Time t of x (B T H D) at time t + `steps` of `time` times, and zeros elsewhere.
+
+    Its gradient is the same the other way, and reads each number once: that of `index_select` would add them up.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, steps: Tensor, time: int) -> Tensor:
+        source = torch.arange(time, device=x.device) - steps
+        outside = (source < 0) | (source >= x.shape[1])
+        return x.index_select(1, source.clamp(0, x.shape[1] - 1)).masked_fill(outside[:, None, None], 0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+        ctx.time = inputs[0].shape[1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return _Moved.apply(gradient, -ctx.saved_tensors[0], ctx.time), None, None
+
+
 def _zeros(queries: Tensor, values: Tensor) -> Tensor:
     return queries.new_zeros(*queries.shape[:3], values.shape[-1])
 
@@ -287,9 +307,8 @@ def _attend_in_window(queries: Tensor, keys: Tensor, values: Tensor, *, window: 
     t, i = torch.arange(size, device=keys.device)[:, None], torch.arange(-size, size, device=keys.device)
     visible = (i <= t) & (i > t - window)
     head = min(size, time)
-    first = _attend(
-        *(x[:, :head] for x in (queries, keys, values)), mask=visible[:head, size : size + head], dropout=dropout
-    )
+    within = {"causal": True} if window >= head else {"mask": visible[:head, size : size + head]}
+    first = _attend(*(x[:, :head] for x in (queries, keys, values)), **within, dropout=dropout)
     if time <= size:
         return first
     chunks = [F.pad(x, (0, 0, 0, 0, 0, -time % size)).unflatten(1, (-1, size)) for x in (queries, keys, values)]
@@ -338,18 +357,18 @@ def _in_blocks(
     """
 
     def answer_from(start: int, queries: Tensor, keys: Tensor, values: Tensor) -> Answer:
-        stop, seen = start + queries.shape[1], slice(None)
+        stop, near = start + queries.shape[1], slice(None)
         if window is not None:
             first, last = (
                 time + causal_offset if causal_offset is not None else keys.shape[1] for time in (start, stop)
             )
-            seen = slice(max(first - window, 0), max(last, 1))
-        i = torch.arange(keys.shape[1], device=keys.device)[seen]
+            near = slice(max(first - window, 0), max(last, 1))
+        i = torch.arange(keys.shape[1], device=keys.device)[near]
         t = torch.arange(start, stop, device=keys.device)[:, None]
         end = 0 * t + keys.shape[1] if causal_offset is None else causal_offset + t
         visible = (i < end if window is None else (i < end) & (i >= end - window))[None, None]
-        visible = visible if key_padding_mask is None else visible & key_padding_mask[:, None, None, seen]
-        return answer(queries, keys[:, seen], values[:, seen], visible)
+        visible = visible if key_padding_mask is None else visible & key_padding_mask[:, None, None, near]
+        return answer(queries, keys[:, near], values[:, near], visible)
 
     answers = []
     for start in range(0, queries.shape[1], BLOCK):

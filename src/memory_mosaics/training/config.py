@@ -15,8 +15,8 @@ from memory_mosaics import checkpoint
 from memory_mosaics.config import MAX_SEED, MAX_SIZE, check_positive, to_plain
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.files import first_difference, read_json
-from memory_mosaics.language_model import LanguageModelConfig, config_from_plain, weight_shapes
-from memory_mosaics.models import PRESETS, position_name, preset, preset_hint
+from memory_mosaics.language_model import Init, LanguageModelConfig, config_from_plain, weight_shapes
+from memory_mosaics.models import PRESETS, architecture_name, position_name, preset, preset_hint
 from memory_mosaics.runtime import RuntimeConfig
 
 DEFAULT_MODEL = "memory-mosaic-tiny"
@@ -32,11 +32,12 @@ class ModelArgs:
             is memory-mosaic-tiny
         width: of the residual stream; null keeps the preset's, here and below
         blocks: number of blocks
-        heads: heads of every mixer
+        heads: of every mixer; for memory-mosaic-v2, of short-term memories and as many of long-term memories
         slots: persistent pairs per head, for a Memory Mosaic; null makes it as large as its transformer, within 1 %
         position: learned, rotary, alibi or none, for a transformer
         context: tokens in a training window
         dropout: of the weights of attention and memories, and of what each mixer adds
+        init: scheme of the initial values; null keeps the preset's: v2 for memory-mosaic-v2, default for all others
     """
 
     name: str | None = None
@@ -47,6 +48,7 @@ class ModelArgs:
     position: str | None = None
     context: int | None = None
     dropout: float | None = None
+    init: Init | None = None
 
     def build(self, vocabulary: int) -> LanguageModelConfig:
         """Return the configuration of the model for a vocabulary of this size."""
@@ -70,13 +72,16 @@ class ModelArgs:
         remedy = f"the model is that of --from {where}: leave out the values that differ"
         plain = to_plain(config)
         if self.name is not None:
-            other = replace(self, context=config.context, dropout=config.dropout).build(config.vocabulary)
+            same = {"context": config.context, "dropout": config.dropout, "init": self.init or config.init}
+            other = replace(self, **same).build(config.vocabulary)
             if (given := first_difference(to_plain(other), plain)) is not None:
                 raise UserError(f"model {self.name} has {given[0]} {given[1]}, and the checkpoint {given[2]}; {remedy}")
         else:
-            for name in ("width", "blocks", "heads", "slots", "position"):
+            for name in ("width", "blocks", "heads", "slots", "position", "init"):
                 given = getattr(self, name)
-                found = [position_name(config)] if name == "position" else _find_values(plain, name)
+                found: list[Any] = [position_name(config)] if name == "position" else _find_values(plain, name)
+                if name == "heads" and architecture_name(config) == "memory-mosaic-v2":
+                    found = [heads // 2 for heads in found]  # short-term and long-term memories are counted once
                 if given is not None and found != [given]:
                     values = ", ".join(map(str, found)) or "none"
                     raise UserError(f"--model.{name} is {given}, and the checkpoint has {values}; {remedy}")
@@ -131,7 +136,8 @@ class Training:
         weight_decay: on matrices; scales, decays, taps and norms have none
         decay_all: weight decay on vectors too, where their modules allow it
         clip: largest norm of the gradient; null for any
-        seed: of the initial values, the order of the data, and dropout
+        seed: of the initial values, the order of the data, dropout and drawn delays; the last two also depend on
+            micro-batches and processes
         evaluate_every: steps between evaluations
         evaluate_windows: windows per evaluation; null for the whole validation split
         patience: stop after so many evaluations without a better validation loss; null never stops early
