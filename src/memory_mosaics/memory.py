@@ -321,13 +321,10 @@ def evaluate_sharpness(sharpness: Any, pairs: Pairs, time: int) -> float | Tenso
     """beta(n) for each of `time` queries, n the number of pairs it sees; n is counted only where beta depends on it."""
     if not depends_on_count(sharpness):
         return sharpness(None)
-    groups = pairs.groups()
-    betas = [sharpness(group.visible_counts(time)) for group in groups]
-    return (
-        torch.cat([beta.chunk(len(groups), dim=-1)[i] for i, beta in enumerate(betas)], dim=-1)
-        if betas[1:]
-        else betas[0]
-    )
+    betas = [sharpness(group.visible_counts(time)) for group in pairs.groups()]  # of all heads, whatever the group
+    if len(betas) == 1:
+        return betas[0]
+    return torch.cat([beta.chunk(len(betas), dim=-1)[group] for group, beta in enumerate(betas)], dim=-1)
 
 
 class AssociativeMemory:

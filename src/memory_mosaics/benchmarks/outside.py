@@ -8,9 +8,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
-from dataclasses import asdict
 from importlib.util import module_from_spec, spec_from_file_location
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from memory_mosaics.benchmarks import throughput
-from memory_mosaics.benchmarks.throughput import PAIR, TRAINING, RandomTokens, Size, Workload
+from memory_mosaics.benchmarks.throughput import PAIR, RandomTokens, Size, Workload
 from memory_mosaics.benchmarks.timing import Timer, progress
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.files import read_bytes
 from memory_mosaics.language_model import LanguageModel
-from memory_mosaics.models import ARCHITECTURES
-from memory_mosaics.results import round_digits
 from memory_mosaics.runtime import Runtime, RuntimeConfig
 from memory_mosaics.tasks.task import EAGER, Batch
-from memory_mosaics.training.trainer import WARM_UP, Objective, TrainStep, adamw
+from memory_mosaics.training.trainer import WARM_UP, Objective
 
 OUTSIDE = "outside"
 SETTINGS = {"cuda": "torch.compile of the whole model, its step one CUDA graph, bfloat16", "cpu": "eager, float32"}
@@ -69,12 +65,9 @@ def build(module: Any, size: Size) -> nn.Module:
 def training_step(model: nn.Module, task: RandomTokens) -> Callable[[], Tensor]:
     """Return a step with the optimizer, the clipping and the precision of `throughput.training_step`."""
     device = task.tokens.inputs.device
-    cuda = device.type == "cuda"
     here = Runtime(device, precision=RuntimeConfig().precision_on(device.type))
-    forward: Any = torch.compile(model, dynamic=False) if cuda else model
-    objective = Objective(forward, task, here).train()
-    take, numbers = TrainStep(objective, adamw(model, TRAINING), TRAINING, here, captured=cuda), count()
-    return lambda: take(next(numbers), task.batch(0))[0]
+    forward: Any = torch.compile(model, dynamic=False) if device.type == "cuda" else model
+    return throughput.optimizer_step(model, Objective(forward, task, here))
 
 
 def measure(timer: Timer, ceilings: dict[str, Any], work: Workload) -> Iterator[dict[str, Any]]:
@@ -102,10 +95,8 @@ def _measure(
         steps[name] = (training_step if name == OUTSIDE else throughput.training_step)(model, task)
     rows, seconds = [], timer.medians(steps, repeats, warm_up=WARM_UP + 2 if timer.cuda else 2)
     for name, model in models.items():
-        label = f"GPT of {about['file']}, {about['sha256'][:8]}" if name == OUTSIDE else ARCHITECTURES[name].label
-        row = asdict(size) | {"size": size.name, "model": name, "label": label, "step_seconds": seconds[name]}
-        row |= {"steps_per_second": 1 / seconds[name], "tokens_per_second": size.batch * size.time / seconds[name]}
-        row = {key: round_digits(each) if isinstance(each, float) else each for key, each in row.items()}
-        row |= {"parameters": sum(weight.numel() for weight in model.parameters())}
-        rows.append(row | {"peak_gib": round_digits(timer.peak_gib())} | (about if name == OUTSIDE else {}))
+        label = f"GPT of {about['file']}, {about['sha256'][:8]}" if name == OUTSIDE else None
+        row = throughput.training_row(size, name, seconds[name], label=label)
+        row |= {"parameters": sum(weight.numel() for weight in model.parameters()), "peak_gib": timer.peak_gib()}
+        rows.append(row | (about if name == OUTSIDE else {}))
     return rows

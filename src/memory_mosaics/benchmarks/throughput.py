@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from memory_mosaics.benchmarks.timing import TABLES, Timer, progress
 from memory_mosaics.benchmarks.work import count_work
@@ -96,8 +96,15 @@ def training_step(model: LanguageModel, task: RandomTokens) -> Callable[[], Tens
     cuda = device.type == "cuda"
     block_fn = torch.compile(without_state, dynamic=False) if cuda else None
     here = Runtime(device, precision=RuntimeConfig().precision_on(device.type), block_fn=block_fn)
-    objective = Objective(model, task, here).train()
-    take, numbers = TrainStep(objective, adamw(model, TRAINING), TRAINING, here, captured=cuda), count()
+    return optimizer_step(model, Objective(model, task, here))
+
+
+def optimizer_step(model: nn.Module, objective: Objective) -> Callable[[], Tensor]:
+    """Return a function that takes one step of the model's weights, a CUDA graph on CUDA, and returns the loss."""
+    task, here = objective.task, objective.runtime
+    captured = here.device.type == "cuda"
+    take = TrainStep(objective.train(), adamw(model, TRAINING), TRAINING, here, captured=captured)
+    numbers = count()
     return lambda: take(next(numbers), task.batch(0))[0]
 
 
@@ -155,14 +162,14 @@ def _measure_group(
             functions[name] = training_step(models[name], task)
         seconds = timer.medians(functions, repeats, warm_up=WARM_UP + 2 if timer.cuda else 2)
     except torch.OutOfMemoryError:
-        return [_training_row(size, name) | {"failed": "out of memory"} for name in names]
+        return [training_row(size, name) | {"failed": "out of memory"} for name in names]
     except RuntimeError as error:  # of a mixer that cannot be compiled or captured
         if names[0] in PAIR:
             raise
-        return [_training_row(size, name) | {"failed": one_line(error, 60)} for name in names]
+        return [training_row(size, name) | {"failed": one_line(error, 60)} for name in names]
     rows = []
     for name, model in models.items():
-        row = _training_row(size, name, seconds[name])
+        row = training_row(size, name, seconds[name])
         if name in recalls:
             row["recall_seconds"] = seconds[f"recall {name}"]
         flops = count_work(model.config).model_flops * size.batch * size.time
@@ -172,8 +179,9 @@ def _measure_group(
     return rows
 
 
-def _training_row(size: Size, name: str, seconds: float | None = None) -> dict[str, Any]:
-    row = {"model": name, "label": ARCHITECTURES[name].label, "size": size.name}
+def training_row(size: Size, name: str, seconds: float | None = None, *, label: str | None = None) -> dict[str, Any]:
+    """Return the speed of a model, `name` in the table of models or another with a `label`."""
+    row = {"model": name, "label": label or ARCHITECTURES[name].label, "size": size.name}
     row |= {key: value for key, value in asdict(size).items() if key != "name"}
     row |= {"step_seconds": seconds, "steps_per_second": seconds and 1 / seconds}
     return row | {"tokens_per_second": seconds and size.batch * size.time / seconds}

@@ -649,7 +649,7 @@ def show_progress(grids: Sequence[Grid], save: Callable[[], Any] | None) -> Iter
     name = outs[0].name if len(outs) == 1 else outs[0].parent.name
     bar = tqdm(total=total, desc=name, bar_format=form, disable=None if quiet else True)
     known = set(progress(grids)[1])
-    saved, said = set(known), set[str]()
+    saved, reported = set(known), set[str]()
 
     def show() -> None:
         bar.n, lines, postfix = progress(grids)
@@ -667,9 +667,9 @@ def show_progress(grids: Sequence[Grid], save: Callable[[], Any] | None) -> Iter
         try:
             show()
         except (UserError, OSError) as error:
-            if (line := one_line(error)) not in said:
+            if (line := one_line(error)) not in reported:
                 tqdm.write(line, file=screen)
-            said.add(line)
+            reported.add(line)
 
     def watch() -> None:
         while not over.wait(1.0):
