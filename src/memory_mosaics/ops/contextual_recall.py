@@ -107,7 +107,7 @@ def _backward(
 
 def _empty_outputs(keys, values, sharpness):
     B, T, H, _ = keys.shape
-    return keys.new_empty_outputs(keys.shape), keys.new_empty_outputs(B, H, T, dtype=torch.float32)
+    return keys.new_empty(keys.shape), keys.new_empty(B, H, T, dtype=torch.float32)
 
 
 _contextual_recall = differentiable_op(
@@ -115,7 +115,7 @@ _contextual_recall = differentiable_op(
     _forward,
     _backward,
     fake=_empty_outputs,
-    fake_backward=lambda d_answers, *saved: tuple(x.new_empty_outputs(x.shape) for x in saved[:3]),
+    fake_backward=lambda d_answers, *saved: tuple(x.new_empty(x.shape) for x in saved[:3]),
     saved=lambda inputs, outputs: (*inputs, *outputs),
 )
 

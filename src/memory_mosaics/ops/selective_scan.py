@@ -88,8 +88,8 @@ def _backward(
 
 
 def _empty_outputs(u, dt, A, B, C, h):
-    kept = h.new_empty_outputs(len(h), -(-u.shape[1] // CHECKPOINT_STEPS), *h.shape[1:])
-    return u.new_empty_outputs(u.shape), h.new_empty_outputs(h.shape), kept
+    kept = h.new_empty(len(h), -(-u.shape[1] // CHECKPOINT_STEPS), *h.shape[1:])
+    return u.new_empty(u.shape), h.new_empty(h.shape), kept
 
 
 _selective_scan = differentiable_op(
@@ -97,7 +97,7 @@ _selective_scan = differentiable_op(
     _forward,
     _backward,
     fake=_empty_outputs,
-    fake_backward=lambda d_y, d_last, *saved: tuple(x.new_empty_outputs(x.shape) for x in (*saved[:5], saved[5][:, 0])),
+    fake_backward=lambda d_y, d_last, *saved: tuple(x.new_empty(x.shape) for x in (*saved[:5], saved[5][:, 0])),
     saved=lambda inputs, outputs: (*inputs[:5], outputs[2]),
 )
 
