@@ -45,10 +45,14 @@ echo "MPS: ${mps:-no}; started after $((SECONDS - began)) s"
 ) &
 packing=$!
 left=$((seconds - stop - SECONDS + began))
-timeout --foreground -s TERM -k $((stop - 15)) "$left" "$python" -m memory_mosaics.cli arena --out "$runs" \
-    --outcomes experiments/arena/outcomes --jobs "$jobs" "$@" 2>&1 | tee "$folder/arena.log" | tail -n 80
-status=${PIPESTATUS[0]}
-echo "exit status $status (0: all trained, 124 or 130: stopped) after $((SECONDS - began)) s"
+setsid timeout -s TERM -k $((stop - 15)) "$left" "$python" -m memory_mosaics.cli arena --out "$runs" \
+    --outcomes experiments/arena/outcomes --jobs "$jobs" "$@" > "$folder/arena.log" 2>&1 &
+arena=$!
+wait "$arena"
+status=$?
+kill -KILL -- "-$arena" 2> /dev/null # processes that did not end with it: nothing may outlast the limit
+tail -n 80 "$folder/arena.log"
+echo "exit status $status (0: all trained, 124 to 143: stopped) after $((SECONDS - began)) s"
 kill "$packing" ${watching:-} 2> /dev/null
 wait "$packing"
 pack
@@ -59,4 +63,4 @@ grep -lsE 'Traceback|Error' "$runs"/*/trials/*/output.txt > "$folder/.failed" &&
 rm -f "$folder/.failed" "$folder/.began"
 [ -z "${mps:-}" ] || echo quit | timeout 10 nvidia-cuda-mps-control
 echo "packed after $((SECONDS - began)) s"
-case $status in 124 | 130) exit 0 ;; *) exit "$status" ;; esac
+case $status in 124 | 130 | 137 | 143) exit 0 ;; *) exit "$status" ;; esac
