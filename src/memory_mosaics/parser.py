@@ -5,7 +5,6 @@ Errors are one line in words: `--environments must be whole numbers, not abc`.
 """
 
 import os
-import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentError
 from argparse import ArgumentParser as PlainParser
@@ -215,9 +214,8 @@ class Parser(Arguments, ArgumentParser):
             cause = cause.__cause__ or cause.__context__
         if cause:
             message = str(cause)
-        elif required := re.fullmatch(r"(the following arguments are required: )([\w-]+)\.(.+)", message):
-            start, command, names = required.groups()
-            message, where = start + names.replace(f"{command}.", ""), f"mosaics {command} --help"
+        elif name := next((word for word in self.args or () if f" {word}." in message), ""):  # of a command's arguments
+            message, where = message.replace(f" {name}.", " "), f"{command} {name} --help"
         elif isinstance(ex, ArgumentError) and ex.argument_name:
             message = f"{ex.argument_name}: {ex.message}"
         print(f"mosaics: {one_line(ValueError(message))} (see {where})", file=sys.stderr)
