@@ -4,6 +4,7 @@ An argument's type comes from a function's signature; `Arguments.add_argument` d
 Errors are one line in words: `--environments must be whole numbers, not abc`.
 """
 
+import math
 import os
 import sys
 from argparse import SUPPRESS, Action, ArgumentError
@@ -15,7 +16,6 @@ from functools import partial
 from importlib import import_module
 from inspect import Parameter, cleandoc, signature
 from json import loads
-from math import isfinite
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin
@@ -33,6 +33,9 @@ from memory_mosaics.training.config import recipe
 NOUNS = {int: "whole number", float: "number", str: "text", Path: "path"}
 FLAGS = {"--init_from": "--from"}  # whose names Python reserves
 MAX_CONFIG_BYTES = 1 << 20
+QUICK = "MOSAICS_QUICK"  # an environment variable: if it is set, sizes are at most these, to try a script in seconds
+QUICK_SIZES = {"count": 600, "windows": 2, "sequences": 2, "training.steps": 2, "training.batch": 2}
+QUICK_SIZES |= {"training.evaluate_windows": 2, "steps": 2, "story_count": 300}
 LOAD_YAML = get_loader("yaml")
 
 
@@ -142,7 +145,18 @@ class Parser(Arguments, ArgumentParser):
                 self.error(str(InvalidValue(action, "null")))
         if name is not None and found.preset == name:
             found.preset = None  # its values are those of `model` and `training` now
+        if os.environ.get(QUICK):
+            self._reduce(found)
         return found
+
+    def _reduce(self, found: Any) -> None:
+        """Replace sizes by those of `QUICK_SIZES`, and print which."""
+        own = {action.dest for action in self._actions}
+        larger = {key: size for key, size in QUICK_SIZES.items() if key in own and (found[key] or math.inf) > size}
+        for name, size in larger.items():
+            found[name] = size
+        if larger:
+            print(f"{QUICK} is set:", *(f"--{name} {size}" for name, size in larger.items()), file=sys.stderr)
 
     def _read_recipe(self, file: Path, *, preset: str | None) -> None:
         """Take the defaults from a recipe."""
@@ -298,7 +312,7 @@ def check_type(action: Any, convert: Callable[[Any], Any], values: Any) -> Any:
         except (TypeError, ValueError):
             raise InvalidValue(action, value) from None
         for number in found if isinstance(found, list) else (found,):
-            if isinstance(number, float) and not isfinite(number):
+            if isinstance(number, float) and not math.isfinite(number):
                 raise UserError(f"{flag_of(action)} must be a finite number, not {number}")
             if isinstance(number, int) and abs(number) > MAX_SEED:
                 bounds = f"between {-MAX_SEED} and {MAX_SEED}"
