@@ -108,7 +108,8 @@ def read_model_file(file: Path) -> LanguageModelConfig:
         raise UserError(f"neither a preset nor a file; {preset_hint(file.name)}") from None
     if not isinstance(plain, dict):
         raise UserError(f"{file} holds no description of a model")
-    return config_from_plain(plain.get("language_model", plain))
+    plain = plain.get("config", plain)  # of `mosaics info --json`
+    return config_from_plain(plain.get("language_model", plain) if isinstance(plain, dict) else {})
 
 
 def _find_values(plain: Any, name: str) -> list[Any]:

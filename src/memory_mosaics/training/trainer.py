@@ -29,7 +29,7 @@ from memory_mosaics.results import environment_info, write_results
 from memory_mosaics.runtime import CapturedFunction, Runtime, check_memory, no_grad_sync, parallelize, start_runtime
 from memory_mosaics.tasks.language_modeling import LanguageModeling
 from memory_mosaics.tasks.task import Batch, Task
-from memory_mosaics.text.corpus import Corpus
+from memory_mosaics.text.corpus import Corpus, prepare
 from memory_mosaics.training.checkpointing import RunFolder, full_weights, resuming
 from memory_mosaics.training.config import AnyRun, Run, Training
 from memory_mosaics.training.loggers import Log, read_log, write_samples
@@ -48,11 +48,28 @@ def train(run: Run, *, lengthen: bool = False) -> dict[str, Any]:
     To `lengthen` a run is to resume it with more steps: from there on the learning rate is that of the new length.
     """
     with start_runtime(run.runtime) as here:
-        corpus = Corpus.open(run.data)
+        corpus = open_corpus(run, here)
         config, weights = initial_model(run, corpus, here)
         sizes = {"context": config.context, "batch_size": run.training.batch, "seed": run.training.seed}
         task = LanguageModeling(corpus, evaluate_windows=run.training.evaluate_windows, **sizes)
         return Trainer(run, task, config, here, weights=weights).run(lengthen=lengthen)
+
+
+def open_corpus(run: Run, runtime: Runtime) -> Corpus:
+    """Open the corpus of a run. A text file is prepared first, once, in RUN/corpus, with a tenth of it held out."""
+    if not run.data.is_file():
+        return Corpus.open(run.data)
+    folder, tokenizer = run.out / "corpus", "bpe"
+    if folder.exists():
+        tokenizer = str(folder)
+    elif run.init_from is not None:
+        tokenizer = str(checkpoint.newest(run.init_from))
+    runtime.run_on_rank0(lambda: _prepare(run.data, folder, tokenizer))
+    return Corpus.open(folder)
+
+
+def _prepare(file: Path, folder: Path, tokenizer: str) -> None:
+    prepare([str(file)], out=folder, tokenizer=tokenizer, valid_share=0.1)
 
 
 def initial_model(run: Run, corpus: Corpus, runtime: Runtime) -> tuple[LanguageModelConfig, dict[str, Tensor] | None]:
