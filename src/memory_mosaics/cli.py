@@ -147,7 +147,10 @@ def train(
         name = data.name.partition(".")[0] if data.is_file() else "model"
         out = Path("runs") / (name if init_from is None else f"{_source_name(init_from)}-finetuned")
     run = Run(data=data, out=out, init_from=init_from, model=model, training=training, runtime=runtime)
-    return trainer.train(run, lengthen=True)
+    results = trainer.train(run, lengthen=True)
+    if not results["interrupted"] and int(os.environ.get("RANK", 0)) == 0:
+        print(f"Next: mosaics generate {out}, mosaics inspect {out} TEXT, or mosaics explore {out}")
+    return results
 
 
 def _source_name(source: Path) -> str:

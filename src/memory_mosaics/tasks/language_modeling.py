@@ -82,7 +82,7 @@ class LanguageModeling(TokenTask):
             for split in ("train", "valid")
         }
         self.batch_size, self.evaluate_windows = batch_size, evaluate_windows
-        self.tokens_per_step = batch_size * context
+        self.tokens_per_step, self.train_tokens = batch_size * context, len(corpus.tokens("train"))
 
     def batch(self, step: int, rows: slice = slice(None)) -> Batch:
         return self.windows["train"].batch(step, self.batch_size, rows)

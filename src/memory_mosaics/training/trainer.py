@@ -23,6 +23,7 @@ from memory_mosaics.errors import UserError, one_line, within_memory
 from memory_mosaics.files import read_json
 from memory_mosaics.isolation import signal_handler
 from memory_mosaics.language_model import LanguageModelConfig, weight_count, without_state
+from memory_mosaics.models import PRESETS
 from memory_mosaics.ops.common import double_dtype
 from memory_mosaics.parameters import param_groups
 from memory_mosaics.results import environment_info, write_results
@@ -162,6 +163,8 @@ class Trainer:
             if self.done and (results := _read_results(self.spec.out / "results.json", self.progress["step"])):
                 return self._report(results)
             step, silent = self.progress["step"], not self.runtime.is_rank0
+            if not silent:
+                print(self._start(), flush=True)
             with Log(self.spec, step=step, silent=silent) as log, signal_handler(self.stop, SIGINT, SIGTERM):
                 size = self.runtime.micro_batch
                 with within_memory(f"{size} sequences at once are too many; give a smaller --runtime.micro_batch"):
@@ -214,10 +217,24 @@ class Trainer:
             "interrupted": not self.done,
         }
 
+    def _start(self) -> str:
+        """Return what is trained, on what, and on how many tokens."""
+        device, training, task = self.runtime.device, self.training, self.task
+        size = sum(weight.numel() for weight in self.model.parameters())
+        where = f"{device.type}, {self.runtime_config.precision_on(device.type)}"
+        where += f", {self.runtime.size} processes" * (self.runtime.size > 1)
+        total = training.steps * task.tokens_per_step
+        read = f", {total / task.train_tokens:,.1f} times the corpus" if task.train_tokens else ""
+        resumed = f" from step {self.progress['step']:,} on" * bool(self.progress["step"])
+        return (
+            f"{_name(self.spec.plain())}, {size:,} parameters, on {where}\n"
+            f"{training.steps:,} steps{resumed}: {total:,.0f} tokens{read}"
+        )
+
     def _report(self, results: dict[str, Any]) -> dict[str, Any]:
         if self.runtime.is_rank0:
             write_results(self.spec.out / "results.json", results)
-            print(_summary(results))
+            print(_summary(results, self.progress["since"]))
         return results
 
     def _check_finite(self, numbers: dict[str, Any]) -> None:
@@ -287,6 +304,7 @@ class Trainer:
         self.folder.check_exists()
         progress = self.progress
         self.objective.eval()
+        log.show("evaluating")
         found = self.task.evaluate(self.model, self.runtime)
         self.objective.train()
         if self.sharded:
@@ -440,20 +458,35 @@ def memory_needed(config: LanguageModelConfig, *, batch: int, micro: int, shards
     return weights + 2 * 8 * batch * config.context + micro * config.context * per_token
 
 
-def _summary(results: dict[str, Any]) -> str:
-    """Return the losses of a run and where its files are."""
+def _name(results: dict[str, Any]) -> str:
+    """Return the name of the model of a run, without the size of a preset of which it has another."""
+    if "name" in results:
+        return results["name"]
+    model = results["model"]
+    name = model["name"] or f"fine-tuned from {results['init_from']}"
+    return name.rpartition("-")[0] if name in PRESETS and (model["width"] or model["blocks"]) else name
+
+
+def _summary(results: dict[str, Any], since: dict[str, Any] | None = None) -> str:
+    """Return the losses of a run and where its files are. `since`: the sums of the steps after the last line of the log."""
     step, steps, out = results["step"], results["training"]["steps"], results["out"]
+    lines = [f"{_name(results)}, {results['parameters']:,} parameters: step {step:,} of {steps:,}"]
+    if since:
+        loss = float(torch.tensor(since["loss"]).mean()) / since["steps"]
+        lines.append(f"loss of the last {since['steps']} steps {loss:.4f}")
     losses = [
         f"{split} loss {results[f'{split}_loss']:.4f}" for split in ("train", "valid") if f"{split}_loss" in results
     ]
-    name = results.get("name") or results["model"]["name"] or f"fine-tuned from {results['init_from']}"
-    parts = [f"{name}, {results['parameters']:,} parameters: step {step:,} of {steps:,}", *losses]
-    samples = "samples.md, " if Path(out, "samples.md").exists() else ""
-    where = f"Checkpoint: {out}/step-{step:08}. Beside it: log.jsonl, {samples}results.json, run.yaml."
+    if losses:
+        at = f" at step {results['measured_step']:,}" if results["measured_step"] != step else ""
+        lines.append(", ".join(losses) + at)
+    if results["interrupted"]:
+        lines.append("Stopped; the same command resumes from there.")
     if results["kept_step"] not in (0, step):
-        where = f"Best: {out}/step-{results['kept_step']:08}, valid loss {results['kept']:.4f}. {where}"
-    stopped = " Stopped; the same command resumes from there." if results["interrupted"] else ""
-    return f"{', '.join(parts)}.{stopped}\n{where}"
+        lines.append(f"Best: {out}/step-{results['kept_step']:08}, valid loss {results['kept']:.4f}")
+    samples = "samples.md, " if Path(out, "samples.md").exists() else ""
+    lines += [f"Checkpoint: {out}/step-{step:08}", f"Beside it: log.jsonl, {samples}results.json, run.yaml"]
+    return "\n".join(lines)
 
 
 def _read_results(file: Path, step: int) -> dict[str, Any] | None:
