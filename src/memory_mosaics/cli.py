@@ -128,8 +128,8 @@ def train(
     """Train a language model on a prepared corpus or a text file, or resume a run, on one process or by torchrun.
 
     Args:
-        data: a folder that `mosaics prepare` wrote; or a .txt, .md or .jsonl file, which is prepared in OUT/corpus with a
-            BPE of its own (with --from, that of the checkpoint) and a tenth of it held out
+        data: a folder that `mosaics prepare` wrote; or a .txt, .md or .jsonl file, which is prepared in OUT/corpus with
+            a BPE of its own (with --from, that of the checkpoint) and a tenth of it held out
         out: the folder of the run. The same command resumes from its newest checkpoint; with more --training.steps it
             continues even a finished run, on the schedule of the new length. null is runs/model, for a text file
             runs/NAME with the file's name, or with --from runs/NAME-finetuned, with that of the run or checkpoint

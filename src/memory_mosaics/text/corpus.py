@@ -241,8 +241,8 @@ def prepare(
         vocabulary: size of the vocabulary of a trained bpe
         field: the field of a JSON object or a dataset that holds the text
         valid: sources to validate on; without them a share of the documents is held out
-        valid_share: the share of documents held out for validation, chosen by a hash of the seed and their number; where
-            these are too few for one to be chosen, the last tokens of the text, as large a share of it
+        valid_share: the share of documents held out for validation, chosen by a hash of the seed and their number;
+            where they are too few for one to be chosen, the same share of the tokens, the last ones
         seed: chooses the documents held out
         workers: threads that encode, by default one per core; the result does not depend on it
     """

@@ -468,7 +468,7 @@ def _name(results: dict[str, Any]) -> str:
 
 
 def _summary(results: dict[str, Any], since: dict[str, Any] | None = None) -> str:
-    """Return the losses of a run and where its files are. `since`: the sums of the steps after the last line of the log."""
+    """Return the losses of a run and where its files are; `since` has sums over the steps since the log's last line."""
     step, steps, out = results["step"], results["training"]["steps"], results["out"]
     lines = [f"{_name(results)}, {results['parameters']:,} parameters: step {step:,} of {steps:,}"]
     if since:
