@@ -95,7 +95,7 @@ def test_a_stopped_run_says_of_which_steps_its_losses_are(run, monkeypatch, caps
     monkeypatch.setattr(Trainer, "_step", stop_at_the_fourth)
     assert train(plan)["interrupted"]
     out = capsys.readouterr().out
-    assert re.search(r"step 3 of 6\nloss of the last 1 steps [0-9.]+\ntrain loss .* at step 2\nStopped", out)
+    assert re.search(r"step 3 of 6\nloss of the last 1 step [0-9.]+\ntrain loss .* at step 2\nStopped", out)
 
 
 def test_the_checkpoint_opens_in_hugging_face_with_its_tokenizer(run):

@@ -128,7 +128,7 @@ class Trainer:
         self.progress |= {"best": None, "best_step": 0, "kept": None, "kept_step": 0, "steps": self.training.steps}
         # All evaluations, the best by the metrics of the task, and the sums since the last line of the log.
         self.progress |= {"curve": [], "selected": {}, "since": None}
-        self.stopping = False
+        self.stopping, self.recent = False, (0, 0.0)  # the steps since the last line of the log, and their mean loss
 
     def _build(
         self, config: Any, weights: dict[str, Tensor] | None, runtime: Runtime, *, share: int, micro: int
@@ -224,7 +224,7 @@ class Trainer:
         where = f"{device.type}, {self.runtime_config.precision_on(device.type)}"
         where += f", {self.runtime.size} processes" * (self.runtime.size > 1)
         total = training.steps * task.tokens_per_step
-        read = f", {total / task.train_tokens:,.1f} times the corpus" if task.train_tokens else ""
+        read = f", {total / task.train_tokens:,.2f} times the corpus" if task.train_tokens else ""
         resumed = f" from step {self.progress['step']:,} on" * bool(self.progress["step"])
         return (
             f"{_name(self.spec.plain())}, {size:,} parameters, on {where}\n"
@@ -234,7 +234,7 @@ class Trainer:
     def _report(self, results: dict[str, Any]) -> dict[str, Any]:
         if self.runtime.is_rank0:
             write_results(self.spec.out / "results.json", results)
-            print(_summary(results, self.progress["since"]))
+            print(_summary(results, *self.recent))
         return results
 
     def _check_finite(self, numbers: dict[str, Any]) -> None:
@@ -283,11 +283,12 @@ class Trainer:
         steps, seconds = self.progress["step"] - first, time.perf_counter() - start
         self.progress["seconds"] += seconds
         steps, seconds = steps + since["steps"], seconds + since["seconds"]
+        losses = [each / (max(1, steps) * self.runtime.size) for each in sums]
+        self.recent = steps, fmean(losses)
         if self.progress["step"] < until:
             self.progress["since"] = {"steps": steps, "loss": total.tolist(), "seconds": seconds}
             return {}
         self.progress["since"] = None
-        losses = [each / (steps * self.runtime.size) for each in sums]
         numbers = {"loss": fmean(losses), "norm": float(norm), "rate": self.training.rate(self.progress["step"] - 1)}
         numbers["tokens_per_second"] = steps * self.task.tokens_per_step / seconds
         return numbers | ({"losses": losses} if len(losses) > 1 else {})
@@ -467,13 +468,12 @@ def _name(results: dict[str, Any]) -> str:
     return name.rpartition("-")[0] if name in PRESETS and (model["width"] or model["blocks"]) else name
 
 
-def _summary(results: dict[str, Any], since: dict[str, Any] | None = None) -> str:
-    """Return the losses of a run and where its files are; `since` has sums over the steps since the log's last line."""
+def _summary(results: dict[str, Any], recent: int = 0, loss: float = 0.0) -> str:
+    """Return the losses of a run, for a stopped one also that of its `recent` steps, and where its files are."""
     step, steps, out = results["step"], results["training"]["steps"], results["out"]
     lines = [f"{_name(results)}, {results['parameters']:,} parameters: step {step:,} of {steps:,}"]
-    if since:
-        loss = float(torch.tensor(since["loss"]).mean()) / since["steps"]
-        lines.append(f"loss of the last {since['steps']} steps {loss:.4f}")
+    if recent and results["measured_step"] != step:
+        lines.append(f"loss of the last {recent} step{'s'[: recent != 1]} {loss:.4f}")
     losses = [
         f"{split} loss {results[f'{split}_loss']:.4f}" for split in ("train", "valid") if f"{split}_loss" in results
     ]
