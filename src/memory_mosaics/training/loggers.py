@@ -45,8 +45,8 @@ class Log:
             logger.close()
 
     def show(self, text: str) -> None:
-        """Show what is done until the next line is written."""
-        self.bar.set_postfix_str(text)
+        """Show what is done until the next line is written; a log file has its lines when they are due."""
+        self.bar.set_postfix_str(text, refresh=sys.stderr.isatty())
 
     def write(self, step: int, **numbers: Any) -> None:
         """Append a line, flush it, and show the newest numbers."""
