@@ -208,6 +208,12 @@ class Run:
         if self.init_from is None and self.model.name is None:
             object.__setattr__(self, "model", replace(self.model, name=DEFAULT_MODEL))
 
+    @classmethod
+    def from_preset(cls, name: str, *, data: str | Path, out: str | Path, **training: Any) -> "Run":
+        """Return a run with the model and training of a preset, with some values of `Training` changed."""
+        model, default = recipe(name)
+        return cls(data=Path(data), out=Path(out), model=model, training=replace(default, **training))
+
     def plain(self) -> dict[str, Any]:
         """Return plain values, for run.yaml."""
         return json.loads(json.dumps(asdict(self), default=os.fspath))
