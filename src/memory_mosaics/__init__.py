@@ -1,7 +1,7 @@
 """Networks of associative memories: train, run, measure and look inside.
 
-Importing the package needs torch and numpy only. Hugging Face support is in `memory_mosaics.huggingface`. What trains is
-imported when it is first used.
+Importing the package needs torch and numpy only. Hugging Face support is in `memory_mosaics.huggingface`. What trains
+is imported when it is first used.
 """
 
 from importlib import import_module
