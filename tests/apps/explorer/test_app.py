@@ -65,7 +65,7 @@ def test_lambda_and_beta_are_those_of_inspect(mosaic, gated, rotary):
 def test_a_text_is_continued_by_what_is_expected(served, mosaic):
     status, found, _ = send(served, path="/api/continue", body=reading(length=5))
     tokens = mosaic.tokenizer.encode(TEXT)
-    (wanted,) = generate(mosaic.model, [torch.tensor(tokens)], 5, sampler=Sampler(temperature=0))
+    (wanted,) = generate(mosaic.model, [torch.tensor(tokens)], 5, sampler=Sampler(temperature=0.0))
     assert (status, found["text"]) == (200, mosaic.tokenizer.decode(wanted.tolist()).rstrip("\ufffd"))
     one = mosaic.tokenizer.encode(" kite")[0]
     _, found, _ = send(served, path="/api/continue", body=reading(length=1, token=one))

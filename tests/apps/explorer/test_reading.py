@@ -97,8 +97,8 @@ def test_with_those_of_mlps_contributions_add_up_to_the_logit(name, request):
     x = model.embedding(torch.tensor([tokens]))
     x = (x if model.positions is None else model.positions(x)[0])[:, 79:]
     x = through_norms(model, model.blocks[0].channel_mixer, x, reading.chunks[1].spreads[15:16])[0, 0]
-    logits = whole(model, tokens)[79]
-    embedding = float(x @ (model.output[9] - model.output.mean(dim=0)))
+    output = model.output.detach()
+    logits, embedding = output @ whole(model, tokens)[79], float(x.detach() @ (output[9] - output.mean(dim=0)))
     assert total + embedding == pytest.approx(float(logits[9] - logits.mean()), rel=2e-3, abs=2e-3)
 
 

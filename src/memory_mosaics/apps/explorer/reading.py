@@ -17,7 +17,6 @@ What the page shows of a CachedText, as plain numbers and strings:
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import takewhile
 from operator import eq
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
@@ -172,7 +171,7 @@ class InstrumentedModel:
                     mixer.prepare_retrieval = self._capture_retrievals((number, kind), mixer, mixer.prepare_retrieval)
                 elif mixer is not None:
                     self.others[number, kind] = mixer
-                    mixer.register_forward_hook(partial(self._capture_output, (number, kind)))
+                    mixer.forward = self._capture_output((number, kind), mixer.forward)
         for norm in residual_norms(self.model):
             norm.register_forward_pre_hook(lambda norm, x: self._spreads.append(spread(norm, x[0][0])))
 
@@ -214,8 +213,13 @@ class InstrumentedModel:
 
         return captured
 
-    def _capture_output(self, layer: Layer, mixer: nn.Module, given: Any, found: Any) -> None:
-        self._chunk.outputs[layer] = found[0][0]
+    def _capture_output(self, layer: Layer, forward: Callable[..., Any]) -> Any:
+        def captured(x: Tensor, state: Any = None, mask: Any = None) -> Any:
+            y, state = forward(x, state, mask)
+            self._chunk.outputs[layer] = y[0]
+            return y, state
+
+        return captured  # in place of a hook: copies of a module share its hooks
 
     def describe_layers(self) -> list[dict[str, Any]]:
         """Return the layers: their position, name, and what is constant of their memories.
