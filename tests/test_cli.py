@@ -1,6 +1,7 @@
 import re
 import subprocess
 import sys
+from inspect import cleandoc
 
 import pytest
 from jsonargparse import auto_parser
@@ -24,7 +25,7 @@ def test_help_shows_the_description(command, capsys):
         main([command, "--help"])
     assert stop.value.code == 0
     found = COMMANDS[command]
-    description = found["_help"] if isinstance(found, dict) else (found.__doc__ or "").partition("\n    Args:")[0]
+    description = found["_help"] if isinstance(found, dict) else cleandoc(found.__doc__ or "").partition("\nArgs:")[0]
     assert " ".join(description.split()) in " ".join(re.sub(r"-\n *", "-", capsys.readouterr().out).split())
 
 

@@ -73,6 +73,11 @@ def serve(
             print("mosaics: no API key: whoever reaches this address can use the model", file=sys.stderr)
         shown = " and ".join(service.loaded.name for service in services)
         verb = "is" if len(services) == 1 else "are"
+
+        def halt() -> None:
+            for service in services:
+                service.engine.halt()
+
         server = Server(
             app,
             listening,
@@ -80,7 +85,7 @@ def serve(
             max_body=max_body,
             api_key=key,
             on_ready=lambda url: print(f"{shown} {verb} served at {url}/v1; press Ctrl-C to stop", flush=True),
-            halt=lambda: [service.engine.halt() for service in services],
+            halt=halt,
             unfinished=lambda: sum(service.engine.unfinished for service in services),
             grace=GRACE_SECONDS,
         )

@@ -256,10 +256,10 @@ class Batch:
 
     def _sample(self) -> Int[Tensor, " slots"]:
         logits = self.decoder.logits[:, : self.vocabulary]
-        changed = [(slot, row) for slot, row in enumerate(self.slots) if row is not None and row.penalties is not None]
-        logits = logits.clone() if changed else logits
-        for slot, row in changed:
-            logits[slot] = row.penalties.apply(logits[slot])
+        penalties = {slot: row.penalties for slot, row in enumerate(self.slots) if row is not None and row.penalties}
+        logits = logits.clone() if penalties else logits
+        for slot, each in penalties.items():
+            logits[slot] = each.apply(logits[slot])
         tokens = logits.argmax(dim=-1)
         groups: dict[Sampler, list[int]] = {}
         for slot, row in enumerate(self.slots):
