@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
+from math import inf, prod
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -75,8 +75,13 @@ class LanguageModelConfig(Part):
         for name in ("dropout", "residual_dropout", "embedding_dropout"):
             if not 0 <= (getattr(self, name) or 0) < 1:
                 raise ValueError(f"{name} must be in [0, 1), not {getattr(self, name)}")
-        if self.block == "bare" and self.channel_mixer is not None:
-            raise ValueError("a bare block has no channel mixer")
+        if self.block == "bare":
+            unused = {"channel_mixer": None, "residual_dropout": None, "norm_placement": "pre"}
+            for name, without in unused.items():
+                if getattr(self, name) != without:
+                    raise ValueError(f"a bare block has no {name.replace('_', ' ')}; leave it out")
+        if self.context > (limit := getattr(self.positions, "context", inf)):
+            raise ValueError(f"context is {self.context}, and there are positions for {limit} tokens")
 
     def build(self) -> "LanguageModel":
         return LanguageModel(self)

@@ -42,6 +42,7 @@ class Task(ABC):
     tokens_per_step: float  # on average, for the speed
     selects: ClassVar[Mapping[str, Callable[[float, float], bool]]] = {}  # metrics whose best weights are kept
     tokenizer: Tokenizer | None = None  # to be saved with a model
+    splits: bool = True  # whether a batch may be split over processes and into micro-batches
 
     @abstractmethod
     def batch(self, step: int, rows: slice = slice(None)) -> Batch:

@@ -200,8 +200,7 @@ class TextTask(LanguageModeling):
 
     @torch.no_grad()
     def evaluate(self, model: Any, runtime: Runtime = EAGER) -> dict[str, float]:
-        loss = self.evaluate_split(model, "valid", runtime)
-        return {"valid_loss": loss, TextData.metric: loss}
+        return {"valid_loss": self.evaluate_split(model, "valid", runtime)}
 
 
 @dataclass(frozen=True)

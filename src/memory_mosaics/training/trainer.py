@@ -24,6 +24,7 @@ from memory_mosaics.files import read_json
 from memory_mosaics.isolation import signal_handler
 from memory_mosaics.language_model import LanguageModelConfig, weight_count, without_state
 from memory_mosaics.ops.common import double_dtype
+from memory_mosaics.ops.cross_entropy import IGNORED
 from memory_mosaics.parameters import param_groups
 from memory_mosaics.results import environment_info, write_results
 from memory_mosaics.runtime import CapturedFunction, Runtime, check_memory, no_grad_sync, parallelize, start_runtime
@@ -90,7 +91,13 @@ class Trainer:
         micro = min(run.runtime.micro_batch or share, share)
         if share % micro:
             raise UserError(f"micro_batch {micro} does not divide the {share} sequences of a process")
-        self.sharded = runtime.distributed and run.runtime.sharding == "fsdp"
+        if micro < task.batch_size and not task.splits:
+            raise UserError(
+                f"{type(task).__name__} has batches that do not split; train in one process, without micro_batch"
+            )
+        if run.runtime.sharding == "fsdp" and not runtime.distributed:
+            raise UserError("sharding fsdp shards a model over the processes of torchrun, and this is the only process")
+        self.sharded = run.runtime.sharding == "fsdp"
         torch.manual_seed(self.training.seed)
         self.model: Any = self._build(config, weights, runtime, share=share, micro=micro)
         cuda = runtime.device.type == "cuda"
@@ -269,11 +276,14 @@ class Trainer:
         """Log the metrics of the task, remember the best, and write samples."""
         self.folder.check_exists()
         progress = self.progress
-        self.objective.eval()
-        found = self.task.evaluate(self.model, self.runtime)
-        self.objective.train()
+        objective: Any = self.objective
+        objective.eval()
         if self.sharded:
-            self.model.reshard()  # without a backward pass the root stays gathered
+            objective.unshard()  # the weights outside the blocks, which gather their own
+        found = self.task.evaluate(self.model, self.runtime)
+        if self.sharded:
+            objective.reshard()
+        objective.train()
         if not found:
             return
         found = {"train_loss": numbers["loss"]} | found
@@ -367,10 +377,10 @@ class TrainStep:
         size = self.runtime.micro_batch or len(batch[0])
         parts = list(zip(*(tensor.split(size) for tensor in batch), strict=True))
         total: Tensor | None = None
-        for number, part in enumerate(parts, start=1):
+        for number, (part, weight) in enumerate(zip(parts, self._weights(parts), strict=True), start=1):
             with no_grad_sync(self.objective, off=number < len(parts)):
                 with self.runtime.autocast():
-                    loss = self.objective(*part) / len(parts)
+                    loss = self.objective(*part) * weight / len(parts)
                 loss.sum().backward()
             total = loss.detach() if total is None else total + loss.detach()
         weights = [weight for group in self.optimizer.param_groups for weight in group["params"]]
@@ -379,6 +389,18 @@ class TrainStep:
         self.optimizer.zero_grad(set_to_none=True)
         assert total is not None
         return total, norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+
+    def _weights(self, parts: list[tuple[Tensor, ...]]) -> list[Tensor] | list[float]:
+        """Return the weight of each micro-batch's mean loss: its number of targets over the mean of all processes."""
+        targets = [part[1] for part in parts]
+        if targets[0].is_floating_point() or (len(parts) == 1 and not self.runtime.distributed):
+            return [1.0] * len(parts)
+        counts = torch.stack([(each != IGNORED).sum() for each in targets]).float()
+        mean = counts.mean()
+        if self.runtime.distributed:
+            torch.distributed.all_reduce(mean)
+            mean /= self.runtime.size
+        return list(counts / mean)
 
 
 def adamw(model: nn.Module, training: Training) -> torch.optim.AdamW:
