@@ -428,7 +428,8 @@ class ContextualMemory(RetrievalMixer):
     At time t each memory answers its key k_t from the pairs stored before (equation 7, `contextual_retrieval`); the
     pair (k_t, v_t) is complete once the `value.peek` inputs that v_t depends on have come. `sharpness` is a number, or
     is called with the numbers of pairs that the queries see, (T, 1) or (B, T, 1), and returns betas that broadcast to
-    (T, H) or (B, T, H). The delay of its `visibility` is at least `value.peek`; a tuple has one for each group of heads.
+    (T, H) or (B, T, H). The delay of its `visibility` is at least `value.peek`; a tuple has one for each group of
+    heads.
     State: the extractors' own, then the store.
     """
 

@@ -28,7 +28,7 @@ class RuntimeConfig:
     Args:
         device: cuda, mps or cpu; auto takes the first that is available
         precision: of matrix products; auto is bfloat16 on CUDA and float32 elsewhere
-        compile: with torch.compile; null compiles on CUDA
+        compile: with torch.compile; null compiles on CUDA, unless documents are read apart
         sharding: ddp copies the model to every process of torchrun, fsdp shards its parameters
         micro_batch: sequences at once on a device; null takes the process's whole share, less accumulates gradients
         save_every: steps between checkpoints; null saves at every evaluation

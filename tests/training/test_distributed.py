@@ -88,6 +88,18 @@ def test_the_losses_are_those_of_one_process(run, tmp_path, kind, how, sharding)
     assert valid(many) == pytest.approx(valid(one), rel=1e-4)
 
 
+@pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
+def test_documents_are_those_of_one_process(run, sharding):
+    """Processes have documents of other lengths, and call their blocks equally often where these are sharded."""
+    several = {"model": {"context": 600, "slots": 7}, "steps": 4, "evaluate_every": 2}
+    one = replace(run("one", **several), documents=True)
+    many = replace(run("many", runtime={"sharding": sharding, "micro_batch": 1}, **several), documents=True)
+    train(one)
+    fork_two(many)
+    assert curve(many) == pytest.approx(curve(one), rel=1e-4)
+    assert valid(many) == pytest.approx(valid(one), rel=1e-4)
+
+
 @pytest.mark.parametrize("before", ["one", "fsdp"])
 def test_a_checkpoint_is_read_by_another_number_of_processes(run, before):
     def trained(out, sharding):

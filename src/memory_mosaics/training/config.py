@@ -195,11 +195,15 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A language-modelling run: the corpus, the output folder and the configuration; `init_from` is fine-tuned."""
+    """A language-modelling run: the corpus, the output folder and the configuration; `init_from` is fine-tuned.
+
+    With `documents` each document of the corpus is read apart.
+    """
 
     data: Path
     out: Path
     init_from: Path | None = None
+    documents: bool = False
     model: ModelArgs
     training: Training = Training()
     runtime: RuntimeConfig = RuntimeConfig()

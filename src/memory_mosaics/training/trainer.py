@@ -51,8 +51,9 @@ def train(run: Run, *, lengthen: bool = False) -> dict[str, Any]:
     with start_runtime(run.runtime) as here:
         corpus = Corpus.open(run.data)
         config, weights = initial_model(run, corpus, here)
-        sizes = {"context": config.context, "batch_size": run.training.batch, "seed": run.training.seed}
-        task = LanguageModeling(corpus, evaluate_windows=run.training.evaluate_windows, **sizes)
+        options: Any = {"context": config.context, "batch_size": run.training.batch, "seed": run.training.seed}
+        options |= {"evaluate_windows": run.training.evaluate_windows, "documents": run.documents}
+        task = LanguageModeling(corpus, **options)
         return Trainer(run, task, config, here, weights=weights).run(lengthen=lengthen)
 
 
@@ -102,14 +103,17 @@ class Trainer:
         self.model: Any = self._build(config, weights, runtime, share=share, micro=micro)
         cuda = runtime.device.type == "cuda"
         if compiled is None:
-            compiled = cuda if run.runtime.compile is None else run.runtime.compile
+            compiled = cuda and not task.documents if run.runtime.compile is None else run.runtime.compile
+        if compiled and task.documents:
+            raise UserError("documents have other shapes at every step, which are not compiled; set compile to false")
         block_fn = torch.compile(without_state, dynamic=False) if compiled and not self.sharded else None
         self.runtime = replace(runtime, micro_batch=micro, block_fn=block_fn)
         self.folder = RunFolder(run, self.runtime)
         objective = Objective(self.model, task, self.runtime)
         self.objective = parallelize(objective, self.runtime, sharded=self.sharded, compiled=compiled)
         self.optimizer = adamw(self.model, self.training)
-        captured = cuda and not runtime.distributed and run.runtime.compile is not False and share == micro
+        fixed = share == micro and not task.documents
+        captured = cuda and not runtime.distributed and run.runtime.compile is not False and fixed
         self.train_step = TrainStep(self.objective, self.optimizer, self.training, self.runtime, captured=captured)
         self.best_weights = {name: [each.detach().clone() for each in self.model.parameters()] for name in task.selects}
         self.progress: dict[str, Any] = {"step": 0, "measured_step": 0, "seconds": 0.0, "worse": 0, "reached": False}
@@ -270,7 +274,7 @@ class Trainer:
         torch.manual_seed(((self.training.seed * 1_000_003 + step) * 65_537 + self.runtime.rank) % 2**63)  # dropout
         batch = self.task.batch(step, self.rows)
         inputs, targets = (part.to(self.runtime.device, non_blocking=True) for part in (batch.inputs, batch.targets))
-        return self.train_step(step, Batch(inputs, targets))
+        return self.train_step(step, Batch(inputs, targets, starts=batch.starts))
 
     def _evaluate(self, log: Log, numbers: dict[str, Any]) -> None:
         """Log the metrics of the task, remember the best, and write samples."""
@@ -345,8 +349,8 @@ class Objective(nn.Module):
         super().__init__()
         self.model, self.task, self.runtime = model, task, runtime
 
-    def forward(self, *batch: Tensor) -> Tensor:
-        return self.task.loss(self.model, Batch(*batch), self.runtime)
+    def forward(self, inputs: Tensor, targets: Tensor, starts: Tensor | None = None) -> Tensor:
+        return self.task.loss(self.model, Batch(inputs, targets, starts=starts), self.runtime)
 
 
 class TrainStep:
@@ -370,7 +374,7 @@ class TrainStep:
 
     def __call__(self, step: int, batch: Batch) -> tuple[Tensor, Tensor]:
         set_learning_rate(self.optimizer, self.training.rate(step))
-        return self.update(batch.inputs, batch.targets)
+        return self.update(batch.inputs, batch.targets, *(() if batch.starts is None else (batch.starts,)))
 
     def _update(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
         """Accumulate the gradient over micro-batches, clip it and update. Losses of several models are summed."""
