@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from memory_mosaics.checkpoint import load, save
 from memory_mosaics.config import ExtractorConfig, MixerConfig, NormConfig, SharpnessConfig, part, to_plain
 from memory_mosaics.decoding import Decoder, Sampler, beam_search, generate, stream
+from memory_mosaics.documents import read_documents
 from memory_mosaics.inspection import inspect_position, patterns, retrievals
 from memory_mosaics.language_model import (
     Block,
