@@ -1,7 +1,7 @@
-"""Recall from an index against exact recall, on keys of a trained model, clustered and uniform keys: speed, error, bound.
+r"""Recall from an index against exact recall: speed, error and bound, on keys of a trained model and drawn ones.
 
     mosaics prepare books.jsonl --out books --tokenizer bpe --vocabulary 4096 --valid_share 0.03 --seed 1
-    mosaics train books --out runs/books --model.width 128 --model.heads 2 --model.blocks 2 --model.context 256 \\
+    mosaics train books --out runs/books --model.width 128 --model.heads 2 --model.blocks 2 --model.context 256 \
         --training.steps 600 --training.stop_at 455
     python experiments/stores/indexed.py runs/books books --out experiments/stores/indexed
 
@@ -156,7 +156,7 @@ def spread(x: Tensor) -> dict[str, float]:
 def by_products(
     queries: Tensor, keys: Tensor, values: Tensor, beta: float, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Exact recall in blocks of pairs, sums over blocks in `dtype`; scores are at most 1, so that e^(beta (s - 1)) is."""
+    """Exact recall in blocks of pairs, with sums over blocks in `dtype`; no score is above 1."""
     answer, total = torch.zeros(len(queries), WIDTH, dtype=dtype), torch.zeros(len(queries), 1, dtype=dtype)
     for some_keys, some_values in zip(keys.split(PIECE), values.split(PIECE), strict=True):
         weights = (queries @ some_keys.T).sub_(1).mul_(beta).exp_()

@@ -3,19 +3,21 @@
     y = sum_i w_i v_i / Z,  w_i = exp(beta q.k_i),  Z = sum_i w_i                   over all pairs, |q| = |k_i| = 1
 
 Similar keys form a list (spherical k-means), contiguous in memory. For the n pairs of a list, with mean key m, mean
-value u, covariance C of keys and M of keys with values, let s = q.m, x_i = beta (q.k_i - s), h(x) = (e^x - 1 - x) / x^2:
+value u, covariance C of keys and M of keys with values, let s = q.m, x_i = beta (q.k_i - s) and
+h(x) = (e^x - 1 - x) / x^2, so that
 
     w_i = t_i + r_i,    t_i = e^(beta s) (1 + x_i),    r_i = e^(beta s) x_i^2 h(x_i) >= 0.
 
-The sums of the tangents t_i are exact, sum t_i = n e^(beta s) and sum t_i v_i = n e^(beta s) (u + beta M'q), and the mean
-of x_i^2 is x^2 = beta^2 q'C q. The sum R of the rest is bounded, since h increases (it is the integral of (1 - a) e^(a x)
-over a from 0 to 1): where all scores are in [low, high],
+The sums of the tangents t_i are exact, sum t_i = n e^(beta s) and sum t_i v_i = n e^(beta s) (u + beta M'q), and the
+mean of x_i^2 is x^2 = beta^2 q'C q. The sum R of the rest is bounded, since h increases (it is the integral of
+(1 - a) e^(a x) over a from 0 to 1): where all scores are in [low, high],
 
     n e^(beta s) x^2 h(beta (low - s))  <=  R = sum r_i  <=  n e^(beta s) x^2 h(beta (high - s)).
 
-The limits on scores are the tighter of two. Keys within an angle rho of the mean key, which makes an angle theta with q,
-have scores from cos(theta + rho) to cos(theta - rho), the triangle inequality on the sphere. And |q.(k_i - m)| is at most
-(q'A q)^(1/2) max (d'A^-1 d)^(1/2), d = k_i - m, by Cauchy-Schwarz, for any positive A; here A is C and a little more.
+The limits on scores are the tighter of two. Keys within an angle rho of the mean key, which makes an angle theta with
+q, have scores from cos(theta + rho) to cos(theta - rho), the triangle inequality on the sphere. And |q.(k_i - m)| is at
+most (q'A q)^(1/2) max (d'A^-1 d)^(1/2), d = k_i - m, by Cauchy-Schwarz, for any positive A; here A is C and a little
+more.
 
 The answer takes R^ for R, which is a Gaussian's moment within the limits, and g for the mean value behind it:
 Z^ = Z_read + sum_lists (n e^(beta s) + R^), and y^ likewise. Then exactly
@@ -204,8 +206,9 @@ class Moments:
         self.lists, self.q, self.beta = lists, q, beta
         D = q.shape[1]
         row, column = torch.triu_indices(D, D, device=q.device)
-        variance = ((q[:, row] * q[:, column]) @ lists.covariances).double().clamp(min=0)
-        variance += 4 * D * EPS * lists.key_spread.square()  # more than its rounding
+        variance = ((q[:, row] * q[:, column]) @ lists.covariances).double()
+        rounding = 4 * D * EPS * lists.key_spread.square()  # more than that of the variance
+        least, variance = (variance - rounding).clamp(min=0), (variance + rounding).clamp(min=0)
         s = q.double() @ lists.key_means.T
         deviation = lists.reach * (variance + lists.ridge).sqrt()
         cos = (s / lists.key_means.norm(dim=1).clamp(min=EPS)).clamp(-1, 1)
@@ -220,7 +223,7 @@ class Moments:
         up = beta * (high - s)
         above = ((log_tangent + up).exp() - self.tangent * (1 + up)) / up.square()
         self.rest_high = squared * torch.where(up < 0.01, self.tangent * _remainder(up), above)
-        self.rest_low = squared * self.tangent * _remainder(beta * (low - s))
+        self.rest_low = beta.square() * least * self.tangent * _remainder(beta * (low - s))
         gaussian = self.tangent * (squared / 2).clamp(max=HEADROOM).expm1()
         self.rest = gaussian.minimum((self.rest_low * self.rest_high).sqrt()).maximum(self.rest_low)
 
@@ -295,7 +298,7 @@ class ReadPairs:
 
 
 def default_lists(pairs: int) -> int:
-    """2,047 for 10 million pairs of width 64: their moments take 1 % of the memory, and 2 % of the time of exact recall."""
+    """2,047 for 10 million pairs of width 64, where the moments take 1 % of the memory of the pairs."""
     return max(1, round(9.5 * pairs ** (1 / 3)))
 
 
