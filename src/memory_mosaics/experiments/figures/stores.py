@@ -14,7 +14,7 @@ def indexed(results: dict[str, Any]) -> "Figure | None":
     kinds = results["kinds"]
     if not kinds:
         return None
-    title = f"Error and bound of recall from an index of {results['pairs']:,} pairs, one dot per query"
+    title = f"Recall from an index, {results['pairs']:,} pairs"
     figure, [panels] = canvas(1, len(kinds), 3.2 * len(kinds), 3.9, title)
     for axes, (kind, found) in zip(panels, kinds.items(), strict=True):
         measured = [(beta, found[beta]) for beta in found if isinstance(found[beta], dict)]
