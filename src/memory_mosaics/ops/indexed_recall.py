@@ -317,7 +317,10 @@ def normalised(x: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
 
 def nearest(keys: Float[Tensor, "N D"], centroids: Float[Tensor, "L D"]) -> Int[Tensor, " N"]:
     """The centroid with the largest cosine."""
-    return torch.cat([(some.float() @ centroids.T).argmax(dim=1) for some in keys.split(ROWS)])
+    found = torch.zeros(len(keys), dtype=torch.long, device=keys.device)  # many small results would fragment memory
+    for some, part in zip(keys.split(ROWS), found.split(ROWS), strict=True):
+        part.copy_((some.float() @ centroids.T).argmax(dim=1))
+    return found
 
 
 def spherical_kmeans(keys: Float[Tensor, "N D"], count: int) -> Float[Tensor, "L D"]:
