@@ -46,10 +46,10 @@ from memory_mosaics.parser import Parser
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus
 from memory_mosaics.training import trainer
-from memory_mosaics.training.config import ModelArgs, Run, Training, as_flag_only, read_model_file, recipe
+from memory_mosaics.training.config import ModelArgs, Run, Training, preset_defaults, read_model_file, refuse_preset
 from memory_mosaics.version import __version__
 
-MODEL, TRAINING = ModelArgs(), recipe("memory-mosaic-tiny")[1]
+MODEL, TRAINING = ModelArgs(), preset_defaults("memory-mosaic-tiny")[1]
 RUNTIME = RuntimeConfig()
 
 
@@ -144,7 +144,7 @@ def train(
         training: the optimiser, the schedule and the batches
         runtime: device, precision, checkpoints and logs
     """
-    as_flag_only(preset)
+    refuse_preset(preset)
     if out is None:
         name = data.name.partition(".")[0] if data.is_file() else "model"
         out = Path("runs") / (name if init_from is None else f"{_source_name(init_from)}-finetuned")

@@ -29,7 +29,7 @@ from memory_mosaics.config import MAX_SEED
 from memory_mosaics.errors import UserError, did_you_mean, join_or, one_line
 from memory_mosaics.experiments.runner import RECIPES
 from memory_mosaics.files import check_yaml, read_text, read_yaml
-from memory_mosaics.training.config import recipe
+from memory_mosaics.training.config import preset_defaults
 
 NOUNS = {int: "whole number", float: "number", str: "text", Path: "path"}
 FLAGS = {"--init_from": "--from"}  # whose names Python reserves
@@ -138,7 +138,7 @@ class Parser(Arguments, ArgumentParser):
         if first.recipe is not None and "--recipe" in self._option_string_actions:
             self._read_recipe(Path(first.recipe), preset=name)
         if name is not None:
-            model, training = recipe(name)
+            model, training = preset_defaults(name)
             self.set_defaults(model=asdict(model), training=asdict(training))
         found = super().parse_args(args, *rest, **options)
         for action in self._actions:  # jsonargparse takes null for any type

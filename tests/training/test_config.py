@@ -7,11 +7,11 @@ from memory_mosaics import LanguageModel, parameter_count, to_plain
 from memory_mosaics.errors import UserError
 from memory_mosaics.models import PRESETS, memory_mosaic
 from memory_mosaics.runtime import RuntimeConfig
-from memory_mosaics.training.config import ModelArgs, Training, recipe
+from memory_mosaics.training.config import ModelArgs, Training, preset_defaults
 
 
 def test_the_papers_table():
-    model, training = recipe("memory-mosaic-18")
+    model, training = preset_defaults("memory-mosaic-18")
     config = model.build(50257)
     assert (config.blocks, config.width, config.context, config.dropout) == (18, 768, 512, 0.05)
     assert (training.batch, training.steps, training.warm_up) == (512, 80_000, 2000)
@@ -24,7 +24,10 @@ def test_the_papers_table():
 def test_twins_have_the_same_size_and_training(size):
     import torch
 
-    (mosaic, how), (transformer, how_too) = recipe(f"memory-mosaic-{size}"), recipe(f"transformer-{size}")
+    (mosaic, how), (transformer, how_too) = (
+        preset_defaults(f"memory-mosaic-{size}"),
+        preset_defaults(f"transformer-{size}"),
+    )
     assert how == how_too
     with torch.device("meta"):
         counts = [

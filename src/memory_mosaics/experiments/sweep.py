@@ -23,7 +23,7 @@ from memory_mosaics.experiments.runner import Grid, Outcome, Search, Settings, V
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training import trainer
-from memory_mosaics.training.config import ModelArgs, Run, Training, as_flag_only
+from memory_mosaics.training.config import ModelArgs, Run, Training, refuse_preset
 
 RECIPE = runner.load_packaged("sweep")
 SHORT = {"learning_rate": "lr", "dropout": "dropout", "weight_decay": "decay", "warm_up": "warm", "steps": "steps"}
@@ -109,7 +109,7 @@ def run(
         cluster: ray trains on the Ray cluster of this machine or of RAY_ADDRESS, whose machines share data and out
     """
     arguments = dict(locals())
-    as_flag_only(preset)
+    refuse_preset(preset)
     if "RANK" in os.environ:
         raise UserError("a sweep is not for torchrun: give it --jobs, or --cluster ray")
     check_range(1, MAX_JOBS, jobs=jobs)

@@ -10,7 +10,7 @@ sequence as that of attention does, and a step evaluates the filter at as many t
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ from memory_mosaics.ops.common import at_least_fp32_dtype, full_precision
 from memory_mosaics.ops.convolution import last_steps
 from memory_mosaics.ops.taps import extend_window
 from memory_mosaics.parameters import NO_DECAY
-from memory_mosaics.shapes import Float
+from memory_mosaics.shapes import Float, Int
 from memory_mosaics.stores import Inputs, Mask, Outputs, State
 
 BANDS = 2  # cosines and sines of time that are inputs of the filter
@@ -70,11 +70,17 @@ class Filter(nn.Module):
         return (F.linear(z, out) * torch.exp(-t * decay)).mT
 
 
+class FixedInputs(NamedTuple):
+    """Inputs of the long convolution, with unused capacity behind the first `count` of each row."""
+
+    inputs: Float[Tensor, "B C W"]
+    count: Int[Tensor, " B"]
+
+
 class Hyena(nn.Module):
     """Order 2. Beyond `length` steps the filter is zero, and a state stops growing.
 
-    State: the last inputs of the short convolution, then those of the long one, (B, N, W), or with fixed capacity C
-    (B, C, W) and their number (B).
+    State: the last inputs of the short convolution, then those of the long one, (B, N, W) or `FixedInputs`.
     """
 
     init_roles: ClassVar = {"combine": "residual"}
@@ -92,25 +98,25 @@ class Hyena(nn.Module):
         nn.init.normal_(self.D)
 
     def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
-        short, *inputs = state or (None,)
+        short, inputs = state or (None, None)
         z, short = self.short(apply_mask(self.expand(x), mask), short)
         x_0, x_1, v = z.chunk(3, dim=-1)
         u = apply_mask(v * x_1, mask)  # again: the offset of the short convolution is not zero in padding
         with full_precision(u.device):
-            y, inputs = self._fill(u, *inputs) if len(inputs) == 2 else self._append(u, *inputs)
+            y, inputs = self._fill(u, *inputs) if isinstance(inputs, FixedInputs) else self._append(u, inputs)
             y = (y + self.D * u).to(u.dtype)
-        return self.combine(x_0 * y), (short, *inputs)
+        return self.combine(x_0 * y), (short, inputs)
 
-    def _append(self, u: Float[Tensor, "B T W"], past: Float[Tensor, "B N W"] | None = None) -> tuple[Tensor, State]:
+    def _append(self, u: Float[Tensor, "B T W"], past: Float[Tensor, "B N W"] | None) -> tuple[Tensor, Tensor]:
         """K * u for any number of new steps."""
         longest = self.filter.length
         window, past = extend_window(past, u, longest - 1, back=0)
         K = self.filter(min(window.shape[1], longest), at_least_fp32_dtype(u))
-        return last_steps(window, K, u.shape[1]), (past,)
+        return last_steps(window, K, u.shape[1]), past
 
     def _fill(
         self, u: Float[Tensor, "B T W"], inputs: Float[Tensor, "B C W"], count: Tensor
-    ) -> tuple[Float[Tensor, "B T W"], State]:
+    ) -> tuple[Float[Tensor, "B T W"], FixedInputs]:
         """K * u for one new step per row, written in place."""
         if u.shape[1] != 1:
             raise ValueError(f"a state of fixed capacity takes one token at a time, not {u.shape[1]}")
@@ -119,15 +125,17 @@ class Hyena(nn.Module):
         ago = count[:, None] - torch.arange(inputs.shape[1], device=count.device)  # (B, C)
         inside = (ago >= 0) & (ago < len(K))
         weights = K[ago.clamp(0, len(K) - 1)] * inside[..., None]
-        return (weights * inputs).sum(1, keepdim=True), (inputs, count + 1)
+        return (weights * inputs).sum(1, keepdim=True), FixedInputs(inputs, count + 1)
 
     def to_fixed_capacity(self, state: State, capacity: int) -> State:
         """The same state with a fixed capacity of inputs, to continue one token at a time."""
-        short, inputs = state[:2]
+        short, past = state
+        inputs, count = past if isinstance(past, FixedInputs) else (past, None)
         if inputs.shape[1] > capacity:
             raise ValueError(f"{inputs.shape[1]} inputs exceed a capacity of {capacity}")
-        count = state[2] if len(state) == 3 else torch.full((len(inputs),), inputs.shape[1], device=inputs.device)
-        return short, F.pad(inputs, (0, 0, 0, capacity - inputs.shape[1])), count
+        if count is None:
+            count = torch.full((len(inputs),), inputs.shape[1], device=inputs.device)
+        return short, FixedInputs(F.pad(inputs, (0, 0, 0, capacity - inputs.shape[1])), count)
 
 
 @part("hyena")

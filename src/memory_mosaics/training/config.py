@@ -216,7 +216,7 @@ class Run:
     @classmethod
     def from_preset(cls, name: str, *, data: str | Path, out: str | Path, **training: Any) -> "Run":
         """Return a run with the model and training of a preset, with some values of `Training` changed."""
-        model, default = recipe(name)
+        model, default = preset_defaults(name)
         return cls(data=Path(data), out=Path(out), model=model, training=replace(default, **training))
 
     def plain(self) -> dict[str, Any]:
@@ -245,7 +245,7 @@ class TaskRun:
 AnyRun = Run | TaskRun
 
 
-def recipe(name: str) -> tuple[ModelArgs, Training]:
+def preset_defaults(name: str) -> tuple[ModelArgs, Training]:
     """Return the model and the training of a preset."""
     if name not in PRESETS:
         raise UserError(f"no preset {name!r}; {preset_hint(name)}")
@@ -253,7 +253,7 @@ def recipe(name: str) -> tuple[ModelArgs, Training]:
     return ModelArgs(name=name, dropout=found.dropout), Training(**found.training)
 
 
-def as_flag_only(preset: str | None) -> None:
+def refuse_preset(preset: str | None) -> None:
     """Refuse a preset in a file or a call, which should give its values; the command line expands the flag itself."""
     if preset is not None:
         raise UserError(f"preset {preset}: give it as the flag --preset, or its values as model and training")
