@@ -27,6 +27,7 @@ ORDER = [
     "norms",
     "scales",
     "stores",
+    "bounded_stores",
     "memory",
     "mixers",
     "testing",

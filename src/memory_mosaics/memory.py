@@ -67,6 +67,7 @@ from memory_mosaics.stores import (
     Retrieval,
     RetrievalMixer,
     State,
+    Store,
     Visibilities,
     append,
     head_groups,
@@ -464,7 +465,11 @@ class ContextualMemory(RetrievalMixer):
         pairs, store = append(store, keys, values, mask, peek=self.value.peek, **options)
         beta = evaluate_sharpness(self.sharpness, pairs, keys.shape[1])
         gate = None if self.gate is None else self.gate(for_gate)
-        return Retrieval(keys, pairs, beta, queries_are_keys=first, gate=gate), (key_state, value_state, store)
+        retrieval = Retrieval(keys, pairs, beta, queries_are_keys=first, gate=gate)
+        return retrieval, (key_state, value_state, store.evict(retrieval))
+
+    def empty_state(self, store: Store) -> State:
+        return None, None, store
 
     def memory_info(self) -> MemoryInfo:
         beta = None if depends_on_count(self.sharpness) else torch.as_tensor(self.sharpness(None))

@@ -192,6 +192,26 @@ def recall_with_lse(
     return torch.cat(answers, dim=1), torch.cat(lse, dim=1)
 
 
+def recall_with_bias(
+    queries: Float[Tensor, "B T H D"],
+    keys: Float[Tensor, "B N H D"],
+    values: Float[Tensor, "B N H V"],
+    sharpness: Sharpness = 1.0,
+    *,
+    bias: Float[Tensor, "B H T N"],
+) -> Float[Tensor, "B T H V"]:
+    """Answer every query with `bias` added to its scores: the logarithm of a pair's mass, -inf for one it cannot see.
+
+    A pair of mass m counts as m equal pairs. The bias has one number for each query and pair: for few queries at a time.
+    """
+    if 0 in (queries.shape[1], keys.shape[1]):
+        return _zeros(queries, values)
+    anything = (bias > -torch.inf).any(dim=-1, keepdim=True)  # (B, H, T, 1)
+    queries = scale_features(queries, sharpness)
+    answers = _attend(queries, keys, values, mask=bias.masked_fill(~anything, 0.0).to(queries.dtype))
+    return answers * anything.transpose(1, 2)
+
+
 def merge(
     *memories: tuple[Float[Tensor, "B T H V"], Float[Tensor, "B T H"]],
 ) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "B T H"]]:
