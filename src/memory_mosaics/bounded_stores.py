@@ -19,7 +19,7 @@ pairs on which beta(n) depends is the total mass of the pairs that a query sees:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -31,10 +31,12 @@ from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.stores import GrowingStore, Pairs, PairTimes, Retrieval, Visibility, VisiblePairs
 
+EXACT = "exact"
 POLICIES = ("window", "sinks", "lru", "merge", "reservoir")
 SINKS = 4  # first pairs that "sinks" keeps
 USED = 0.01  # retrieval weight above which "lru" counts a pair as used
 MAX_INTERVAL = 128  # pairs between evictions
+MAX_CAPACITY = 1 << 48  # more than any machine can store: what is exact
 
 
 @part("store_policy")
@@ -53,10 +55,10 @@ class StorePolicy(Part):
     def parse(cls, text: str) -> "StorePolicy | None":
         """Return the policy of a text such as "lru:4096"; None for "exact"."""
         kind, _, number = text.partition(":")
-        if text == "exact":
+        if text == EXACT:
             return None
         if kind not in POLICIES:
-            known = ["exact", *(f"{name}:4096" for name in POLICIES)]
+            known = [EXACT, *(f"{name}:4096" for name in POLICIES)]
             raise UserError(f"no store {text!r}; {did_you_mean(text, known, otherwise='there are ' + ', '.join(known))}")
         if not (number.isascii() and number.isdigit() and len(number) < 12 and int(number) > 0):
             raise UserError(f"the store {text!r} must name how many pairs it keeps, such as {kind}:4096")
@@ -80,10 +82,7 @@ class StorePolicy(Part):
     ) -> tuple[Pairs, "BoundedStore"]:
         if (longest := max(each.delay for each in visibility)) > self.capacity:
             raise UserError(f"a store of {self.capacity} pairs is less than the delay of {longest} of these memories")
-        marks = torch.empty(len(keys), 0, keys.shape[2], dtype=torch.long, device=keys.device)
-        seen = torch.zeros(len(keys), dtype=torch.long, device=keys.device)
-        empty = BoundedStore(self, keys[:, :0], values[:, :0], marks, marks.float(), marks, seen)
-        return empty.add(keys, values, mask, visibility)
+        return BoundedStore.empty(self, keys, values).add(keys, values, mask, visibility)
 
     def evict(self, retrieval: Retrieval) -> "StorePolicy":
         return self
@@ -99,6 +98,13 @@ class BoundedStore(NamedTuple):
     mass: Float[Tensor, "B N H"]
     used: Int[Tensor, "B N H"]
     count: Int[Tensor, " B"]  # tokens that have been read, without padding
+
+    @classmethod
+    def empty(cls, policy: StorePolicy, keys: Tensor, values: Tensor) -> "BoundedStore":
+        """A store for keys and values of this form."""
+        marks = torch.empty(len(keys), 0, keys.shape[2], dtype=torch.long, device=keys.device)
+        count = torch.zeros(len(keys), dtype=torch.long, device=keys.device)
+        return cls(policy, keys[:, :0], values[:, :0], marks, marks.float(), marks, count)
 
     @property
     def tokens_at_once(self) -> int:
@@ -147,7 +153,7 @@ class BoundedStore(NamedTuple):
         if complete < capacity + self.policy.interval:
             return self
         new = max(-(each.causal_offset or 0) for each in seen)
-        fields = (self.keys, self.values, self.times, self.mass, self.used)
+        fields = self._parts
         old = zip(*(x[:, : complete - new].chunk(len(seen), dim=2) for x in fields), strict=True)
         kinds = ["window" if each.window is not None else self.policy.kind for each in seen]
         kept = [self._keep(kind, capacity - new, *part) for kind, part in zip(kinds, old, strict=True)]
@@ -190,6 +196,13 @@ class BoundedStore(NamedTuple):
         """The number of tokens read, in each row."""
         return self.count
 
+    def extend(self, keys: Tensor, values: Tensor) -> "BoundedStore":
+        """Store pairs, the next ones in time, that every later query sees."""
+        times = self.count[:, None, None] + torch.arange(keys.shape[1], device=keys.device)[:, None]
+        times = times.expand(keys.shape[:3])
+        store = self.fill([keys, values, times, torch.ones_like(times, dtype=self.mass.dtype), times])
+        return store._replace(count=self.count + keys.shape[1])
+
     @classmethod
     def of(
         cls, policy: StorePolicy, store: "GrowingStore | BoundedStore", visibility: tuple[Visibility, ...]
@@ -206,24 +219,35 @@ class BoundedStore(NamedTuple):
             mass = real[..., None].expand(times.shape).float()
             store = cls(policy, store.keys, store.values, times, mass, times, real.sum(dim=1))
         complete, seen = store.values.shape[1], tuple(VisiblePairs(1 - v.delay, window=v.window) for v in visibility)
-        parts = [store.keys, store.values, store.times, store.mass, store.used]
+        parts = store._parts
         found = cls(policy, *(x[:, :0] for x in parts), store.count)
-        for start in range(0, complete, policy.interval):
-            block = [x[:, start : min(start + policy.interval, complete)] for x in parts]
-            found = found._with_more(block).shrink(seen)
+        found = found.fill([x[:, :complete] for x in parts], seen)
         return found._with_more([x[:, complete:] for x in parts])  # keys whose values are not complete
 
+    def fill(self, parts: Sequence[Tensor], seen: tuple[VisiblePairs, ...] = (VisiblePairs(0),)) -> "BoundedStore":
+        """The store after complete pairs: keys, values, times, mass and used, the oldest first."""
+        store, start, size = self, 0, parts[0].shape[1]
+        while start < size:
+            stop = start + max(1, self.policy.capacity + self.policy.interval - store.values.shape[1])
+            store = store._with_more([x[:, start:stop] for x in parts]).shrink(seen)
+            start = stop
+        return store
+
     def union(self, later: "BoundedStore") -> "BoundedStore":
-        """The pairs of both, those of `later` as if they had been read after those of this one."""
+        """The pairs of both, those of `later` as if stored after those of this one; room for as many as in both."""
         complete = self.values.shape[1]  # the values of the last keys never come
-        mine = [x[:, :complete] for x in (self.keys, self.values, self.times, self.mass, self.used)]
+        mine = [x[:, :complete] for x in self._parts]
         shift = self.count[:, None, None]
         theirs = [later.keys, later.values, later.times + shift, later.mass, later.used + shift]
-        return BoundedStore(self.policy, *mine, self.count + later.count)._with_more(theirs)
+        policy = replace(self.policy, capacity=min(self.policy.capacity + later.policy.capacity, MAX_CAPACITY))
+        return BoundedStore(policy, *mine, self.count + later.count)._with_more(theirs)
+
+    @property
+    def _parts(self) -> tuple[Tensor, ...]:
+        return self.keys, self.values, self.times, self.mass, self.used
 
     def _with_more(self, parts: Sequence[Tensor]) -> "BoundedStore":
-        fields = (self.keys, self.values, self.times, self.mass, self.used)
-        both = (torch.cat(x, dim=1) for x in zip(fields, parts, strict=True))
+        both = (torch.cat(x, dim=1) for x in zip(self._parts, parts, strict=True))
         return BoundedStore(self.policy, *both, self.count)
 
 

@@ -17,7 +17,7 @@ A store is part of a mixer's state: a tuple of tensors, the batch first.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Union, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -318,6 +318,7 @@ class FixedStore(NamedTuple):
         return FixedStore(keys, values, mask, self.lengths)
 
 
+@runtime_checkable
 class Store(Protocol):
     """What `append` and a layer call of any other store, such as those of bounded_stores.py."""
 
@@ -337,8 +338,11 @@ class Store(Protocol):
         ...
 
 
+AnyStore = Union[GrowingStore, FixedStore, Store]  # noqa: UP007 (NamedTuples in annotations that are checked at run time)
+
+
 def append(
-    store: GrowingStore | FixedStore | Store | None,
+    store: AnyStore | None,
     keys: Float[Tensor, "B T H D"],
     values: Float[Tensor, "B M H V"],
     mask: Bool[Tensor, "B T"] | None,
@@ -346,7 +350,7 @@ def append(
     peek: int,
     visibility: tuple[Visibility, ...],
     training: bool = False,
-) -> tuple[Pairs, GrowingStore | FixedStore | Store]:
+) -> tuple[Pairs, AnyStore]:
     """Store the pairs of T more tokens, and return all of them as these tokens see them, with the new store.
 
     A value that depends on the next `peek` inputs completes its pair that much later: there are fewer values than keys.

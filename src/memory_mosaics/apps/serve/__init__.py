@@ -9,6 +9,7 @@ from typing import Any
 
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError, check_range
+from memory_mosaics.memory_files import start_state
 from memory_mosaics.runtime import find_device
 
 API_KEY = "MOSAICS_API_KEY"
@@ -27,6 +28,8 @@ def serve(
     requests: int = 64,
     rows: int = 16,
     max_body: int = 1_000_000,
+    memory: list[Path] | None = None,
+    store: str | None = None,
     device: str = "auto",
 ) -> dict[str, Any]:
     """Serve a trained model to every client of OpenAI's API, until Ctrl-C.
@@ -46,6 +49,9 @@ def serve(
         requests: the maximum number of unfinished requests; more are answered with status 429
         rows: the maximum number of texts that are decoded together
         max_body: the maximum bytes of a request
+        memory: one or several files of `mosaics read`: answers continue as if the model had just read what they hold
+        store: what contextual memories keep: exact, or window, sinks, lru, merge or reservoir with a number of pairs,
+            such as lru:4096. null is exact, or as in the memory files
         device: cuda, mps or cpu; auto takes the first that is available
     """
     check_range(0, 65535, port=port)
@@ -57,11 +63,12 @@ def serve(
 
     loaded = LoadedModel.open(run, name=name or run.resolve().name, device=find_device(device))
     loaded.tokenizer.encode("a")  # a tokenizer that cannot be built fails here, not in the first request
+    state = start_state(loaded, memory or [], store)
     with listen(host, port) as listening:
         if key is None and not is_local(listening):
             print("mosaics: no API key: whoever reaches this address can use the model", file=sys.stderr)
         limits = {"max_tokens": max_tokens, "context": context, "requests": requests, "rows": rows}
-        service = Service(loaded, max_body=max_body, **limits)
+        service = Service(loaded, max_body=max_body, state=state, **limits)
         server = Server(
             build_app(service),
             listening,

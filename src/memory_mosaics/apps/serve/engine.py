@@ -18,7 +18,7 @@ from torch import Tensor
 from memory_mosaics.decoding import Decoder, Sampler
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.shapes import Int
-from memory_mosaics.stores import map_state
+from memory_mosaics.stores import State, map_state
 
 MAX_PREFILL_TOKENS = 16_384  # with padding: reading more prompts together is not faster, and needs memory
 MAX_CAPACITY_RATIO = 2  # batches of more different capacities are not merged: every row would pay for the largest
@@ -59,9 +59,21 @@ class EngineStopped(Exception):
 
 
 class Engine:
-    """Decode at most `max_rows` rows at a time, one of each request in turn, of at most `max_requests` requests."""
+    """Decode at most `max_rows` rows at a time, one of each request in turn, of at most `max_requests` requests.
 
-    def __init__(self, model: LanguageModel, *, vocabulary: int, max_rows: int = 16, max_requests: int = 64):
+    All rows continue `state`, such as that of a memory file, if it is given.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        *,
+        vocabulary: int,
+        max_rows: int = 16,
+        max_requests: int = 64,
+        state: State | None = None,
+    ):
+        self.state = state
         self.model, self.vocabulary, self.max_rows, self.max_requests = model, vocabulary, max_rows, max_requests
         self.waiting: deque[deque[Row]] = deque()
         self.requests: list[Sequence[Row]] = []
@@ -119,9 +131,10 @@ class Engine:
         with self.changed:
             self.changed.wait_for(lambda: self.waiting or self.batches or self.stopped)
             started = self._next_rows()
-        for rows in _group_by_length(started):
+        # Padding cannot come between a state and a prompt.
+        for rows in _group_by_length(started) if self.state is None else [[row] for row in started]:
             with _report_errors(rows):
-                batch = Batch(self.model, rows, self.vocabulary)
+                batch = Batch(self.model, rows, self.vocabulary, self.state)
                 if not any(other.merge(batch) for other in self.batches):
                     self.batches.append(batch)
         for batch in self.batches:
@@ -146,10 +159,10 @@ class Engine:
 class Batch:
     """Rows that are decoded by the same steps. An empty slot (None) repeats another row, and its output is ignored."""
 
-    def __init__(self, model: LanguageModel, rows: Sequence[Row], vocabulary: int):
+    def __init__(self, model: LanguageModel, rows: Sequence[Row], vocabulary: int, state: State | None = None):
         self.slots: list[Row | None] = list(rows)
         self.vocabulary = vocabulary
-        self.decoder = Decoder(model, [row.prompt for row in rows])
+        self.decoder = Decoder(model, [row.prompt for row in rows], state=state)
         self.counts = [self.decoder.num_tokens] * len(rows)  # tokens read per slot, with padding
         # On the CPU a step costs as much as the capacity, which grows as needed. On CUDA each growth needs a new graph.
         self.decoder.reserve(max(row.length for row in rows) if self.decoder.device.type == "cuda" else 1)
