@@ -59,7 +59,9 @@ class StorePolicy(Part):
             return None
         if kind not in POLICIES:
             known = [EXACT, *(f"{name}:4096" for name in POLICIES)]
-            raise UserError(f"no store {text!r}; {did_you_mean(text, known, otherwise='there are ' + ', '.join(known))}")
+            raise UserError(
+                f"no store {text!r}; {did_you_mean(text, known, otherwise='there are ' + ', '.join(known))}"
+            )
         if not (number.isascii() and number.isdigit() and len(number) < 12 and int(number) > 0):
             raise UserError(f"the store {text!r} must name how many pairs it keeps, such as {kind}:4096")
         check_range(SINKS + 1 if kind == "sinks" else 1, 1 << 36, **{f"pairs of a store {kind}": int(number)})
@@ -157,7 +159,9 @@ class BoundedStore(NamedTuple):
         old = zip(*(x[:, : complete - new].chunk(len(seen), dim=2) for x in fields), strict=True)
         kinds = ["window" if each.window is not None else self.policy.kind for each in seen]
         kept = [self._keep(kind, capacity - new, *part) for kind, part in zip(kinds, old, strict=True)]
-        both = ((torch.cat(x, dim=2), y[:, complete - new :]) for x, y in zip(zip(*kept, strict=True), fields, strict=True))
+        both = (
+            (torch.cat(x, dim=2), y[:, complete - new :]) for x, y in zip(zip(*kept, strict=True), fields, strict=True)
+        )
         return BoundedStore(self.policy, *(torch.cat(x, dim=1) for x in both), self.count)
 
     def _keep(self, kind: str, count: int, *pairs: Tensor) -> tuple[Tensor, ...]:

@@ -188,7 +188,9 @@ def evaluate(
     model, length = trained.model.eval(), min(text.length, trained.model.max_positions or text.length)
     measured = LossStatistics(length, smoothing=text.length // 100)
     with within_memory(f"{batch} windows at once are too many; give a smaller --batch"):
-        measure(of_model(model, model.empty_state(store)), text, measured, trained.tokenizer, rows=batch, name=trained.name)
+        measure(
+            of_model(model, model.empty_state(store)), text, measured, trained.tokenizer, rows=batch, name=trained.name
+        )
     if not measured.loss < 700:  # the exponential of 710 is infinite
         raise UserError(f"the loss of {trained.name} is {measured.loss}: {trained.folder} is no trained model")
     return measured

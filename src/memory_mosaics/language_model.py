@@ -153,15 +153,15 @@ class LanguageModel(nn.Module):
             raise ValueError(f"mask must be {tuple(x.shape[:2])} bool, not {tuple(mask.shape)} {mask.dtype}")
         first = []
         while state is not None and x.shape[1] > (some := tokens_at_once(state)):  # stores are evicted in between
-            features, state = self.features(x[:, :some], state, None if mask is None else mask[:, :some], block_fn=block_fn)
+            features, state = self.features(
+                x[:, :some], state, None if mask is None else mask[:, :some], block_fn=block_fn
+            )
             first.append(features)
             x, mask = x[:, some:], None if mask is None else mask[:, some:]
         features, state = self._features(x, state, mask, block_fn)
         return (torch.cat([*first, features], dim=1) if first else features), state
 
-    def _features(
-        self, x: Inputs, state: State | None, mask: Tensor | None, block_fn: BlockFn | None
-    ) -> Outputs:
+    def _features(self, x: Inputs, state: State | None, mask: Tensor | None, block_fn: BlockFn | None) -> Outputs:
         position_state, *block_states = state or (None,) * (1 + len(self.blocks))
         if self.positions is not None:
             x, position_state = self.positions(x, position_state, mask)
@@ -192,7 +192,9 @@ class LanguageModel(nn.Module):
         mixers: list[Any] = [block.sequence_mixer for block in self.blocks]
         for mixer in mixers:
             if not isinstance(mixer, RetrievalMixer):
-                raise UserError(f"{type(mixer).__name__} has no memories; a store is for the contextual ones of a model")
+                raise UserError(
+                    f"{type(mixer).__name__} has no memories; a store is for the contextual ones of a model"
+                )
         return (), *((mixer.empty_state(store), None) for mixer in mixers)
 
     def to_fixed_capacity(self, state: tuple, capacity: int) -> tuple:

@@ -100,7 +100,9 @@ class Memory:
     def check_model(self, trained: LoadedModel) -> None:
         """Refuse the memory of another model, or of the same with another tokenizer."""
         if (mine := fingerprint(trained)) != self.model:
-            raise UserError(f"{self.file} is a memory of model {self.model[:12]!r}, and {trained.folder} is {mine[:12]!r}")
+            raise UserError(
+                f"{self.file} is a memory of model {self.model[:12]!r}, and {trained.folder} is {mine[:12]!r}"
+            )
 
     def state(self, model: LanguageModel) -> State:
         """The state of the model after the last text, with the pairs of all texts."""
@@ -144,7 +146,12 @@ def fingerprint(trained: LoadedModel) -> str:
 
 
 def read(
-    trained: LoadedModel, tokens: Int[Tensor, " N"], text: dict[str, Any], *, policy: StorePolicy | None, memory: Memory | None
+    trained: LoadedModel,
+    tokens: Int[Tensor, " N"],
+    text: dict[str, Any],
+    *,
+    policy: StorePolicy | None,
+    memory: Memory | None,
 ) -> Iterator[Memory]:
     """Yield the memory of a text after every part of it, going on from one that has read its beginning.
 
@@ -179,10 +186,14 @@ def union(memories: Sequence[Memory]) -> Memory:
     for other in others:
         if other.model != first.model:
             names = f"{first.file} and {other.file} are memories of models"
-            raise UserError(f"{names} {first.model[:12]!r} and {other.model[:12]!r}; only those of one model can be merged")
+            raise UserError(
+                f"{names} {first.model[:12]!r} and {other.model[:12]!r}; only those of one model can be merged"
+            )
         kinds = [None if each.policy is None else each.policy.kind for each in (first, other)]
         if kinds[0] != kinds[1]:
-            stores = " and ".join(f"{each.file} has a store {kind or 'exact'}" for each, kind in zip((first, other), kinds, strict=True))
+            stores = " and ".join(
+                f"{each.file} has a store {kind or 'exact'}" for each, kind in zip((first, other), kinds, strict=True)
+            )
             raise UserError(f"{stores}: trim one with mosaics memory trim, so that both are alike")
         shift = _time_after(first.stores[0])
         first = replace(
@@ -194,15 +205,20 @@ def union(memories: Sequence[Memory]) -> Memory:
     return first
 
 
+def load_memories(trained: LoadedModel, files: Sequence[Path]) -> Memory:
+    """The union of the memories in files, which must be of this model."""
+    memories = [Memory.load(file) for file in files]
+    for memory in memories:
+        memory.check_model(trained)
+    return union(memories)
+
+
 def start_state(trained: LoadedModel, files: Sequence[Path], store: str | None = None) -> State | None:
     """The state in which a model starts, after the texts of memory files and with such a store."""
     policy = None if store is None else StorePolicy.parse(store)
     if not files:
         return trained.model.empty_state(policy)
-    memories = [Memory.load(file) for file in files]
-    for memory in memories:
-        memory.check_model(trained)
-    memory = union(memories)
+    memory = load_memories(trained, files)
     if policy is not None:
         memory = memory.trim(policy)
     elif store is not None and memory.policy is not None:

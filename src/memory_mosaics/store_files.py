@@ -35,7 +35,12 @@ def save_stores(
 
     policy = stores[0].policy if isinstance(stores[0], BoundedStore) else None
     described = None if policy is None else [policy.kind, policy.capacity, policy.keep_norm]
-    header = dict(about) | {"format": FORMAT, "stores": len(stores), "policy": described, "others": sorted(others or ())}
+    header = dict(about) | {
+        "format": FORMAT,
+        "stores": len(stores),
+        "policy": described,
+        "others": sorted(others or ()),
+    }
     tensors = dict(others or {})
     for number, store in enumerate(stores):
         tensors |= {f"stores.{number}.{name}": getattr(store, name) for name in FIELDS[type(store)]}

@@ -95,7 +95,9 @@ def run(
         results["anchors"] = read_anchors(anchors, text)
     results |= ({} if policy is None else {"store": store}) | {"models": []} | environment_info(torch_device)
     opened = iter_models(models, device=torch_device)
-    collect_records((_record(trained, text, batch, policy, by_position=by_position) for trained in opened), results, out)
+    collect_records(
+        (_record(trained, text, batch, policy, by_position=by_position) for trained in opened), results, out
+    )
     if over_seeds and not results["interrupted"]:
         scalars = [{key: one for key, one in model.items() if key not in CURVE_DIGITS} for model in results["models"]]
         recipes = [_recipe(run) for run in models.values()]
