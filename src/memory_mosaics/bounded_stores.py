@@ -3,11 +3,11 @@
     StorePolicy      which pairs are kept, and how many: "window:4096", "lru:4096", ...
     BoundedStore     the pairs, when each was stored, and the mass of each: how many pairs it stands for
 
-A store of N pairs takes in `interval` more, at most 128, and then returns to N. When that happens depends on nothing but
-the number of pairs: a text read at once, in parts or token by token leaves the same store. Until the first eviction a
-bounded store is an exact one.
+A store of N pairs takes in `interval` more, at most 128, and then returns to N. When that happens depends on nothing
+but the number of pairs: a text read at once, in parts or token by token leaves the same store. Until the first eviction
+a bounded store is an exact one.
 
-    window        the newest N; queries see exactly these, also between evictions
+    window        the newest N; queries see exactly these, between evictions too
     sinks         the first 4 and the newest N - 4 (Xiao et al. 2023, StreamingLLM)
     lru           those whose retrieval weight has most recently been more than 0.01, in each head others
     merge         nearest pairs become one, with the sum of their masses
@@ -18,7 +18,7 @@ pairs on which beta(n) depends is the total mass of the pairs that a query sees:
 `reservoir`, which summarise what they drop, and the number of pairs stored for the others, which forget it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -99,14 +99,14 @@ class BoundedStore(NamedTuple):
     times: Int[Tensor, "B N H"]
     mass: Float[Tensor, "B N H"]
     used: Int[Tensor, "B N H"]
-    count: Int[Tensor, " B"]  # tokens that have been read, without padding
+    now: Int[Tensor, " B"]  # the time of the next token: how many have been read, without padding
 
     @classmethod
     def empty(cls, policy: StorePolicy, keys: Tensor, values: Tensor) -> "BoundedStore":
         """A store for keys and values of this form."""
         marks = torch.empty(len(keys), 0, keys.shape[2], dtype=torch.long, device=keys.device)
-        count = torch.zeros(len(keys), dtype=torch.long, device=keys.device)
-        return cls(policy, keys[:, :0], values[:, :0], marks, marks.float(), marks, count)
+        now = torch.zeros(len(keys), dtype=torch.long, device=keys.device)
+        return cls(policy, keys[:, :0], values[:, :0], marks, marks.float(), marks, now)
 
     @property
     def tokens_at_once(self) -> int:
@@ -119,7 +119,7 @@ class BoundedStore(NamedTuple):
     ) -> tuple[Pairs, "BoundedStore"]:
         """Store more tokens, any number of them; return the pairs as these tokens see them, and the new store."""
         real = torch.ones(keys.shape[:2], dtype=torch.bool, device=keys.device) if mask is None else mask
-        query_times = self.count[:, None] + real.cumsum(dim=1) - 1
+        query_times = self.now[:, None] + real.cumsum(dim=1) - 1
         times = query_times[..., None].expand(keys.shape[:3])
         store = BoundedStore(
             self.policy,
@@ -128,7 +128,7 @@ class BoundedStore(NamedTuple):
             torch.cat([self.times, times], dim=1),
             torch.cat([self.mass, real[..., None].expand(keys.shape[:3]).to(self.mass)], dim=1),
             torch.cat([self.used, times], dim=1),
-            self.count + real.sum(dim=1),
+            self.now + real.sum(dim=1),
         )
         return store.pairs(query_times, visibility), store
 
@@ -162,7 +162,7 @@ class BoundedStore(NamedTuple):
         both = (
             (torch.cat(x, dim=2), y[:, complete - new :]) for x, y in zip(zip(*kept, strict=True), fields, strict=True)
         )
-        return BoundedStore(self.policy, *(torch.cat(x, dim=1) for x in both), self.count)
+        return self._with_parts(torch.cat(x, dim=1) for x in both)
 
     def _keep(self, kind: str, count: int, *pairs: Tensor) -> tuple[Tensor, ...]:
         """`count` of these pairs (keys, values, times, mass, used), in every head its own."""
@@ -188,24 +188,24 @@ class BoundedStore(NamedTuple):
 
     def _with_uses(self, retrieval: Retrieval) -> "BoundedStore":
         """Mark the pairs that these queries used."""
-        weights, query_times = retrieval.weights(), retrieval.pairs.stored.query_times
-        if 0 in weights.shape:
+        weights, stored = retrieval.weights(), retrieval.pairs.stored
+        if stored is None or 0 in weights.shape:
             return self
-        used = torch.where(weights > USED, query_times[:, None, :, None], -1).amax(dim=2).transpose(1, 2)
+        used = torch.where(weights > USED, stored.query_times[:, None, :, None], -1).amax(dim=2).transpose(1, 2)
         complete = used.shape[1]
         return self._replace(used=torch.cat([self.used[:, :complete].maximum(used), self.used[:, complete:]], dim=1))
 
     @property
     def length(self) -> Tensor:
         """The number of tokens read, in each row."""
-        return self.count
+        return self.now
 
     def extend(self, keys: Tensor, values: Tensor) -> "BoundedStore":
         """Store pairs, the next ones in time, that every later query sees."""
-        times = self.count[:, None, None] + torch.arange(keys.shape[1], device=keys.device)[:, None]
+        times = self.now[:, None, None] + torch.arange(keys.shape[1], device=keys.device)[:, None]
         times = times.expand(keys.shape[:3])
         store = self.fill([keys, values, times, torch.ones_like(times, dtype=self.mass.dtype), times])
-        return store._replace(count=self.count + keys.shape[1])
+        return store._replace(now=self.now + keys.shape[1])
 
     @classmethod
     def of(
@@ -224,7 +224,7 @@ class BoundedStore(NamedTuple):
             store = cls(policy, store.keys, store.values, times, mass, times, real.sum(dim=1))
         complete, seen = store.values.shape[1], tuple(VisiblePairs(1 - v.delay, window=v.window) for v in visibility)
         parts = store._parts
-        found = cls(policy, *(x[:, :0] for x in parts), store.count)
+        found = store._replace(policy=policy)._with_parts(x[:, :0] for x in parts)
         found = found.fill([x[:, :complete] for x in parts], seen)
         return found._with_more([x[:, complete:] for x in parts])  # keys whose values are not complete
 
@@ -241,18 +241,21 @@ class BoundedStore(NamedTuple):
         """The pairs of both, those of `later` as if stored after those of this one; room for as many as in both."""
         complete = self.values.shape[1]  # the values of the last keys never come
         mine = [x[:, :complete] for x in self._parts]
-        shift = self.count[:, None, None]
+        shift = self.now[:, None, None]
         theirs = [later.keys, later.values, later.times + shift, later.mass, later.used + shift]
         policy = replace(self.policy, capacity=min(self.policy.capacity + later.policy.capacity, MAX_CAPACITY))
-        return BoundedStore(policy, *mine, self.count + later.count)._with_more(theirs)
+        return self._replace(policy=policy, now=self.now + later.now)._with_parts(mine)._with_more(theirs)
 
     @property
     def _parts(self) -> tuple[Tensor, ...]:
         return self.keys, self.values, self.times, self.mass, self.used
 
     def _with_more(self, parts: Sequence[Tensor]) -> "BoundedStore":
-        both = (torch.cat(x, dim=1) for x in zip(self._parts, parts, strict=True))
-        return BoundedStore(self.policy, *both, self.count)
+        return self._with_parts(torch.cat(x, dim=1) for x in zip(self._parts, parts, strict=True))
+
+    def _with_parts(self, parts: Iterable[Tensor]) -> "BoundedStore":
+        keys, values, times, mass, used = parts
+        return self._replace(keys=keys, values=values, times=times, mass=mass, used=used)
 
 
 def _take(x: Tensor, index: Int[Tensor, "B n H"]) -> Tensor:

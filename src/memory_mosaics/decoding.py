@@ -77,8 +77,7 @@ class Decoder:
         mask = None if min(lengths) == max(lengths) else ago <= torch.tensor(lengths, device=self.device)[:, None]
         self.num_tokens, self.capacity = tokens.shape[1], 0
         if state is not None:
-            store = next(stores_of(state))
-            self.num_tokens += store.length if isinstance(store, GrowingStore) else 0
+            self.num_tokens += next((x.keys.shape[1] for x in stores_of(state) if isinstance(x, GrowingStore)), 0)
             state = map_state(lambda tensor: tensor.expand(len(prompts), *tensor.shape[1:]), state)
         with torch.no_grad():
             features, self.state = model.features(model.embedding(tokens), state, mask)

@@ -49,7 +49,7 @@ from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.ops.gated_average import NO_PEAK, gated_key, rescale_gates
 from memory_mosaics.ops.leaky_average import leaky_key
 from memory_mosaics.ops.normalise import HeadScale, normalise
-from memory_mosaics.ops.recall import gaussian, recall, scale_features
+from memory_mosaics.ops.recall import dot_product, gaussian, recall, scale_features
 from memory_mosaics.ops.taps import apply_taps, extend_window, tap_values
 from memory_mosaics.parameters import SENSITIVE
 from memory_mosaics.scales import (
@@ -364,9 +364,9 @@ class AssociativeMemory:
     @property
     def count(self) -> int:
         """The number of pairs that a query sees, each counted with its mass."""
-        if self.pairs is None or not len(self.pairs.count):
+        if self.pairs is None or not len(self.pairs.now):
             return 0
-        found = self.pairs.pairs(self.pairs.count[:, None], (ALL_EARLIER,))
+        found = self.pairs.pairs(self.pairs.now[:, None], (ALL_EARLIER,))
         return round(float(found.visible_counts(1)[0]))
 
     @property
@@ -411,7 +411,7 @@ class AssociativeMemory:
         if self.policy.kind == EXACT:
             answers = recall(*one_head)
         else:
-            times = self.pairs.count[:, None].expand(-1, keys.shape[-2])
+            times = self.pairs.now[:, None].expand(-1, keys.shape[-2])
             found = self.pairs.pairs(times, (ALL_EARLIER,))
             retrieval = Retrieval(one_head[0], found._replace(keys=one_head[1], values=one_head[2]), 1.0)
             answers, self.pairs = retrieval.answer(), self.pairs.evict(retrieval)

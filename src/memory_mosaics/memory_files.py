@@ -66,7 +66,8 @@ class Memory:
                 raise ValueError("its state is NaN or Inf, or of no model")
             for delay, window in visibility:
                 Visibility(delay=delay, window=window)
-            return cls(stores=stores, carry=carry, tokens=tokens, texts=texts, model=about["model"], visibility=visibility, file=file)  # fmt: skip
+            found = {"texts": texts, "model": about["model"], "visibility": visibility}
+            return cls(stores=stores, carry=carry, tokens=tokens, file=file, **found)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise UserError(f"{file} is damaged or not a memory of a model: {error}") from error
 
@@ -228,7 +229,7 @@ def start_state(trained: LoadedModel, files: Sequence[Path], store: str | None =
 
 def _time_after(store: AnyStore) -> int:
     """When the next pair of a union is stored: pairs of an exact store have no times but their order."""
-    return int(store.count[0]) if isinstance(store, BoundedStore) else store.values.shape[1]
+    return int(store.now[0]) if isinstance(store, BoundedStore) else store.values.shape[1]
 
 
 def _union(first: AnyStore, later: Any) -> AnyStore:

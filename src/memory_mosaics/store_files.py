@@ -50,7 +50,7 @@ def save_stores(
 
 
 def load_stores(file: Path) -> Loaded:
-    """Return the stores of a file, its description, and its other tensors. Nothing but pairs and their times is used."""
+    """Return the stores of a file, its description, and its other tensors."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -58,19 +58,18 @@ def load_stores(file: Path) -> Loaded:
         with safe_open(file, framework="pt") as opened:
             header = parse_json((opened.metadata() or {})[HEADER])
             number, policy = header["stores"], _policy(header["policy"])
-            kind = GrowingStore if policy is None else BoundedStore
+            kind: Any = GrowingStore if policy is None else BoundedStore
             names = [f"stores.{i}.{field}" for i in range(min(number, MAX_STORES)) for field in FIELDS[kind]]
             if header["format"] != FORMAT:
                 raise ValueError(f"its format is {header['format']}, and {FORMAT} can be read")
             if not 1 <= number <= MAX_STORES or sorted([*names, *header["others"]]) != sorted(opened.keys()):
                 raise ValueError("its tensors are not those that it lists")
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dictionary)
-        found = [tensors[name] for name in names]
-        size = len(FIELDS[kind])
-        first = () if policy is None else (policy,)
-        stores: list[Any] = [kind(*first, *found[at : at + size]) for at in range(0, len(found), size)]
-        for store in stores:
-            _check(store, stores[0])
+        stores: list[AnyStore] = []
+        for i in range(number):
+            fields = {field: tensors[f"stores.{i}.{field}"] for field in FIELDS[kind]}
+            stores.append(kind(**fields | ({} if policy is None else {"policy": policy})))
+            _check(stores[-1], stores[0])
         return stores, header, {name: tensors[name] for name in header["others"]}
     except FileNotFoundError:
         raise UserError(f"there is no memory file {file}; mosaics read makes one") from None
@@ -96,9 +95,7 @@ def _check(store: AnyStore, first: AnyStore) -> None:
         raise ValueError(f"keys {tuple(keys.shape)} and values {tuple(values.shape)} are not pairs")
     if not values.shape[1] <= keys.shape[1] or not keys.is_floating_point() or keys.dtype != values.dtype:
         raise ValueError(f"keys {tuple(keys.shape)} {keys.dtype} have values {tuple(values.shape)} {values.dtype}")
-    if [x.shape[:2] for x in store[-len(FIELDS[type(store)]) :]] != [
-        x.shape[:2] for x in first[-len(FIELDS[type(store)]) :]
-    ]:
+    if (keys.shape[:2], values.shape[:2]) != (first.keys.shape[:2], first.values.shape[:2]):
         raise ValueError("its layers have different numbers of pairs")
     if not (keys.isfinite().all() and values.isfinite().all()):
         raise ValueError("a key or value is NaN or Inf")
@@ -110,9 +107,9 @@ def _check(store: AnyStore, first: AnyStore) -> None:
     for name, dtype in wanted.items():
         if getattr(store, name).shape != keys.shape[:3] or getattr(store, name).dtype != dtype:
             raise ValueError(f"{name} is {tuple(getattr(store, name).shape)} {getattr(store, name).dtype}")
-    if store.count.shape != keys.shape[:1] or store.count.dtype != torch.int64:
-        raise ValueError(f"count is {tuple(store.count.shape)} {store.count.dtype}")
+    if store.now.shape != keys.shape[:1] or store.now.dtype != torch.int64:
+        raise ValueError(f"now is {tuple(store.now.shape)} {store.now.dtype}")
     if not ((store.mass >= 0) & (store.mass < torch.inf)).all():
         raise ValueError("a mass is negative, NaN or Inf")
-    if not ((store.times >= 0) & (store.times < store.count[:, None, None])).all():
+    if not ((store.times >= 0) & (store.times < store.now[:, None, None])).all():
         raise ValueError("a pair was stored after the last token")

@@ -141,7 +141,9 @@ class Pairs(NamedTuple):
         if self.stored is not None:
             pair, end = self.stored.times.transpose(1, 2)[:, :, None], self._end(times)[:, None, :, None]
             visible = (pair < end) & (self.stored.mass > 0).transpose(1, 2)[:, :, None]
-            return visible if seen.window is None else visible & (pair >= end - seen.window)
+            # Pairs are in the order of time: a window is of the newest, whatever was evicted between them.
+            newest = visible if seen.window is None else visible.flip(-1).cumsum(dim=-1).flip(-1) <= seen.window
+            return visible & newest
         pair, end = torch.arange(self.keys.shape[1], device=self.keys.device), self._end(times)[..., None]
         visible = pair < end
         if seen.window is not None:

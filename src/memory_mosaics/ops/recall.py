@@ -202,7 +202,7 @@ def recall_with_bias(
 ) -> Float[Tensor, "B T H V"]:
     """Answer every query with `bias` added to its scores: the logarithm of a pair's mass, -inf for one it cannot see.
 
-    A pair of mass m counts as m equal pairs. The bias has one number for each query and pair: for few queries at a time.
+    A pair of mass m counts as m equal pairs. The bias has a number for each query and pair: for few queries at a time.
     """
     if 0 in (queries.shape[1], keys.shape[1]):
         return _zeros(queries, values)
