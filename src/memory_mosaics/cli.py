@@ -170,7 +170,7 @@ COMMANDS: dict[str, Any] = {
     "generate": generate.run,
     "read": memories.read,
     "memory": {
-        "_help": "Files of what a model has read: what they hold, their union, fewer pairs, and what a prompt retrieves.",
+        "_help": "Look into, merge, trim and search the memory files of mosaics read.",
         "info": memories.info,
         "merge": memories.merge,
         "trim": memories.trim,

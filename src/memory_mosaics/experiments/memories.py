@@ -32,8 +32,8 @@ def read(run: Path, text: Path, *, out: Path, store: str = "exact", device: str 
         run: the folder of a training run, or a checkpoint folder, of a Memory Mosaic
         text: a UTF-8 text file
         out: the memory file to write
-        store: which pairs to keep: exact for all, or window, sinks, lru, merge or reservoir with a number of pairs, such
-            as lru:4096
+        store: which pairs to keep: exact for all, or window, sinks, lru, merge or reservoir with a number of pairs,
+            such as lru:4096
         device: cuda, mps or cpu; auto takes the first that is available
     """
     policy = StorePolicy.parse(store)
@@ -55,9 +55,9 @@ def read(run: Path, text: Path, *, out: Path, store: str = "exact", device: str 
     ):
         bar.update(done)
         try:
-            for memory in read_tokens(trained, tokens, described, policy=policy, memory=memory):
-                bar.update(len(memory.tokens) - done)
-                done = len(memory.tokens)
+            for newest in read_tokens(trained, tokens, described, policy=policy, memory=memory):
+                bar.update(len(newest.tokens) - done)
+                memory, done = newest, len(newest.tokens)
                 if not memory.complete and time.monotonic() > saved + SAVE_SECONDS:
                     memory.save(out)
                     saved = time.monotonic()
@@ -122,8 +122,8 @@ def trim(file: Path, *, store: str, out: Path) -> dict[str, Any]:
 
     Args:
         file: a file of `mosaics read`
-        store: which pairs to keep, and how many: window, sinks, merge or reservoir with a number, such as merge:4096; up
-            to 128 more stay, as while reading. lru keeps the newest, unless the file has such a store already
+        store: which pairs to keep, and how many: window, sinks, merge or reservoir with a number, such as merge:4096;
+            up to 128 more stay, as while reading. lru keeps the newest, unless the file has such a store already
         out: the file to write; it must not exist yet
     """
     policy = StorePolicy.parse(store)
