@@ -272,14 +272,14 @@ def _random_numbers(times: Int[Tensor, "B N H"]) -> Int[Tensor, "B N H"]:
 
 
 def _merge_nearest(pairs: tuple[Tensor, ...], count: int, *, keep_norm: bool) -> tuple[Tensor, ...]:
-    """Merge the nearest pairs, until `count` or half of them remain. What is merged keeps the time of one of the pairs.
+    """Merge the nearest pairs, until `count` or seven of eight remain. What is merged keeps the time of one of the pairs.
 
     Every second pair looks for the nearest of the others (Bolya et al. 2023, ToMe): a quarter of all distances, and no
     pair is merged into one that itself disappears.
     """
     keys, values, times, mass, used = pairs
     size = keys.shape[1]
-    merges = min(size - count, size // 2)
+    merges = min(size - count, max(1, size // 8))  # more at once would merge pairs that are not near
     movers, others = (at_least_fp32(keys[:, first::2]).transpose(1, 2) for first in (0, 1))  # (B, H, n, D)
     weights = mass[:, 1::2].transpose(1, 2)
     bias = others.square().sum(dim=-1).masked_fill(weights == 0, torch.inf)

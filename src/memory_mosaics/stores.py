@@ -392,7 +392,7 @@ def stores_of(state: Any) -> Iterator[Any]:
             yield from stores_of(part)
 
 
-def tokens_at_once(state: State) -> float:
+def tokens_at_once(state: State) -> int | float:
     """How many tokens a model in this state can read before pairs are evicted."""
     first = next(stores_of(state), None)  # all layers have read as many
     return getattr(first, "tokens_at_once", inf)
