@@ -272,7 +272,7 @@ def _random_numbers(times: Int[Tensor, "B N H"]) -> Int[Tensor, "B N H"]:
 
 
 def _merge_nearest(pairs: tuple[Tensor, ...], count: int, *, keep_norm: bool) -> tuple[Tensor, ...]:
-    """Merge the nearest pairs, until `count` or seven of eight remain. What is merged keeps the time of one of the pairs.
+    """Merge the nearest pairs until `count` remain, or seven of eight. What is merged keeps the time of one.
 
     Every second pair looks for the nearest of the others (Bolya et al. 2023, ToMe): a quarter of all distances, and no
     pair is merged into one that itself disappears.

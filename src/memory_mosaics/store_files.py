@@ -46,7 +46,10 @@ def save_stores(
         tensors |= {f"stores.{number}.{name}": getattr(store, name) for name in FIELDS[type(store)]}
     tensors = {name: x.detach().cpu().clone(memory_format=torch.contiguous_format) for name, x in tensors.items()}
     with atomic_write(file) as tmp:
+        tmp.touch()
+        mode = tmp.stat().st_mode
         save_file(tensors, tmp, {HEADER: json.dumps(header)})
+        tmp.chmod(mode)  # safetensors lets only the owner read
 
 
 def load_stores(file: Path) -> Loaded:

@@ -409,7 +409,7 @@ def state_tensors(state: Any) -> Iterator[Tensor]:
 
 def map_state(function: Callable[..., Any], state: Any, *others: Any) -> Any:
     """Apply `function` to each tensor of a state (and of others of the same structure), to reorder or move it."""
-    if isinstance(state, Part):  # how a store is bounded
+    if state is None or isinstance(state, Part):  # nothing yet, or how a store is bounded
         return state
     if not isinstance(state, tuple):
         return function(state, *others)
