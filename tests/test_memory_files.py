@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -34,11 +35,8 @@ def trained(tmp_path_factory) -> LoadedModel:
 @pytest.fixture(scope="module")
 def v2(tmp_path_factory) -> LoadedModel:
     """With groups of heads, gated keys and a beta(n)."""
-    sizes = {"width": 32, "blocks": 2, "vocabulary": 257}
-    from dataclasses import replace
-
-    config = preset("memory-mosaic-v2-tiny")
-    return opened(tmp_path_factory.mktemp("models") / "v2", replace(config, blocks=sizes["blocks"], vocabulary=257))
+    config = replace(preset("memory-mosaic-v2-tiny"), blocks=2, vocabulary=257)
+    return opened(tmp_path_factory.mktemp("models") / "v2", config)
 
 
 def tokens(seed: int, length: int) -> torch.Tensor:
@@ -116,21 +114,20 @@ def test_merged_files_are_the_union_of_both(name, store, tmp_path, request):
     x = model.model.blocks[0].sequence_norm(model.model.embedding(tokens(2, 1)[None]))
     with torch.no_grad():
         retrieval, _ = mixer.prepare_retrieval(x, joint.state(model.model)[1][0])
-        alone = [mixer.prepare_retrieval(x, memory.state(model.model)[1][0])[0] for memory in memories]
-    if name == "v2":  # only its long-term heads see both texts from their start; beta is that of all pairs
-        retrieval, alone = retrieval.groups()[1], [each.groups()[1] for each in alone]
-        counts = retrieval.pairs.visible_counts(1)
-        assert_close(counts.flatten(), sum(each.pairs.visible_counts(1).flatten() for each in alone) + 14.0)
-        return
-    beta = retrieval.sharpness
-    # The newest pair is complete only with the new token: it belongs to the second text.
-    pairs = [
-        (memory.stores[0].keys[:, :count], memory.stores[0].values[:, :count])
-        for memory, count in zip(memories, (149, 89), strict=True)
-    ]
-    newest = retrieval.pairs.keys[:, -1:], retrieval.pairs.values[:, -1:]
-    answers = [recall_with_lse(retrieval.queries, *each, beta) for each in (*pairs, newest)]
-    assert_close(retrieval.answer(), merge(*answers)[0], rtol=1e-4, atol=1e-4)
+    group, groups = retrieval.groups()[-1], len(mixer.visibility)  # of v2 the long-term heads
+    delay = mixer.visibility[-1].delay
+    seen = {"first": 149, "second": 91 - delay}  # the query comes after both texts, 239 pairs after the first one
+    answers = []
+    for memory, count in zip(memories, seen.values(), strict=True):
+        keys, values = (x.chunk(groups, dim=2)[-1] for x in (memory.stores[0].keys, memory.stores[0].values))
+        if count == 90:  # the pair that the new token completes
+            values = torch.cat([values, group.pairs.values[:, -1:]], dim=1)
+        answers.append(recall_with_lse(group.queries, keys[:, :count], values[:, :count], group.sharpness))
+    expected = merge(*answers)[0]
+    assert_close(group.answer(), expected if group.gate is None else expected * group.gate, rtol=1e-4, atol=1e-4)
+    beta = mixer.sharpness(torch.tensor([float(sum(seen.values()))]))
+    beta = beta.chunk(groups, dim=-1)[-1] if beta.ndim > 1 else beta
+    assert_close(torch.as_tensor(group.sharpness).flatten(), beta.flatten())
 
 
 def test_trimming_keeps_the_places_of_pairs(trained, tmp_path):
@@ -151,7 +148,7 @@ def test_trimming_keeps_the_places_of_pairs(trained, tmp_path):
 
 def test_stores_that_differ_are_not_merged_and_none_becomes_exact(trained, tmp_path):
     exact, bounded = memory_of(trained, tokens(0, 30)), memory_of(trained, tokens(0, 30), store="lru:20")
-    with pytest.raises(UserError, match="store exact and .* has a store lru: trim one"):
+    with pytest.raises(UserError, match=r"store exact and .* has a store lru: trim one"):
         union([exact, bounded])
     bounded.save(tmp_path / "bounded")
     with pytest.raises(UserError, match="cannot become exact"):
