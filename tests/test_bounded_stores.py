@@ -1,4 +1,7 @@
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -108,7 +111,8 @@ def test_what_is_kept():
     assert kept("lru:16", keys, values)[1] == list(range(16, 32)), "nothing was used"
     assert kept("lru:16", keys, values, uses=[keys[5]])[1] == [5, *range(17, 32)]
     sampled, times = kept("reservoir:16", keys, values)
-    assert len(times) == 16 and min(times) < 16 < max(times)
+    assert len(times) == 16
+    assert min(times) < 16 < max(times)
     assert sampled.count == 32
     merged, _ = kept("merge:16", keys, values)
     assert len(merged) == 16
@@ -232,3 +236,12 @@ def test_models_without_memories_and_too_long_delays_are_refused():
     built = model(visibility=Visibility(delay=9))
     with pytest.raises(UserError, match="delay of 9"):
         built(torch.zeros(1, 3, dtype=torch.long), built.empty_state(StorePolicy("lru", 8)))
+
+
+@pytest.mark.slow
+@kinds
+def test_a_long_text_is_read_in_bounded_memory(kind):
+    """The bound is reached within the first text; its 50,000 tokens of pairs alone would be 98 MiB."""
+    script = Path(__file__).parent / "measure_reading_memory.py"
+    run = subprocess.run([sys.executable, script, f"{kind}:512", "50000"], capture_output=True, text=True, check=True)
+    assert float(run.stdout) < 8, "MiB"

@@ -192,7 +192,7 @@ HOSTILE = {
     "empty": {"stores.0.keys": torch.zeros(1, 0, 4, 8), "stores.0.values": torch.zeros(1, 0, 4, 8)},
     "wrong type": {"stores.0.keys": torch.zeros(1, 30, 4, 8, dtype=torch.int32)},
     "NaN": {"stores.1.values": torch.full((1, 29, 4, 8), torch.nan)},
-    "layers of different lengths": {"stores.0.keys": torch.zeros(1, 31, 4, 8), "stores.0.values": torch.zeros(1, 30, 4, 8)},
+    "layers of two lengths": {"stores.0.keys": torch.zeros(1, 31, 4, 8), "stores.0.values": torch.zeros(1, 30, 4, 8)},
     "mask": {"stores.0.key_padding_mask": torch.zeros(1, 30, dtype=torch.bool)},
     "tokens": {"tokens": torch.zeros(7, dtype=torch.int32)},
     "a state that is infinite": {"carry.0": torch.full((1, 4, 8), torch.inf)},
