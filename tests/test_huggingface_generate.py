@@ -116,6 +116,6 @@ def test_a_bounded_store_is_a_cache():
         whole = model(ids, past_key_values=MosaicCache("window:10")).logits
         for part in ids.split(7, dim=1):
             logits.append(model(part, past_key_values=cache).logits)
-    assert_close(torch.cat(logits, dim=1), whole)
+    assert_close(torch.cat(logits, dim=1), whole, rtol=1e-3, atol=1e-4)
     with pytest.raises(ValueError, match="output_attentions need a cache of all pairs"):
         model(ids, past_key_values=MosaicCache("window:10"), output_attentions=True)
