@@ -208,6 +208,9 @@ HOSTILE = {
     "others": {"header": {"others": None}},
     "model": {"header": {"model": 7}},
     "visibility": {"header": {"visibility": [[-1, None]]}},
+    "groups of heads": {"header": {"visibility": [[1, None], [1, 2], [1, 3]]}},
+    "a later start": {"header": {"texts": [{"name": "a", "sha256": "0", "tokens": 30, "read": 30, "start": 1}]}},
+    "exact": {"header": {"policy": ["exact", 10, True]}},
 }  # fmt: skip
 
 

@@ -82,9 +82,13 @@ class StorePolicy(Part):
     def add(
         self, keys: Tensor, values: Tensor, mask: Tensor | None, visibility: tuple[Visibility, ...]
     ) -> tuple[Pairs, "BoundedStore"]:
+        self.check_delay(visibility)
+        return BoundedStore.empty(self, keys, values).add(keys, values, mask, visibility)
+
+    def check_delay(self, visibility: tuple[Visibility, ...]) -> None:
+        """Refuse to keep fewer pairs than those that are too new to be seen."""
         if (longest := max(each.delay for each in visibility)) > self.capacity:
             raise UserError(f"a store of {self.capacity} pairs is less than the delay of {longest} of these memories")
-        return BoundedStore.empty(self, keys, values).add(keys, values, mask, visibility)
 
     def evict(self, retrieval: Retrieval) -> "StorePolicy":
         return self
@@ -121,15 +125,8 @@ class BoundedStore(NamedTuple):
         real = torch.ones(keys.shape[:2], dtype=torch.bool, device=keys.device) if mask is None else mask
         query_times = self.now[:, None] + real.cumsum(dim=1) - 1
         times = query_times[..., None].expand(keys.shape[:3])
-        store = BoundedStore(
-            self.policy,
-            torch.cat([self.keys, keys], dim=1),
-            torch.cat([self.values, values], dim=1),
-            torch.cat([self.times, times], dim=1),
-            torch.cat([self.mass, real[..., None].expand(keys.shape[:3]).to(self.mass)], dim=1),
-            torch.cat([self.used, times], dim=1),
-            self.now + real.sum(dim=1),
-        )
+        mass = real[..., None].expand(keys.shape[:3]).to(self.mass)
+        store = self._replace(now=self.now + real.sum(dim=1))._with_more([keys, values, times, mass, times])
         return store.pairs(query_times, visibility), store
 
     def pairs(self, query_times: Int[Tensor, "B T"], visibility: tuple[Visibility, ...]) -> Pairs:
@@ -155,14 +152,11 @@ class BoundedStore(NamedTuple):
         if complete < capacity + self.policy.interval:
             return self
         new = max(-(each.causal_offset or 0) for each in seen)
-        fields = self._parts
-        old = zip(*(x[:, : complete - new].chunk(len(seen), dim=2) for x in fields), strict=True)
+        old = zip(*(x[:, : complete - new].chunk(len(seen), dim=2) for x in self._parts), strict=True)
         kinds = ["window" if each.window is not None else self.policy.kind for each in seen]
         kept = [self._keep(kind, capacity - new, *part) for kind, part in zip(kinds, old, strict=True)]
-        both = (
-            (torch.cat(x, dim=2), y[:, complete - new :]) for x, y in zip(zip(*kept, strict=True), fields, strict=True)
-        )
-        return self._with_parts(torch.cat(x, dim=1) for x in both)
+        store = self._with_parts(torch.cat(x, dim=2) for x in zip(*kept, strict=True))
+        return store._with_more([x[:, complete - new :] for x in self._parts])
 
     def _keep(self, kind: str, count: int, *pairs: Tensor) -> tuple[Tensor, ...]:
         """`count` of these pairs (keys, values, times, mass, used), in every head its own."""
@@ -215,18 +209,15 @@ class BoundedStore(NamedTuple):
 
         "lru" does not know then which pairs were used, and keeps the newest.
         """
+        policy.check_delay(visibility)
         if isinstance(store, GrowingStore):
-            times = torch.arange(store.keys.shape[1], device=store.keys.device)[None, :, None]
-            times = times.expand(store.keys.shape[:3])
-            real = store.key_padding_mask if store.key_padding_mask.shape[1] else times[..., 0] >= 0
-            times = real.cumsum(dim=1)[..., None].expand(times.shape) - 1
-            mass = real[..., None].expand(times.shape).float()
-            store = cls(policy, store.keys, store.values, times, mass, times, real.sum(dim=1))
+            padding = store.key_padding_mask
+            mask = padding if padding.shape[1] else None
+            store = cls.empty(policy, store.keys, store.values).add(store.keys, store.values, mask, visibility)[1]
         complete, seen = store.values.shape[1], tuple(VisiblePairs(1 - v.delay, window=v.window) for v in visibility)
-        parts = store._parts
-        found = store._replace(policy=policy)._with_parts(x[:, :0] for x in parts)
-        found = found.fill([x[:, :complete] for x in parts], seen)
-        return found._with_more([x[:, complete:] for x in parts])  # keys whose values are not complete
+        found = store._replace(policy=policy)._with_parts(x[:, :0] for x in store._parts)
+        found = found.fill([x[:, :complete] for x in store._parts], seen)
+        return found._with_more([x[:, complete:] for x in store._parts])  # keys whose values are not complete
 
     def fill(self, parts: Sequence[Tensor], seen: tuple[VisiblePairs, ...] = (VisiblePairs(0),)) -> "BoundedStore":
         """The store after complete pairs: keys, values, times, mass and used, the oldest first."""

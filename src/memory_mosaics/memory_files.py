@@ -28,7 +28,7 @@ from memory_mosaics.errors import UserError
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.shapes import Int
 from memory_mosaics.store_files import AnyStore, load_stores, save_stores
-from memory_mosaics.stores import GrowingStore, RetrievalMixer, State, Visibility, map_state, stores_of
+from memory_mosaics.stores import GrowingStore, RetrievalMixer, State, Visibility, head_groups, map_state, stores_of
 
 CHUNK = 1024  # tokens read at a time, so that a text read in parts is read as at once
 PREFIX = 256  # tokens after which a state has the form it keeps
@@ -60,12 +60,18 @@ class Memory:
                 for field, kind in TEXT_FIELDS.items():
                     if type(text[field]) is not kind or (kind is int and not 0 <= text[field] < 1 << 48):
                         raise ValueError(f"{field} of a text is {text[field]!r}")
-            if not texts or tokens.dtype != torch.int32 or tokens.shape != (sum(text["read"] for text in texts),):
+            if (
+                not texts
+                or texts[0]["start"] != 0
+                or tokens.dtype != torch.int32
+                or tokens.shape != (sum(text["read"] for text in texts),)
+            ):
                 raise ValueError(f"its texts and its tokens {tuple(tokens.shape)} {tokens.dtype} do not go together")
             if not isinstance(about["model"], str) or not all(x.isfinite().all() for x in carry):
                 raise ValueError("its state is NaN or Inf, or of no model")
-            for delay, window in visibility:
-                Visibility(delay=delay, window=window)
+            head_groups(
+                tuple(Visibility(delay=delay, window=window) for delay, window in visibility), stores[0].keys.shape[2]
+            )
             found = {"texts": texts, "model": about["model"], "visibility": visibility}
             return cls(stores=stores, carry=carry, tokens=tokens, file=file, **found)
         except (ValueError, LookupError, TypeError, AttributeError) as error:

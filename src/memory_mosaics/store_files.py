@@ -86,7 +86,8 @@ def _policy(described: Any) -> StorePolicy | None:
     if described is None:
         return None
     kind, capacity, keep_norm = described
-    if kind not in (EXACT, *POLICIES) or type(capacity) is not int or not 1 <= capacity <= MAX_CAPACITY:
+    known = kind in POLICIES or (kind == EXACT and capacity == MAX_CAPACITY)
+    if not known or type(capacity) is not int or not 1 <= capacity <= MAX_CAPACITY:
         raise ValueError(f"there is no store {kind!r} of {capacity!r} pairs")
     return StorePolicy(kind, capacity, bool(keep_norm))
 
