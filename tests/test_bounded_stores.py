@@ -245,3 +245,14 @@ def test_a_long_text_is_read_in_bounded_memory(kind):
     script = Path(__file__).parent / "measure_reading_memory.py"
     run = subprocess.run([sys.executable, script, f"{kind}:512", "50000"], capture_output=True, text=True, check=True)
     assert float(run.stdout) < 8, "MiB"
+
+
+def test_a_bounded_state_is_saved(tmp_path):
+    built = model()
+    with torch.no_grad():
+        _, state = built(torch.randint(50, (1, 30)), built.empty_state(StorePolicy("lru", 8)))
+    torch.save(state, tmp_path / "state")
+    again = torch.load(tmp_path / "state", weights_only=True)
+    for one, other in zip(stores_of(state), stores_of(again), strict=True):
+        assert one.policy == other.policy
+        assert_close(one[1:], other[1:])

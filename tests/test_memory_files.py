@@ -210,6 +210,7 @@ HOSTILE = {
     "visibility": {"header": {"visibility": [[-1, None]]}},
     "groups of heads": {"header": {"visibility": [[1, None], [1, 2], [1, 3]]}},
     "a later start": {"header": {"texts": [{"name": "a", "sha256": "0", "tokens": 30, "read": 30, "start": 1}]}},
+    "no token": {"tokens": torch.full((30,), 257, dtype=torch.int32)},
     "exact": {"header": {"policy": ["exact", 10, True]}},
 }  # fmt: skip
 
@@ -263,3 +264,12 @@ def test_a_truncated_file_is_refused(size, trained, tmp_path):
         Memory.load(tmp_path)
     with pytest.raises(UserError, match="no memory file"):
         Memory.load(tmp_path / "none")
+
+
+def test_rows_of_pairs_are_refused(trained, tmp_path):
+    file = tmp_path / "file"
+    memory_of(trained, tokens(0, 30)).save(file)
+    tensors = load_file(file)
+    change(file, **{name: torch.cat([x, x]) for name, x in tensors.items() if name.startswith("stores.")})
+    with pytest.raises(UserError, match="2 rows of pairs"):
+        start_state(trained, [file])

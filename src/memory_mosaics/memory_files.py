@@ -60,18 +60,14 @@ class Memory:
                 for field, kind in TEXT_FIELDS.items():
                     if type(text[field]) is not kind or (kind is int and not 0 <= text[field] < 1 << 48):
                         raise ValueError(f"{field} of a text is {text[field]!r}")
-            if (
-                not texts
-                or texts[0]["start"] != 0
-                or tokens.dtype != torch.int32
-                or tokens.shape != (sum(text["read"] for text in texts),)
-            ):
-                raise ValueError(f"its texts and its tokens {tuple(tokens.shape)} {tokens.dtype} do not go together")
-            if not isinstance(about["model"], str) or not all(x.isfinite().all() for x in carry):
-                raise ValueError("its state is NaN or Inf, or of no model")
-            head_groups(
-                tuple(Visibility(delay=delay, window=window) for delay, window in visibility), stores[0].keys.shape[2]
-            )
+            read = sum(text["read"] for text in texts)
+            if tokens.dtype != torch.int32 or tokens.shape != (read,) or not all(text["read"] for text in texts):
+                raise ValueError(f"its texts have {read:,} tokens, and it {tuple(tokens.shape)} {tokens.dtype}")
+            if texts[0]["start"] or not isinstance(about["model"], str) or not all(x.isfinite().all() for x in carry):
+                raise ValueError("its state is NaN or Inf, of no model or of no text")
+            (rows, _, heads, _), seen = stores[0].keys.shape, [Visibility(delay=d, window=w) for d, w in visibility]
+            if head_groups(tuple(seen), heads) and rows != 1:
+                raise ValueError(f"it has {rows} rows of pairs, not one")
             found = {"texts": texts, "model": about["model"], "visibility": visibility}
             return cls(stores=stores, carry=carry, tokens=tokens, file=file, **found)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -105,11 +101,13 @@ class Memory:
         return self
 
     def check_model(self, trained: LoadedModel) -> None:
-        """Refuse the memory of another model, or of the same with another tokenizer."""
+        """Refuse the memory of another model, or of the same with another tokenizer, and tokens that it lacks."""
         if (mine := fingerprint(trained)) != self.model:
             raise UserError(
                 f"{self.file} is a memory of model {self.model[:12]!r}, and {trained.folder} is {mine[:12]!r}"
             )
+        if self.tokens.min() < 0 or self.tokens.max() >= trained.tokenizer.vocabulary:
+            raise UserError(f"{self.file} is damaged: it holds tokens that {trained.folder} does not have")
 
     def state(self, model: LanguageModel) -> State:
         """The state of the model after the last text, with the pairs of all texts."""

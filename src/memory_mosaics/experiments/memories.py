@@ -97,8 +97,14 @@ def info(file: Path) -> dict[str, Any]:
         file: a file of `mosaics read`
     """
     memory = Memory.load(file)
-    print(f"{file}: {_describe_pairs(memory)}, store {memory.policy or 'exact'}, of model {memory.model[:12]}")
-    rows = [[one["name"], f"{one['read']:,}", f"{one['tokens']:,}", one["sha256"][:12]] for one in memory.texts]
+    print(
+        f"{file}: {_describe_pairs(memory)}, store {memory.policy or 'exact'}, of model {printable(memory.model[:12])}"
+    )
+    names = [(printable(one["name"]), printable(one["sha256"][:12])) for one in memory.texts]
+    rows = [
+        [name, f"{one['read']:,}", f"{one['tokens']:,}", sha]
+        for (name, sha), one in zip(names, memory.texts, strict=True)
+    ]
     print(text_table(["text", "tokens read", "of", "SHA-256"], rows))
     return {"texts": memory.texts, "pairs": memory.pairs, "store": str(memory.policy or "exact"), "model": memory.model}
 
@@ -180,7 +186,13 @@ def search(run: Path, files: list[Path], *, prompt: str, top: int = 10, device: 
 def _record(trained: LoadedModel, memory: Memory, weight: float, block: int, head: int, at: int) -> dict[str, Any]:
     """A retrieved pair with the tokens around it."""
     text, position, index = memory.place(at)
-    found = {"weight": round(weight, 6), "block": block, "head": head, "text": text["name"], "position": position}
+    found = {
+        "weight": round(weight, 6),
+        "block": block,
+        "head": head,
+        "text": printable(text["name"]),
+        "position": position,
+    }
     if position >= text["read"]:
         return found | {"text": "the prompt", "position": position - text["read"], "around": ""}
     first = index - min(position, AROUND)
