@@ -253,11 +253,12 @@ def token_losses(
     From a `state` on, the inputs are read in parts: what is kept of each is its state.
     """
     if state is not None:
-        parts = []
-        for x, wanted in zip(inputs.split(PART, dim=1), targets.split(PART, dim=1), strict=True):
+        losses = torch.empty(inputs.shape, device=inputs.device)  # one tensor: many small ones would fragment the heap
+        parts = (each.split(PART, dim=1) for each in (inputs, targets, losses))
+        for x, wanted, found in zip(*parts, strict=True):
             features, state = model.features(model.embedding(x), state)
-            parts.append(_losses(model, features, wanted))
-        return torch.cat(parts, dim=1)
+            found.copy_(_losses(model, features, wanted))
+        return losses
     return _losses(model, last_hidden_state(model, inputs), targets)
 
 
