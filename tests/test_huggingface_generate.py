@@ -6,6 +6,7 @@ from torch.testing import assert_close
 from transformers import set_seed
 
 from huggingface_models import CONFIGS, GREEDY, every_architecture, huggingface_model, left_padded, tokens
+from memory_mosaics.huggingface import MosaicCache
 
 
 @every_architecture
@@ -100,3 +101,21 @@ def test_a_cache_is_selected_repeated_and_reset():
     cache.reset()
     assert cache.get_seq_length() == 0
     assert_close(model(next_ids, past_key_values=cache).logits, model(next_ids).logits)
+
+
+def test_a_bounded_store_is_a_cache():
+    """Below its bound it is exact; above, a prompt read at once, token by token, and with beams, is one text."""
+    model, ids = huggingface_model(CONFIGS["mosaic"]), tokens(2, 40)
+    exact = model.generate(ids, **GREEDY)
+    assert torch.equal(model.generate(ids, past_key_values=MosaicCache("lru:100"), **GREEDY), exact)
+    for beams in (1, 2):
+        bounded = model.generate(ids, past_key_values=MosaicCache("window:10"), num_beams=beams, **GREEDY)
+        assert bounded.shape == exact.shape
+    cache, logits = MosaicCache("window:10"), []
+    with torch.no_grad():
+        whole = model(ids, past_key_values=MosaicCache("window:10")).logits
+        for part in ids.split(7, dim=1):
+            logits.append(model(part, past_key_values=cache).logits)
+    assert_close(torch.cat(logits, dim=1), whole, rtol=1e-3, atol=1e-4)
+    with pytest.raises(ValueError, match="output_attentions need a cache of all pairs"):
+        model(ids, past_key_values=MosaicCache("window:10"), output_attentions=True)

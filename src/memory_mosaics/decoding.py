@@ -28,7 +28,7 @@ from memory_mosaics.ops.common import at_least_fp32, double_dtype
 from memory_mosaics.runtime import capture
 from memory_mosaics.scales import fold_for_inference
 from memory_mosaics.shapes import Float, Int
-from memory_mosaics.stores import map_state, state_tensors
+from memory_mosaics.stores import GrowingStore, State, map_state, state_tensors, stores_of, tokens_at_once
 from memory_mosaics.text.tokenizer import StreamDecoder
 
 INITIAL_CAPACITY = 2048  # tokens reserved at once; beyond, the capacity doubles
@@ -48,8 +48,21 @@ class Decoder:
 
     logits: Float[Tensor, "B vocabulary"]  # of the next token
 
-    def __init__(self, model: LanguageModel, prompts: Sequence[Int[Tensor, " _"]], *, compiled: bool = False):
-        """Prompts of different lengths are left-padded. `compiled` fuses each step by torch.compile."""
+    def __init__(
+        self,
+        model: LanguageModel,
+        prompts: Sequence[Int[Tensor, " _"]],
+        *,
+        compiled: bool = False,
+        state: State | None = None,
+    ):
+        """Prompts of different lengths are left-padded. `compiled` fuses each step by torch.compile.
+
+        `state` is that of one row, in which every row starts: prompts are then of one length. It decides about the
+        stores: bounded ones stay bounded, and their steps are not captured.
+        """
+        if state is not None and len({len(prompt) for prompt in prompts}) > 1:
+            raise ValueError("prompts that continue a state must be of one length: padding cannot come in between")
         if not prompts or any(len(prompt) == 0 for prompt in prompts):
             raise ValueError("a prompt must have at least one token: there is nothing to predict from")
         self.graphs = DecodeGraphCache.of(model)
@@ -63,8 +76,11 @@ class Decoder:
         ago = torch.arange(max(lengths), 0, -1, device=self.device)
         mask = None if min(lengths) == max(lengths) else ago <= torch.tensor(lengths, device=self.device)[:, None]
         self.num_tokens, self.capacity = tokens.shape[1], 0
+        if state is not None:
+            self.num_tokens += next((x.keys.shape[1] for x in stores_of(state) if isinstance(x, GrowingStore)), 0)
+            state = map_state(lambda tensor: tensor.expand(len(prompts), *tensor.shape[1:]), state)
         with torch.no_grad():
-            features, self.state = model.features(model.embedding(tokens), None, mask)
+            features, self.state = model.features(model.embedding(tokens), state, mask)
             self.logits = model.logits(features[:, -1])
         self.tokens = tokens[:, -1:].clone()
 
@@ -104,7 +120,7 @@ class Decoder:
             self.replay = None  # captured with other tensors
 
     def _grow(self, tokens: int) -> None:
-        if self.num_tokens >= self.graphs.peek and tokens > self.capacity:
+        if self.num_tokens >= self.graphs.peek and tokens > self.capacity and tokens_at_once(self.state) == inf:
             self.capacity = -(-max(tokens, 2 * self.capacity) // CAPACITY_MULTIPLE) * CAPACITY_MULTIPLE
             self.state = self.model.to_fixed_capacity(self.state, self.capacity)
             self.replay = None  # captured with other tensors
@@ -273,12 +289,14 @@ def stream(
     eos: int | None = None,
     generator: torch.Generator | Sequence[torch.Generator] | None = None,
     compiled: bool = False,
+    state: State | None = None,
 ) -> Iterator[Int[Tensor, " B"]]:
     """Yield at most `length` times one token per row. A row that has ended repeats `eos`, until all have ended.
 
-    A model with learned positions stops where its longest prompt reaches the last position.
+    A model with learned positions stops where its longest prompt reaches the last position. With a `state`, such as
+    that of a memory file, all rows continue it.
     """
-    decoder = Decoder(model, prompts, compiled=compiled)
+    decoder = Decoder(model, prompts, compiled=compiled, state=state)
     length = decoder.reserve(length)
     ended = torch.zeros(len(prompts), dtype=torch.bool, device=decoder.device)
     for step in range(1, length + 1):
@@ -315,6 +333,7 @@ def beam_search(
     eos: int | None = None,
     length_penalty: float = 1.0,
     compiled: bool = False,
+    state: State | None = None,
 ) -> list[Int[Tensor, " _"]]:
     """Return the best continuation of each prompt found by keeping its `beams` most probable candidates at each step.
 
@@ -322,7 +341,7 @@ def beam_search(
     """
     if beams < 1:
         raise ValueError(f"beams must be at least 1, not {beams}")
-    decoder = Decoder(model, prompts, compiled=compiled)
+    decoder = Decoder(model, prompts, compiled=compiled, state=state)
     decoder.select(torch.arange(len(prompts), device=decoder.device).repeat_interleave(beams))
     length = decoder.reserve(length)
     searches = [_BeamSearch(beams, eos, length_penalty) for _ in prompts]
@@ -404,15 +423,18 @@ class GenerationParams:
 
 
 class TextGenerator:
-    """Generates texts with a loaded model. Text number n of a seed is the same alone or beside others."""
+    """Generates texts with a loaded model. Text number n of a seed is the same alone or beside others.
 
-    def __init__(self, trained: LoadedModel, params: GenerationParams):
+    All texts continue `state`, such as that of a memory file, if it is given.
+    """
+
+    def __init__(self, trained: LoadedModel, params: GenerationParams, *, state: State | None = None):
         self.trained, self.params = trained, params
         self.num_texts = 0  # generated so far
         self._num_truncated = 0  # texts that ended with the model's positions
         # The arguments that `stream`, `generate` and `beam_search` have in common.
         end = trained.tokenizer.end_of_text
-        self._options: Any = {"length": params.length, "eos": end, "compiled": params.compiled}
+        self._options: Any = {"length": params.length, "eos": end, "compiled": params.compiled, "state": state}
 
     def encode(self, prompt: str) -> Int[Tensor, " T"]:
         """Return the prompt's tokens; an empty one is the end-of-text token."""
@@ -445,7 +467,9 @@ class TextGenerator:
         rows = [(prompt, self.encode(prompt)) for prompt in prompts for _ in range(self.params.count)]
         most = max((len(tokens) for _, tokens in rows), default=0) + self.params.length
         # One row where padding a short prompt would cost it some of the learned positions.
-        size = 1 if most > (self.trained.model.max_positions or inf) else max(1, MAX_BATCH // (self.params.beams or 1))
+        # One row, too, after a state: padding cannot come between it and a prompt.
+        alone = self._options["state"] is not None or most > (self.trained.model.max_positions or inf)
+        size = 1 if alone else max(1, MAX_BATCH // (self.params.beams or 1))
         for start in range(0, len(rows), size):
             batch = rows[start : start + size]
             numbers = range(self.num_texts, self.num_texts + len(batch))

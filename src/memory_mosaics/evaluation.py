@@ -17,15 +17,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from memory_mosaics.bounded_stores import StorePolicy
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError, check_range, within_memory
 from memory_mosaics.language_model import LanguageModel, last_hidden_state
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.results import NORMAL_95, progress_bar
 from memory_mosaics.shapes import Bool, Float, Int
+from memory_mosaics.stores import State
 from memory_mosaics.text.corpus import Corpus, TokenFile
 from memory_mosaics.text.tokenizer import Tokenizer
 
+PART = 1024  # tokens of a long text that are read at a time
 MAX_LOGITS = 1 << 25  # computed at a time: 128 MiB in float32
 
 Losses = Callable[[Tensor], np.ndarray]  # from windows (B, T + 1) to the losses (B, T) of all tokens but the first
@@ -176,12 +179,19 @@ class LossStatistics:
         return NORMAL_95 * np.sqrt(variance / self.windows)
 
 
-def evaluate(trained: LoadedModel, text: EvalWindows, *, batch: int = 8) -> LossStatistics:
-    """Compute losses on every window, up to the model's last position where it has learned positions."""
+def evaluate(
+    trained: LoadedModel, text: EvalWindows, *, batch: int = 8, store: StorePolicy | None = None
+) -> LossStatistics:
+    """Compute losses on every window, up to the model's last position where it has learned positions.
+
+    With a bounded `store` windows are read in parts, in memory that does not grow with them.
+    """
     model, length = trained.model.eval(), min(text.length, trained.model.max_positions or text.length)
     measured = LossStatistics(length, smoothing=text.length // 100)
     with within_memory(f"{batch} windows at once are too many; give a smaller --batch"):
-        measure(of_model(model), text, measured, trained.tokenizer, rows=batch, name=trained.name)
+        measure(
+            of_model(model, model.empty_state(store)), text, measured, trained.tokenizer, rows=batch, name=trained.name
+        )
     if not measured.loss < 700:  # the exponential of 710 is infinite
         raise UserError(f"the loss of {trained.name} is {measured.loss}: {trained.folder} is no trained model")
     return measured
@@ -200,14 +210,17 @@ def measure(
     return measured
 
 
-def of_model(model: LanguageModel, *, start_of_text: int | None = None) -> Losses:
-    """Return a function from windows to the losses of a model, which forgets what it has read at each start of text."""
+def of_model(model: LanguageModel, state: State | None = None, *, start_of_text: int | None = None) -> Losses:
+    """Return a function from windows to the losses of a model, from a state on if it is given.
+
+    What was read is forgotten at each start of text.
+    """
     device = model.embedding.weight.device
 
     def losses(rows: Tensor) -> np.ndarray:
         inputs, targets = rows[:, :-1].to(device), rows[:, 1:].to(device)
         starts = None if start_of_text is None else inputs == start_of_text
-        return token_losses(model, inputs, targets, starts).cpu().double().numpy()
+        return token_losses(model, inputs, targets, starts, state=state).cpu().double().numpy()
 
     return losses
 
@@ -248,13 +261,30 @@ def token_losses(
     inputs: Int[Tensor, "B T"],
     targets: Int[Tensor, "B T"],
     starts: Bool[Tensor, "B T"] | None = None,
+    *,
+    state: State | None = None,
 ) -> Float[Tensor, "B T"]:
-    """Return the loss of every token. Logits are computed in chunks, since all of them may take gigabytes."""
-    features = last_hidden_state(model, inputs, starts)
+    """Return the loss of every token. Logits are computed in chunks, since all of them may take gigabytes.
+
+    From a `state` on, the inputs are read in parts: what is kept of each is its state.
+    """
+    if state is not None:
+        losses = torch.empty(inputs.shape, device=inputs.device)  # one tensor: many small ones would fragment the heap
+        parts = (each.split(PART, dim=1) for each in (inputs, targets, losses))
+        for x, wanted, found in zip(*parts, strict=True):
+            features, state = model.features(model.embedding(x), state)
+            found.copy_(_losses(model, features, wanted))
+        return losses
+    return _losses(model, last_hidden_state(model, inputs, starts), targets)
+
+
+def _losses(
+    model: LanguageModel, features: Float[Tensor, "B T W"], targets: Int[Tensor, "B T"]
+) -> Float[Tensor, "B T"]:
     size = max(1, MAX_LOGITS // model.config.vocabulary)
     chunks = zip(features.flatten(0, 1).split(size), targets.flatten().split(size), strict=True)
     losses = [F.cross_entropy(at_least_fp32(model.logits(x)), wanted, reduction="none") for x, wanted in chunks]
-    return torch.cat(losses).unflatten(0, inputs.shape)
+    return torch.cat(losses).unflatten(0, targets.shape)
 
 
 def cache_losses(row: Sequence[int], prior: Sequence[float], *, order: int) -> list[float]:

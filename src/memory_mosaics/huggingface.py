@@ -43,6 +43,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import can_return_tuple
 
+from memory_mosaics.bounded_stores import EXACT, StorePolicy
 from memory_mosaics.checkpoint import (
     AUTO_MAP,
     CLASSIFIER,
@@ -165,11 +166,13 @@ class MosaicConfig(PreTrainedConfig):
 class MosaicCache(Cache):
     """The state of a LanguageModel and the padding of the tokens it has processed.
 
-    It cannot be cropped to an earlier time: leaky averages of keys do not store their past.
+    It cannot be cropped to an earlier time: leaky averages of keys do not store their past. `store` is what contextual
+    memories keep: "exact", or a bounded store, `generate(..., past_key_values=MosaicCache("lru:4096"))`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, store: str = EXACT) -> None:
         super().__init__(layers=[])
+        self.policy = StorePolicy.parse(store)
         self.reset()
 
     def reset(self) -> None:
@@ -363,15 +366,23 @@ class MosaicModel(MosaicPreTrainedModel):
         hidden: list[Tensor] = []
         return_hidden = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         return_weights = self.config.output_attentions if output_attentions is None else output_attentions
-        if starts is not None and (return_hidden or return_weights):
-            raise ValueError("output_hidden_states and output_attentions are of one document per row; pad them instead")
+        if return_hidden or return_weights:
+            if starts is not None:
+                raise ValueError(
+                    "output_hidden_states and output_attentions are of one document per row; pad them instead"
+                )
+            if cache.policy is not None:
+                raise ValueError(
+                    f"output_hidden_states and output_attentions need a cache of all pairs, not {cache.policy}"
+                )
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training
         keep_state = use_cache or past_key_values is not None
-        options = {"starts": starts, "keep_state": keep_state}
+        options: Any = {"starts": starts, "keep_state": keep_state}
         block_fn = partial(self._run_block, hidden) if return_hidden else None
         with self._mixer_inputs() if return_weights else nullcontext([]) as inputs:
-            features, state = self.language_model.features(x, cache.state, mask, **options, block_fn=block_fn)
+            before = self.language_model.empty_state(cache.policy) if cache.state is None else cache.state
+            features, state = self.language_model.features(x, before, mask, **options, block_fn=block_fn)
         length = cache.length + x.shape[1]
 
         output = BaseModelOutputWithPast(last_hidden_state=features)  # type: ignore[arg-type]

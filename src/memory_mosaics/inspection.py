@@ -12,7 +12,7 @@ from memory_mosaics.errors import UserError
 from memory_mosaics.language_model import LanguageModel, mixer_inputs
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.shapes import Float, Int
-from memory_mosaics.stores import Retrieval, RetrievalMixer
+from memory_mosaics.stores import Retrieval, RetrievalMixer, State
 
 
 class LayerRetrieval(NamedTuple):
@@ -26,7 +26,9 @@ class LayerRetrieval(NamedTuple):
 
 
 @torch.no_grad()
-def retrievals(model: LanguageModel, tokens: Int[Tensor, "B T"]) -> Iterator[LayerRetrieval]:
+def retrievals(
+    model: LanguageModel, tokens: Int[Tensor, "B T"], state: State | None = None
+) -> Iterator[LayerRetrieval]:
     """What the layers of a model retrieve while it reads; layers that retrieve nothing, such as an MLP, are left out.
 
     The model runs in eval mode, without gradients, and hooks capture the inputs of each mixer. The retrieval of a
@@ -36,7 +38,7 @@ def retrievals(model: LanguageModel, tokens: Int[Tensor, "B T"]) -> Iterator[Lay
     model.eval()
     try:
         with mixer_inputs(model) as inputs:
-            model.features(model.embedding(tokens))
+            model.features(model.embedding(tokens), state)
     finally:
         for module in training:
             module.training = True

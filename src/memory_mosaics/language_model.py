@@ -37,7 +37,7 @@ from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.ops.cross_entropy import linear_cross_entropy
 from memory_mosaics.runtime import check_memory
 from memory_mosaics.shapes import Bool, Float, Int
-from memory_mosaics.stores import Inputs, Mask, Outputs, RetrievalMixer, State
+from memory_mosaics.stores import Inputs, Mask, Outputs, RetrievalMixer, State, Store, tokens_at_once
 
 MAX_BLOCKS = 4096  # building a block takes milliseconds at any size
 GAIN = 0.025 * 384**0.5  # of matrices without a norm after them: tuned at width 384, docs/LOG.md
@@ -174,11 +174,22 @@ class LanguageModel(nn.Module):
             if given is not None and (given.dtype != torch.bool or given.shape != x.shape[:2]):
                 raise ValueError(f"{name} must be {tuple(x.shape[:2])} bool, not {tuple(given.shape)} {given.dtype}")
         if starts is not None:
+            if state is not None and tokens_at_once(state) < inf:
+                raise ValueError("a bounded store does not forget at the start of a document: leave out starts")
             read = partial(self.features, block_fn=block_fn)
-            sharded = hasattr(
-                next(self.blocks.parameters(), None), "full_tensor"
-            )  # its processes wait for each other's calls
+            # Processes that share a model wait for each other's calls.
+            sharded = hasattr(next(self.blocks.parameters(), None), "full_tensor")
             return read_documents(read, x, state, mask, starts=starts, keep_state=keep_state, by_length=not sharded)
+        first = []
+        while state is not None and x.shape[1] > (some := tokens_at_once(state)):  # stores are evicted in between
+            near = None if mask is None else mask[:, :some]
+            features, state = self._features(x[:, :some], state, near, block_fn)
+            first.append(features)
+            x, mask = x[:, some:], None if mask is None else mask[:, some:]
+        features, state = self._features(x, state, mask, block_fn)
+        return (torch.cat([*first, features], dim=1) if first else features), state
+
+    def _features(self, x: Inputs, state: State | None, mask: Tensor | None, block_fn: BlockFn | None) -> Outputs:
         position_state, *block_states = state or (None,) * (1 + len(self.blocks))
         if self.positions is not None:
             x, position_state = self.positions(x, position_state, mask)
@@ -206,6 +217,18 @@ class LanguageModel(nn.Module):
         """Apply a block, with gradient checkpointing if enabled."""
         recompute = self.gradient_checkpointing and self.training
         return (self._gradient_checkpointing_func if recompute else nn.Module.__call__)(block, x, state, mask)
+
+    def empty_state(self, store: Store | None) -> State | None:
+        """A state that has read nothing, for memories that store their pairs in such a store; None: all, exactly."""
+        if store is None:
+            return None
+        mixers: list[Any] = [block.sequence_mixer for block in self.blocks]
+        for mixer in mixers:
+            if not isinstance(mixer, RetrievalMixer):
+                raise UserError(
+                    f"{type(mixer).__name__} has no memories; a store is for the contextual ones of a model"
+                )
+        return (), *((mixer.empty_state(store), None) for mixer in mixers)
 
     def to_fixed_capacity(self, state: tuple, capacity: int) -> tuple:
         """The same state with a fixed capacity of tokens, to continue one token at a time in place."""

@@ -21,16 +21,19 @@ first, all that is needed to continue where x ended. `mask` is True where a toke
 after a sequence, never inside.
 """
 
+import os
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import e
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from memory_mosaics.bounded_stores import EXACT, MAX_CAPACITY, BoundedStore, StorePolicy
 from memory_mosaics.config import (
     ExtractorConfig,
     MixerConfig,
@@ -41,11 +44,12 @@ from memory_mosaics.config import (
     check_choices,
     part,
 )
+from memory_mosaics.errors import UserError
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.ops.gated_average import NO_PEAK, gated_key, rescale_gates
 from memory_mosaics.ops.leaky_average import leaky_key
 from memory_mosaics.ops.normalise import HeadScale, normalise
-from memory_mosaics.ops.recall import gaussian, recall, scale_features
+from memory_mosaics.ops.recall import dot_product, gaussian, recall, scale_features
 from memory_mosaics.ops.taps import apply_taps, extend_window, tap_values
 from memory_mosaics.parameters import SENSITIVE
 from memory_mosaics.scales import (
@@ -57,6 +61,7 @@ from memory_mosaics.scales import (
     fold_parts,
 )
 from memory_mosaics.shapes import Bool, Float
+from memory_mosaics.store_files import load_stores, save_stores
 from memory_mosaics.stores import (
     ALL_EARLIER,
     Inputs,
@@ -67,9 +72,11 @@ from memory_mosaics.stores import (
     Retrieval,
     RetrievalMixer,
     State,
+    Store,
     Visibilities,
     append,
     head_groups,
+    map_state,
 )
 
 # Initial values; docs/LOG.md has what was tried. The initial beta distinguishes random keys: their scores have these
@@ -335,50 +342,107 @@ class AssociativeMemory:
     Retrieval is Gaussian kernel smoothing (equation 2), which estimates E(V | K = key) from the stored sample whatever
     the order of storing. With `kernel=dot_product` it is equation 3, for keys of unit norm. `sharpness` (beta) is a
     number or a function of the number of stored pairs; `math.sqrt` is the choice of the paper's footnote.
+
+    `policy` is "exact", or which pairs are kept and how many, such as "lru:4096" (bounded_stores.py). beta then depends
+    on `count`, in which each pair counts with its mass.
     """
 
-    def __init__(self, sharpness: float | Tensor | Callable[[int], float | Tensor], *, kernel: Kernel = gaussian):
-        self.sharpness = sharpness
-        self.kernel = kernel
-        self.keys: Tensor | None = None
-        self.values: Tensor | None = None
+    def __init__(
+        self,
+        sharpness: float | Tensor | Callable[[int], float | Tensor],
+        *,
+        kernel: Kernel = gaussian,
+        policy: str = EXACT,
+    ):
+        self.sharpness, self.kernel = sharpness, kernel
+        bounded = StorePolicy.parse(policy) or StorePolicy(EXACT, MAX_CAPACITY)
+        self.policy = replace(bounded, keep_norm=kernel is dot_product)
+        self.batch: tuple[int, ...] = ()
+        self.pairs: BoundedStore | None = None  # every memory is a row of one head
 
     def __len__(self) -> int:
-        return 0 if self.keys is None else self.keys.shape[-2]
+        return 0 if self.pairs is None else self.pairs.keys.shape[1]
+
+    @property
+    def count(self) -> int:
+        """The number of pairs that a query sees, each counted with its mass."""
+        if self.pairs is None or not len(self.pairs.now):
+            return 0
+        found = self.pairs.pairs(self.pairs.now[:, None], (ALL_EARLIER,))
+        return round(float(found.visible_counts(1)[0]))
+
+    @property
+    def keys(self) -> Float[Tensor, "... D"] | None:
+        return None if self.pairs is None else self.pairs.keys.reshape(*self.batch, *self.pairs.keys.shape[1::2])
+
+    @property
+    def values(self) -> Float[Tensor, "... V"] | None:
+        return None if self.pairs is None else self.pairs.values.reshape(*self.batch, *self.pairs.values.shape[1::2])
 
     def store(self, keys: Float[Tensor, "... D"], values: Float[Tensor, "... V"]) -> None:
         """Add pairs, keys (..., N, D) with values (..., N, V). Leading dimensions are memories side by side."""
         if keys.ndim < 2 or keys.shape[:-1] != values.shape[:-1]:
             raise ValueError(f"keys {tuple(keys.shape)} and values {tuple(values.shape)} are not pairs of vectors")
-        if self.keys is None or self.values is None:
-            self.keys, self.values = keys.clone(), values.clone()  # the caller may modify the originals
-            return
-        _same_memories("keys", keys, self.keys)
-        _same_memories("values", values, self.values)
-        self.keys = torch.cat([self.keys, keys], dim=-2)
-        self.values = torch.cat([self.values, values], dim=-2)
+        self._check(keys, values)
+        self.batch = keys.shape[:-2]
+        # A copy: the caller may modify the originals.
+        rows = [x.clone().reshape(self.batch.numel(), x.shape[-2], 1, x.shape[-1]) for x in (keys, values)]
+        self.pairs = (self.pairs or BoundedStore.empty(self.policy, *rows)).extend(*rows)
+
+    def merge(self, other: "AssociativeMemory") -> None:
+        """Add the pairs of another memory, with their masses, and room for them."""
+        if other.pairs is not None and other.keys is not None and other.values is not None:
+            self._check(other.keys, other.values)
+            self.batch, self.pairs = other.batch, other.pairs if self.pairs is None else self.pairs.union(other.pairs)
 
     def retrieve(self, keys: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
         """The estimate of E(V | K = key) for each key (..., T, D); zero while the memory is empty.
 
         Before anything is stored the width of values is not known: the zeros then have that of keys.
         """
-        if self.keys is None or self.values is None:
+        if self.pairs is None or self.keys is None or self.values is None:
             return torch.zeros_like(keys)
-        _same_memories("keys", keys, self.keys)
+        self._check(keys)
         if len(self) == 0:
             return keys.new_zeros(*keys.shape[:-1], self.values.shape[-1])
-        sharpness = self.sharpness(len(self)) if callable(self.sharpness) else self.sharpness
+        sharpness = self.sharpness(self.count) if callable(self.sharpness) else self.sharpness
         # Distances between far keys are small differences of large numbers: twice the precision where there is any.
         exact = torch.float32 if keys.device.type == "mps" else torch.float64
         queries, stored = self.kernel(keys.to(exact), self.keys.to(exact), sharpness)
-        one_head = (x.reshape(-1, x.shape[-2], 1, x.shape[-1]) for x in (queries, stored, self.values.to(exact)))
-        return recall(*one_head).reshape(*keys.shape[:-1], self.values.shape[-1]).to(keys.dtype)
+        one_head = [x.reshape(-1, x.shape[-2], 1, x.shape[-1]) for x in (queries, stored, self.values.to(exact))]
+        if self.policy.kind == EXACT:
+            answers = recall(*one_head)
+        else:
+            times = self.pairs.now[:, None].expand(-1, keys.shape[-2])
+            found = self.pairs.pairs(times, (ALL_EARLIER,))
+            retrieval = Retrieval(one_head[0], found._replace(keys=one_head[1], values=one_head[2]), 1.0)
+            answers, self.pairs = retrieval.answer(), self.pairs.evict(retrieval)
+        return answers.reshape(*keys.shape[:-1], self.values.shape[-1]).to(keys.dtype)
 
+    def save(self, file: str | os.PathLike[str]) -> None:
+        """Write all pairs to a safetensors file, atomically."""
+        if self.pairs is None:
+            raise ValueError("there is nothing to save: the memory is empty")
+        save_stores(Path(file), [self.pairs], {"batch": list(self.batch)})
 
-def _same_memories(name: str, new: Tensor, stored: Tensor) -> None:
-    if new.ndim < 2 or new.shape[:-2] != stored.shape[:-2] or new.shape[-1] != stored.shape[-1]:
-        raise ValueError(f"{name} {tuple(new.shape)} do not go with the stored {name} {tuple(stored.shape)}")
+    def load(self, file: str | os.PathLike[str]) -> None:
+        """Replace all pairs by those of a file. They stay on the disk, memory-mapped, until `to_memory`."""
+        [pairs], about, _ = load_stores(Path(file))
+        batch = tuple(about["batch"])
+        if not isinstance(pairs, BoundedStore) or torch.Size(batch).numel() != len(pairs.keys):
+            raise UserError(f"{file} holds no memory of its own, but those of a model")
+        self.batch, self.pairs, self.policy = batch, pairs, pairs.policy
+
+    def to_memory(self) -> None:
+        """Copy the pairs of a file into memory."""
+        self.pairs = map_state(torch.clone, self.pairs)
+
+    def _check(self, *pairs: Tensor) -> None:
+        for name, new, stored in zip(("keys", "values"), pairs, (self.keys, self.values), strict=False):
+            if stored is not None and (
+                new.ndim < 2 or new.shape[:-2] != stored.shape[:-2] or new.shape[-1] != stored.shape[-1]
+            ):
+                raise ValueError(f"{name} {tuple(new.shape)} do not go with the stored {name} {tuple(stored.shape)}")
 
 
 class Combine(nn.Module):
@@ -467,7 +531,11 @@ class ContextualMemory(RetrievalMixer):
         pairs, store = append(store, keys, values, mask, peek=self.value.peek, **options)
         beta = evaluate_sharpness(self.sharpness, pairs, keys.shape[1])
         gate = None if self.gate is None else self.gate(for_gate)
-        return Retrieval(keys, pairs, beta, queries_are_keys=first, gate=gate), (key_state, value_state, store)
+        retrieval = Retrieval(keys, pairs, beta, queries_are_keys=first, gate=gate)
+        return retrieval, (key_state, value_state, store.evict(retrieval))
+
+    def empty_state(self, store: Store) -> State:
+        return None, None, store
 
     def memory_info(self) -> MemoryInfo:
         beta = None if depends_on_count(self.sharpness) else torch.as_tensor(self.sharpness(None))

@@ -7,7 +7,7 @@ Code outside this file uses a `Runtime` and need not know which.
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Any, Literal
@@ -140,17 +140,16 @@ def start_runtime(config: RuntimeConfig) -> Iterator[Runtime]:
     if kind == "cuda" and config.precision != "float32":
         torch.set_float32_matmul_precision("high")  # what stays in float32 may use TF32
     try:
-        with _process_group(kind) as (device, *ranks):
-            yield Runtime(device, *ranks, precision=precision)
+        with _process_group(kind) as found:
+            yield replace(found, precision=precision)
     finally:
         torch.set_float32_matmul_precision(before)
 
 
 @contextmanager
-def _process_group(kind: str) -> Iterator[tuple[torch.device, int, int, bool]]:
-    """Yield the device of this process, its rank, the number of processes and whether there is a group of them."""
+def _process_group(kind: str) -> Iterator[Runtime]:
     if "RANK" not in os.environ:
-        yield torch.device(kind), 0, 1, False
+        yield Runtime(torch.device(kind))
         return
     device = torch.device(kind, int(os.environ["LOCAL_RANK"])) if kind == "cuda" else torch.device(kind)
     if kind == "cuda":
@@ -159,7 +158,7 @@ def _process_group(kind: str) -> Iterator[tuple[torch.device, int, int, bool]]:
     if not nested:
         dist.init_process_group("cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo")
     try:
-        yield device, dist.get_rank(), dist.get_world_size(), True
+        yield Runtime(device, dist.get_rank(), dist.get_world_size(), distributed=True)
     finally:
         if not nested:
             dist.destroy_process_group()
@@ -193,7 +192,8 @@ def parallelize(objective: nn.Module, runtime: Runtime, *, sharded: bool, compil
         if compiled:
             block.compile(dynamic=False)  # each on its own: the gathering of parameters stays outside
         fully_shard(block, **options)
-    return fully_shard(objective, **options)
+    fully_shard(objective, **options)
+    return objective
 
 
 def _placement(weight: nn.Parameter, size: int) -> Any:

@@ -3,6 +3,7 @@
     GrowingStore     tensors that grow with every call, by any number of tokens
     FixedStore       tensors of a fixed capacity, written in place one token at a time: no shape ever changes, so that a
                      decoding step can be captured as a CUDA graph
+    BoundedStore     at most so many pairs, in bounded_stores.py
     Visibility       which of the earlier pairs a query sees: all but the newest, or a window of them; of all heads of
                      a layer, or of groups of them, such as a short-term and a long-term memory side by side. Every
                      head stores all pairs, those of short-term memories too
@@ -15,7 +16,8 @@ A store is part of a mixer's state: a tuple of tensors, the batch first.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Union
+from math import inf
+from typing import Any, NamedTuple, Protocol, Union, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +27,7 @@ from memory_mosaics.config import NonNegativeInt, Part, PositiveInt, part
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.ops.common import at_least_fp32, at_least_fp32_dtype
 from memory_mosaics.ops.contextual_recall import contextual_recall
-from memory_mosaics.ops.recall import Sharpness, recall, repeat_heads
+from memory_mosaics.ops.recall import Sharpness, recall, recall_with_bias, repeat_heads
 from memory_mosaics.shapes import Bool, Float, Int
 
 # The contract of a mixer: `def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs`.
@@ -97,6 +99,22 @@ class VisiblePairs(NamedTuple):
     max_shift: int = 0
 
 
+class PairTimes(NamedTuple):
+    """When each pair was stored and how many pairs it stands for (0: padding), and the times of the queries.
+
+    Needed where some pairs have been evicted, in each head others. Pairs are then visible by their times.
+    """
+
+    times: Int[Tensor, "B N K"]
+    mass: Float[Tensor, "B N K"]
+    query_times: Int[Tensor, "B T"]
+
+    def groups(self, count: int) -> list["PairTimes"]:
+        """The times of each of `count` groups of heads."""
+        parts = zip(self.times.chunk(count, dim=2), self.mass.chunk(count, dim=2), strict=True)
+        return [PairTimes(times, mass, self.query_times) for times, mass in parts]
+
+
 class Pairs(NamedTuple):
     """Stored pairs, one memory per head or fewer (K), and which of them each group of heads sees."""
 
@@ -104,11 +122,14 @@ class Pairs(NamedTuple):
     values: Float[Tensor, "B N K V"]
     key_padding_mask: Bool[Tensor, "B N"] | None = None
     seen: tuple[VisiblePairs, ...] = (VisiblePairs(),)
+    stored: PairTimes | None = None  # None: pair i was stored at time i, and none has been evicted
 
     def groups(self) -> list["Pairs"]:
         """The pairs of each group of heads."""
-        keys, values = (x.chunk(len(self.seen), dim=2) for x in (self.keys, self.values))
-        return [Pairs(k, v, self.key_padding_mask, (one,)) for k, v, one in zip(keys, values, self.seen, strict=True)]
+        count, mask = len(self.seen), self.key_padding_mask
+        keys, values = (x.chunk(count, dim=2) for x in (self.keys, self.values))
+        stored = [None] * count if self.stored is None else self.stored.groups(count)
+        return [Pairs(k, v, mask, (one,), at) for k, v, one, at in zip(keys, values, self.seen, stored, strict=True)]
 
     def per_head(self, heads: int) -> "Pairs":
         """The same with one memory per head: copies, where heads share memories."""
@@ -117,6 +138,12 @@ class Pairs(NamedTuple):
     def visible(self, times: Int[Tensor, " t"]) -> Bool[Tensor, "B _ t N"]:
         """Whether the queries of one group see each pair; the first dimension is 1 where all rows are alike."""
         (seen,) = self.seen
+        if self.stored is not None:
+            pair, end = self.stored.times.transpose(1, 2)[:, :, None], self._end(times)[:, None, :, None]
+            visible = (pair < end) & (self.stored.mass > 0).transpose(1, 2)[:, :, None]
+            # Pairs are in the order of time: a window is of the newest, whatever was evicted between them.
+            newest = visible if seen.window is None else visible.flip(-1).cumsum(dim=-1).flip(-1) <= seen.window
+            return visible & newest
         pair, end = torch.arange(self.keys.shape[1], device=self.keys.device), self._end(times)[..., None]
         visible = pair < end
         if seen.window is not None:
@@ -125,8 +152,15 @@ class Pairs(NamedTuple):
         return visible if self.key_padding_mask is None else visible & self.key_padding_mask[:, None, None]
 
     def visible_counts(self, time: int) -> Float[Tensor, "... time"]:
-        """The number of pairs that each of `time` queries of one group sees: (time), or (B, time) where rows differ."""
+        """The number of pairs that each of `time` queries of one group sees: (time), or (B, time) where rows differ.
+
+        A pair counts with its mass. All heads of a group see as many.
+        """
         (seen,) = self.seen
+        if self.stored is not None:
+            first_head = PairTimes(self.stored.times[..., :1], self.stored.mass[..., :1], self.stored.query_times)
+            visible = self._replace(stored=first_head).visible(torch.arange(time, device=self.keys.device))
+            return torch.einsum("btn,bn->bt", visible[:, 0].to(first_head.mass), first_head.mass[..., 0])
         end = self._end(torch.arange(time, device=self.keys.device)).clamp(0, self.keys.shape[1])
         start = torch.zeros_like(end) if seen.window is None else (end - seen.window).clamp(min=0)
         if self.key_padding_mask is None:
@@ -137,9 +171,16 @@ class Pairs(NamedTuple):
             count = before.gather(1, end.expand(rows)) - before.gather(1, start.expand(rows))
         return count.to(at_least_fp32_dtype(self.keys))
 
+    def score_bias(self, times: Int[Tensor, " t"]) -> Float[Tensor, "B H t N"]:
+        """What is added to the scores of pairs that have a mass: its logarithm, -inf for pairs that are not seen."""
+        assert self.stored is not None
+        return self.stored.mass.log().transpose(1, 2)[:, :, None].masked_fill(~self.visible(times), -torch.inf)
+
     def _end(self, times: Int[Tensor, " t"]) -> Int[Tensor, "... t"]:
         """Pairs before this one are visible, unless they are padding or older than the window: (t), or (B, t)."""
         (seen,) = self.seen
+        if self.stored is not None:
+            return self.stored.query_times[:, times] + (seen.causal_offset or 0)
         if seen.lengths is not None:
             return seen.lengths[:, None].expand(-1, len(times))
         if seen.causal_offset is None:
@@ -171,10 +212,13 @@ class Retrieval(NamedTuple):
 
     def answer(self, dropout: float = 0.0) -> Float[Tensor, "B T H V"]:
         """The estimates of E(V | K = query). `dropout` is the probability of dropping a retrieval weight."""
-        queries, (keys, values, mask, (seen, *others)), beta, queries_are_keys, gate = self
+        queries, (keys, values, mask, (seen, *others), stored), beta, queries_are_keys, gate = self
         if others:
             return torch.cat([group.answer(dropout) for group in self.groups()], dim=2)
-        if queries_are_keys and not dropout:
+        if stored is not None:
+            bias = self.pairs.score_bias(torch.arange(queries.shape[1], device=queries.device))
+            answers = recall_with_bias(queries, keys, values, beta, bias=bias)
+        elif queries_are_keys and not dropout:
             answers = contextual_recall(queries, values, beta)
         else:
             answers = recall(queries, keys, values, beta, key_padding_mask=mask, dropout=dropout, **seen._asdict())
@@ -194,6 +238,7 @@ class Retrieval(NamedTuple):
             sharpness = (sharpness[..., chosen, :] if sharpness.ndim > 1 else sharpness)[..., None]
         scores = torch.einsum("bthd,bnhd->bhtn", sharpness * queries, keys)
         visible = pairs.visible(torch.tensor(chosen, dtype=torch.long, device=keys.device))
+        scores = scores if pairs.stored is None else scores + pairs.stored.mass.log().transpose(1, 2)[:, :, None]
         return scores.masked_fill(~visible, torch.finfo(scores.dtype).min).softmax(dim=-1) * visible
 
     def weights_and_answers(self, times: Sequence[int]) -> tuple[Float[Tensor, "B H t N"], Float[Tensor, "B t H V"]]:
@@ -226,6 +271,9 @@ class GrowingStore(NamedTuple):
         seen = tuple(each.seen(offset, self.keys.device, training=training) for each in visibility)
         return Pairs(self.keys[:, :complete], self.values, mask, seen)
 
+    def evict(self, retrieval: Retrieval) -> "GrowingStore":
+        return self
+
     @property
     def length(self) -> int | Tensor:
         """The number of tokens stored: one number, or one per row."""
@@ -256,6 +304,9 @@ class FixedStore(NamedTuple):
             self.key_padding_mask[row, self.lengths] = mask[:, 0]
         return FixedStore(self.keys, self.values, self.key_padding_mask, self.lengths + 1)
 
+    def evict(self, retrieval: Retrieval) -> "FixedStore":
+        return self
+
     @property
     def length(self) -> int | Tensor:
         """The number of tokens stored: one number, or one per row."""
@@ -269,11 +320,31 @@ class FixedStore(NamedTuple):
         return FixedStore(keys, values, mask, self.lengths)
 
 
-Store = Union[GrowingStore, FixedStore]  # noqa: UP007 (NamedTuples in annotations that are checked at run time)
+@runtime_checkable
+class Store(Protocol):
+    """What `append` and a layer call of any other store, such as those of bounded_stores.py."""
+
+    @property
+    def tokens_at_once(self) -> int:
+        """How many tokens a model reads before `evict`: it reads longer inputs in parts."""
+        ...
+
+    def add(
+        self, keys: Tensor, values: Tensor, mask: Tensor | None, visibility: tuple[Visibility, ...]
+    ) -> tuple[Pairs, "Store"]:
+        """Store more tokens; return the pairs as these tokens see them, and the new store."""
+        ...
+
+    def evict(self, retrieval: Retrieval) -> "Store":
+        """The store once these queries, those of the newest tokens, have been answered."""
+        ...
+
+
+AnyStore = Union[GrowingStore, FixedStore, Store]  # noqa: UP007 (NamedTuples in annotations that are checked at run time)
 
 
 def append(
-    store: Store | None,
+    store: AnyStore | None,
     keys: Float[Tensor, "B T H D"],
     values: Float[Tensor, "B M H V"],
     mask: Bool[Tensor, "B T"] | None,
@@ -281,7 +352,7 @@ def append(
     peek: int,
     visibility: tuple[Visibility, ...],
     training: bool = False,
-) -> tuple[Pairs, Store]:
+) -> tuple[Pairs, AnyStore]:
     """Store the pairs of T more tokens, and return all of them as these tokens see them, with the new store.
 
     A value that depends on the next `peek` inputs completes its pair that much later: there are fewer values than keys.
@@ -296,6 +367,8 @@ def append(
             lengths = lengths if values.shape[1] > 0 else torch.zeros_like(lengths)
             seen.append(VisiblePairs(lengths=lengths, window=each.window))
         return Pairs(store.keys, store.values, store.key_padding_mask, tuple(seen)), store
+    if store is not None and not isinstance(store, GrowingStore):
+        return store.add(keys, values, mask, visibility)
     if store is None:
         padding = keys.new_ones(len(keys), 0, dtype=torch.bool) if mask is None else mask
         # A compiled graph must not return views of its own: torch 2.13 restores their shapes wrongly from its cache.
@@ -310,17 +383,34 @@ def append(
 torch.serialization.add_safe_globals([GrowingStore, FixedStore])
 
 
+def stores_of(state: Any) -> Iterator[Any]:
+    """All stores of a state, in order."""
+    if hasattr(state, "evict"):
+        yield state
+    elif isinstance(state, tuple):
+        for part in state:
+            yield from stores_of(part)
+
+
+def tokens_at_once(state: State) -> int | float:
+    """How many tokens a model in this state can read before pairs are evicted."""
+    first = next(stores_of(state), None)  # all layers have read as many
+    return getattr(first, "tokens_at_once", inf)
+
+
 def state_tensors(state: Any) -> Iterator[Tensor]:
     """All tensors of a state, in order."""
     if isinstance(state, Tensor):
         yield state
-    else:
+    elif isinstance(state, tuple | list):
         for part in state:
             yield from state_tensors(part)
 
 
 def map_state(function: Callable[..., Any], state: Any, *others: Any) -> Any:
     """Apply `function` to each tensor of a state (and of others of the same structure), to reorder or move it."""
+    if state is None or isinstance(state, Part):  # nothing yet, or how a store is bounded
+        return state
     if not isinstance(state, tuple):
         return function(state, *others)
     parts = [map_state(function, *each) for each in zip(state, *others, strict=True)]
@@ -361,6 +451,10 @@ class RetrievalMixer(nn.Module):
     def decays(self, x: Inputs | None = None) -> Tensor | None:
         """Lambda where keys are an average over time: (H), or (B T H) where it depends on x."""
         return self.key.decays(x)
+
+    def empty_state(self, store: Store) -> State:
+        """A state that has read nothing, to store pairs in a store of this kind."""
+        raise UserError(f"{self.memory_info().name} takes no store: that is for contextual memories")
 
     def to_fixed_capacity(self, state: State, capacity: int) -> State:
         """The same state with a store of fixed capacity, to be continued one token at a time."""

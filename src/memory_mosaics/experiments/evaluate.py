@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from memory_mosaics import checkpoint, evaluation
+from memory_mosaics.bounded_stores import StorePolicy
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.evaluation import EvalWindows, LossStatistics, count_tokens, sample_windows, unigram
@@ -53,6 +54,7 @@ def run(
     at_documents: bool = False,
     over_seeds: bool = False,
     anchors: Path | None = None,
+    store: str = "exact",
     batch: int = 8,
     device: str = "auto",
     out: Path = Path("runs/evaluation"),
@@ -73,23 +75,29 @@ def run(
         over_seeds: average runs that differ in their seed alone, of one model and one recipe; the intervals are then
             over the runs, not the windows
         anchors: folder of `mosaics anchors` for the same windows: its losses are kept and drawn beside the models'
+        store: what contextual memories keep of a window: exact, or window, sinks, lru, merge or reservoir with a number
+            of pairs, such as lru:4096; a window may then be longer than memory
         batch: windows per batch
         device: cuda, mps or cpu; auto takes the first that is available
         out: folder for results.json and the figure
     """
     check_range(1, 1 << 40, batch=batch)
+    policy = StorePolicy.parse(store)
     torch_device, corpus, models = torch.device(find_device(device)), Corpus.open(data), unique_names(runs)
     for trained in iter_models(models):
         trained.check_tokenizer_of(corpus)
+        trained.model.empty_state(policy)  # refuses a model without memories
         if (longest := trained.model.max_positions or length) < length:
             print(f"{trained.name} has {longest} learned positions: its curve ends there, before {length}")
     text = sample_windows(corpus, split=split, length=length, count=windows, at_documents=at_documents)
     results: dict[str, Any] = {"study": "evaluate", "interrupted": True} | text.describe()
     if anchors is not None:
         results["anchors"] = read_anchors(anchors, text)
-    results |= {"models": []} | environment_info(torch_device)
+    results |= ({} if policy is None else {"store": store}) | {"models": []} | environment_info(torch_device)
     opened = iter_models(models, device=torch_device)
-    collect_records((_record(trained, text, batch, by_position=by_position) for trained in opened), results, out)
+    collect_records(
+        (_record(trained, text, batch, policy, by_position=by_position) for trained in opened), results, out
+    )
     if over_seeds and not results["interrupted"]:
         scalars = [{key: one for key, one in model.items() if key not in CURVE_DIGITS} for model in results["models"]]
         recipes = [_recipe(run) for run in models.values()]
@@ -116,9 +124,11 @@ def read_anchors(folder: Path, text: EvalWindows) -> list[dict[str, Any]]:
         raise UserError(f"{folder / 'results.json'} is not of mosaics anchors: {one_line(error)}") from error
 
 
-def _record(trained: LoadedModel, text: EvalWindows, batch: int, *, by_position: bool) -> dict[str, Any]:
+def _record(
+    trained: LoadedModel, text: EvalWindows, batch: int, policy: StorePolicy | None, *, by_position: bool
+) -> dict[str, Any]:
     start = time.monotonic()
-    measured = evaluation.evaluate(trained, text, batch=batch)
+    measured = evaluation.evaluate(trained, text, batch=batch, store=policy)
     record = describe_model(trained) | measured.summary()
     record |= {name: round_digits(value, 6) for name, value in record.items() if isinstance(value, float)}
     record["spans"] = _spans(measured, text.length)

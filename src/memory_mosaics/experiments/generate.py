@@ -12,6 +12,7 @@ from memory_mosaics.decoding import GenerationParams, Sampler, TextGenerator, co
 from memory_mosaics.errors import UserError, one_line, within_memory
 from memory_mosaics.experiments.report import check_output_file
 from memory_mosaics.files import MAX_JSON_BYTES, write_text
+from memory_mosaics.memory_files import start_state
 from memory_mosaics.runtime import find_device
 from memory_mosaics.text.prompts import parse, read
 
@@ -35,6 +36,8 @@ def run(
     seed: int | None = None,
     count: int = 1,
     compile: bool = False,
+    memory: list[Path] | None = None,
+    store: str | None = None,
     device: str = "auto",
     out: Path | None = None,
 ) -> dict[str, Any]:
@@ -54,6 +57,9 @@ def run(
         seed: makes the texts reproducible; without it they differ each time
         count: texts per prompt
         compile: compile each step with torch.compile: faster on CUDA, after some time for compilation
+        memory: one or several files of `mosaics read`: texts continue as if the model had just read what they hold
+        store: what contextual memories keep: exact, or window, sinks, lru, merge or reservoir with a number of pairs,
+            such as lru:4096. null is exact, or as in the memory files
         device: cuda, mps or cpu; auto takes the first that is available
         out: also write the texts to this file, one JSON object per line
     """
@@ -66,7 +72,8 @@ def run(
     params = GenerationParams(length=length, sampler=sampler, beams=beams, seed=any_seed, count=count, compiled=compile)
     texts = [each.prompt for each in read(prompts)] if prompts else prompt
     check_output_file(out)
-    generator = TextGenerator(LoadedModel.open(run, device=find_device(device)), params)
+    trained = LoadedModel.open(run, device=find_device(device))
+    generator = TextGenerator(trained, params, state=start_state(trained, memory or [], store))
     records, interrupted = [], False
     advice = "fewer prompts, beams or tokens at once may fit"
     with within_memory(advice), compiler_errors():

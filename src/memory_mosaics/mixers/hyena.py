@@ -71,10 +71,10 @@ class Filter(nn.Module):
 
 
 class FixedInputs(NamedTuple):
-    """Inputs of the long convolution, with unused capacity behind the first `count` of each row."""
+    """Inputs of the long convolution, with unused capacity behind the first `lengths` of each row."""
 
     inputs: Float[Tensor, "B C W"]
-    count: Int[Tensor, " B"]
+    lengths: Int[Tensor, " B"]
 
 
 class Hyena(nn.Module):

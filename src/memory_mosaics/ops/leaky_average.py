@@ -144,7 +144,7 @@ class _BySteps(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
         means, decay, mean = ctx.saved_tensors
         d_x = _by_steps(gradients[0], decay, torch.zeros_like(mean), reverse=True)
         first = d_x[:, 0]

@@ -43,7 +43,7 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (gradient,), (y, norm, trained) = gradients, ctx.saved_tensors
         scale = ctx.scale if trained is None else trained
         along = torch.linalg.vecdot(y, gradient)[..., None] / scale

@@ -119,8 +119,8 @@ def recall(
         keys, values, causal_offset, window = keys[:, visible], values[:, visible], None, None
         key_padding_mask = None if key_padding_mask is None else key_padding_mask[:, visible]
     elif window is not None and causal_offset is None and lengths is None:  # all see the newest
-        keys, values, key_padding_mask = (x if x is None else x[:, -window:] for x in (keys, values, key_padding_mask))
-        window = None
+        keys, values, newest = keys[:, -window:], values[:, -window:], slice(-window, None)
+        key_padding_mask, window = None if key_padding_mask is None else key_padding_mask[:, newest], None
     if 0 in (time, keys.shape[1]):
         return _zeros(queries, values)
     if window is not None and lengths is not None:  # a copy of the window, so that the whole capacity is not read
@@ -193,6 +193,26 @@ def recall_with_lse(
         *_in_blocks(_attend_weighted, queries, keys, values, causal_offset, key_padding_mask, None), strict=True
     )
     return torch.cat(answers, dim=1), torch.cat(lse, dim=1)
+
+
+def recall_with_bias(
+    queries: Float[Tensor, "B T H D"],
+    keys: Float[Tensor, "B N H D"],
+    values: Float[Tensor, "B N H V"],
+    sharpness: Sharpness = 1.0,
+    *,
+    bias: Float[Tensor, "B H T N"],
+) -> Float[Tensor, "B T H V"]:
+    """Answer every query with `bias` added to its scores: the logarithm of a pair's mass, -inf for one it cannot see.
+
+    A pair of mass m counts as m equal pairs. The bias has a number for each query and pair: for few queries at a time.
+    """
+    if 0 in (queries.shape[1], keys.shape[1]):
+        return _zeros(queries, values)
+    anything = (bias > -torch.inf).any(dim=-1, keepdim=True)  # (B, H, T, 1)
+    queries = scale_features(queries, sharpness)
+    answers = _attend(queries, keys, values, mask=bias.masked_fill(~anything, 0.0).to(queries.dtype))
+    return answers * anything.transpose(1, 2)
 
 
 def merge(

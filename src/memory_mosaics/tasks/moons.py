@@ -183,7 +183,7 @@ class Moons(Task):
 
     def __init__(self, sequences: MoonsData, *, steps: int, copies: int = 1, seed: int = 0):
         self.sequences, self.steps, self.copies, self.seed = sequences, steps, copies, seed
-        self.batch_size, self.splits = BATCH_SIZE * copies, copies == 1
+        self.batch_size, self.divisible = BATCH_SIZE * copies, copies == 1
         self.repeated = math.ceil(max(system.lcm for system in sequences.training)) + MARGIN
         self.tokens_per_step = self.batch_size * self.repeated
 

@@ -44,7 +44,7 @@ class Task(ABC):
     train_tokens: int | None = None  # of a text that is read again and again; None where every example is new
     selects: ClassVar[Mapping[str, Callable[[float, float], bool]]] = {}  # metrics whose best weights are kept
     tokenizer: Tokenizer | None = None  # to be saved with a model
-    splits: bool = True  # whether a batch may be split over processes and into micro-batches
+    divisible: bool = True  # whether a batch may be split over processes and into micro-batches
     documents: bool = False  # whether batches have `starts`: the shapes in which they are computed then differ
 
     @abstractmethod

@@ -110,7 +110,7 @@ class Trainer:
         micro = min(run.runtime.micro_batch or share, share)
         if share % micro:
             raise UserError(f"micro_batch {micro} does not divide the {share} sequences of a process")
-        if micro < task.batch_size and not task.splits:
+        if micro < task.batch_size and not task.divisible:
             raise UserError(
                 f"{type(task).__name__} has batches that do not split; train in one process, without micro_batch"
             )

@@ -9,6 +9,7 @@ import torch
 
 from memory_mosaics import LanguageModel, LanguageModelConfig, memory_mosaic, transformer
 from memory_mosaics.apps.serve.engine import Batch, Engine, EngineStopped, QueueFull, Row
+from memory_mosaics.bounded_stores import StorePolicy
 from memory_mosaics.decoding import GREEDY, Sampler, generate
 from mixers_under_contract import MIXERS
 from waiting import HANG, until
@@ -205,3 +206,22 @@ def test_the_most_probable_tokens():
     for token, logprobs, expected in zip(tokens, writing.logprobs, logs, strict=True):
         assert logprobs.sampled == pytest.approx(float(expected[token]), abs=1e-4)
         assert [index for index, _ in logprobs.top] == expected.topk(3).indices.tolist()
+
+
+@pytest.mark.parametrize("store", ["exact", "lru:30"])
+def test_rows_continue_a_state(store):
+    """Of a text that the model has read, as if each prompt came after it."""
+    model, policy = model_of("mosaic"), StorePolicy.parse(store)
+    text, prompts = torch.arange(45), [torch.tensor([3, 1, 4]), torch.tensor([1, 5, 9, 2, 6])]
+    with torch.no_grad():
+        _, state = model(text[None], model.empty_state(policy))
+    engine = Engine(model, vocabulary=VOCABULARY, state=state)
+    try:
+        rows = [Writing(prompt, 8) for prompt in prompts]
+        engine.submit([each.row for each in rows])
+        for prompt, row in zip(prompts, rows, strict=True):
+            whole = [torch.cat([text, prompt])]
+            (wanted,) = generate(model, whole, 8, sampler=GREEDY, state=model.empty_state(policy))
+            assert row.result() == wanted.tolist()
+    finally:
+        engine.stop()

@@ -10,6 +10,7 @@ from typing import Any
 
 from memory_mosaics.checkpoint import iter_models, unique_names
 from memory_mosaics.errors import UserError, check_range, one_line
+from memory_mosaics.memory_files import start_state
 from memory_mosaics.runtime import find_device
 
 API_KEY = "MOSAICS_API_KEY"
@@ -29,6 +30,8 @@ def serve(
     requests: int = 64,
     rows: int = 16,
     max_body: int = 1_000_000,
+    memory: list[Path] | None = None,
+    store: str | None = None,
     device: str = "auto",
 ) -> dict[str, Any]:
     """Serve trained models to every client of OpenAI's API, until Ctrl-C.
@@ -49,6 +52,9 @@ def serve(
         requests: the maximum number of unfinished requests per model; more are answered with status 429
         rows: the maximum number of texts per model that are decoded together
         max_body: the maximum bytes of a request
+        memory: one or several files of `mosaics read`: answers continue as if the model had just read what they hold
+        store: what contextual memories keep: exact, or window, sinks, lru, merge or reservoir with a number of pairs,
+            such as lru:4096. null is exact, or as in the memory files
         device: cuda, mps or cpu; auto takes the first that is available
     """
     check_range(0, 65535, port=port)
@@ -58,12 +64,20 @@ def serve(
     from memory_mosaics.apps.serve.app import RequestLog, Service, build_app
     from memory_mosaics.apps.server import Server, is_local, listen
 
-    limits = {"max_tokens": max_tokens, "context": context, "requests": requests, "rows": rows, "max_body": max_body}
+    if memory and len(runs) > 1:
+        raise UserError("--memory holds what one model has read; serve that model alone")
+    limits: Any = {
+        "max_tokens": max_tokens,
+        "context": context,
+        "requests": requests,
+        "rows": rows,
+        "max_body": max_body,
+    }
     services: list[Service] = []
     with ExitStack() as stack:
         for trained in iter_models(_names(runs, name), device=find_device(device)):
             trained.tokenizer.encode("a")  # a tokenizer that cannot be built fails here, not in the first request
-            services.append(Service(trained, **limits))
+            services.append(Service(trained, state=start_state(trained, memory or [], store), **limits))
             stack.callback(services[-1].engine.stop)
         listening = stack.enter_context(listen(host, port))
         app: Any = build_app(*services)

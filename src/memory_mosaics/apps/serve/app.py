@@ -37,6 +37,7 @@ from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.config import MAX_SIZE
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.files import read_text
+from memory_mosaics.stores import State
 from memory_mosaics.text.chat import MAX_TEMPLATE_BYTES, ChatTemplate
 from memory_mosaics.text.tokenizer import StreamDecoder, Tokenizer
 
@@ -174,6 +175,7 @@ class Service:
         requests: int = 64,
         rows: int = 16,
         max_body: int = 1_000_000,
+        state: State | None = None,
     ):
         positions = loaded.model.max_positions
         if positions is not None and (context or 0) > positions:
@@ -187,7 +189,7 @@ class Service:
         self.max_concurrent = 2 * requests + 16  # unfinished requests, and as many that are being read or refused
         self.template = load_chat_template(loaded.folder)
         vocabulary = loaded.tokenizer.vocabulary
-        self.engine = Engine(loaded.model, vocabulary=vocabulary, max_rows=rows, max_requests=requests)
+        self.engine = Engine(loaded.model, vocabulary=vocabulary, max_rows=rows, max_requests=requests, state=state)
         self.totals = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0}  # of requests answered, for /metrics
 
     @property

@@ -18,7 +18,7 @@ from torch import Tensor
 from memory_mosaics.decoding import Decoder, Sampler
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.shapes import Float, Int
-from memory_mosaics.stores import map_state
+from memory_mosaics.stores import State, map_state
 
 MAX_PREFILL_TOKENS = 16_384  # with padding: reading more prompts together is not faster, and needs memory
 SCORED_TOKENS = 512  # of a prompt, whose logits are in memory at once
@@ -85,9 +85,21 @@ class EngineStopped(Exception):
 
 
 class Engine:
-    """Decode at most `max_rows` rows at a time, one of each request in turn, of at most `max_requests` requests."""
+    """Decode at most `max_rows` rows at a time, one of each request in turn, of at most `max_requests` requests.
 
-    def __init__(self, model: LanguageModel, *, vocabulary: int, max_rows: int = 16, max_requests: int = 64):
+    All rows continue `state`, such as that of a memory file, if it is given.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        *,
+        vocabulary: int,
+        max_rows: int = 16,
+        max_requests: int = 64,
+        state: State | None = None,
+    ):
+        self.state = state
         self.model, self.vocabulary, self.max_rows, self.max_requests = model, vocabulary, max_rows, max_requests
         self.waiting: deque[deque[Row]] = deque()
         self.requests: list[Sequence[Row]] = []
@@ -149,9 +161,11 @@ class Engine:
             with _report_errors([row]):
                 if row.on_prompt is not None and not row.on_prompt(self._score(row)):
                     row.finished = True
-        for rows in _group_by_length([row for row in started if not row.finished]):
+        started = [row for row in started if not row.finished]
+        # Padding cannot come between a state and a prompt.
+        for rows in _group_by_length(started) if self.state is None else [[row] for row in started]:
             with _report_errors(rows):
-                batch = Batch(self.model, rows, self.vocabulary)
+                batch = Batch(self.model, rows, self.vocabulary, self.state)
                 if not any(other.merge(batch) for other in self.batches):
                     self.batches.append(batch)
         for batch in self.batches:
@@ -165,7 +179,7 @@ class Engine:
         if row.logprobs is None or len(row.prompt) < 2:
             return None if row.logprobs is None else scored
         tokens = row.prompt.to(self.model.embedding.weight.device)
-        features = self.model.features(self.model.embedding(tokens[None, :-1]))[0][0]
+        features = self.model.features(self.model.embedding(tokens[None, :-1]), self.state)[0][0]
         for part, following in zip(features.split(SCORED_TOKENS), tokens[1:].split(SCORED_TOKENS), strict=True):
             scored += logprobs_of(self.model.logits(part)[:, : self.vocabulary], following.tolist(), row.logprobs)
         return scored
@@ -187,10 +201,10 @@ class Engine:
 class Batch:
     """Rows that are decoded by the same steps. An empty slot (None) repeats another row, and its output is ignored."""
 
-    def __init__(self, model: LanguageModel, rows: Sequence[Row], vocabulary: int):
+    def __init__(self, model: LanguageModel, rows: Sequence[Row], vocabulary: int, state: State | None = None):
         self.slots: list[Row | None] = list(rows)
         self.vocabulary = vocabulary
-        self.decoder = Decoder(model, [row.prompt for row in rows])
+        self.decoder = Decoder(model, [row.prompt for row in rows], state=state)
         self.counts = [self.decoder.num_tokens] * len(rows)  # tokens read per slot, with padding
         # On the CPU a step costs as much as the capacity, which grows as needed. On CUDA each growth needs a new graph.
         self.decoder.reserve(max(row.length for row in rows) if self.decoder.device.type == "cuda" else 1)

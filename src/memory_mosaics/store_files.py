@@ -1,0 +1,119 @@
+"""Stores in a file: safetensors with the pairs, and JSON in its header that describes them.
+
+    save_stores    write stores of one model, or one, with further tensors
+    load_stores    read them again, memory-mapped: pairs are read from the disk when they are first used
+
+A file of any origin can be loaded: what is not a file of this form is refused in one line, before any pair is used.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Union
+
+import torch
+from torch import Tensor
+
+from memory_mosaics.bounded_stores import EXACT, MAX_CAPACITY, POLICIES, BoundedStore, StorePolicy
+from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.files import atomic_write, check_regular, parse_json
+from memory_mosaics.stores import GrowingStore
+
+FORMAT = 1
+HEADER = "memory"  # the key of the JSON in the header
+MAX_STORES = 4096
+AnyStore = Union[GrowingStore, BoundedStore]  # noqa: UP007 (NamedTuples in annotations that are checked at run time)
+FIELDS = {GrowingStore: GrowingStore._fields, BoundedStore: BoundedStore._fields[1:]}
+Loaded = tuple[list[AnyStore], dict[str, Any], dict[str, Tensor]]
+
+
+def save_stores(
+    file: Path, stores: Sequence[AnyStore], about: Mapping[str, Any], others: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write stores of one kind to a file, atomically, with other tensors and a description of them."""
+    from safetensors.torch import save_file
+
+    policy = stores[0].policy if isinstance(stores[0], BoundedStore) else None
+    described = None if policy is None else [policy.kind, policy.capacity, policy.keep_norm]
+    header = dict(about) | {
+        "format": FORMAT,
+        "stores": len(stores),
+        "policy": described,
+        "others": sorted(others or ()),
+    }
+    tensors = dict(others or {})
+    for number, store in enumerate(stores):
+        tensors |= {f"stores.{number}.{name}": getattr(store, name) for name in FIELDS[type(store)]}
+    tensors = {name: x.detach().cpu().clone(memory_format=torch.contiguous_format) for name, x in tensors.items()}
+    with atomic_write(file) as tmp:
+        tmp.touch()
+        mode = tmp.stat().st_mode
+        save_file(tensors, tmp, {HEADER: json.dumps(header)})
+        tmp.chmod(mode)  # safetensors lets only the owner read
+
+
+def load_stores(file: Path) -> Loaded:
+    """Return the stores of a file, its description, and its other tensors."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        check_regular(file)
+        with safe_open(file, framework="pt") as opened:
+            header = parse_json((opened.metadata() or {})[HEADER])
+            number, policy = header["stores"], _policy(header["policy"])
+            kind: Any = GrowingStore if policy is None else BoundedStore
+            names = [f"stores.{i}.{field}" for i in range(min(number, MAX_STORES)) for field in FIELDS[kind]]
+            if header["format"] != FORMAT:
+                raise ValueError(f"its format is {header['format']}, and {FORMAT} can be read")
+            if not 1 <= number <= MAX_STORES or sorted([*names, *header["others"]]) != sorted(opened.keys()):
+                raise ValueError("its tensors are not those that it lists")
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dictionary)
+        stores: list[AnyStore] = []
+        for i in range(number):
+            fields = {field: tensors[f"stores.{i}.{field}"] for field in FIELDS[kind]}
+            stores.append(kind(**fields | ({} if policy is None else {"policy": policy})))
+            _check(stores[-1], stores[0])
+        return stores, header, {name: tensors[name] for name in header["others"]}
+    except FileNotFoundError:
+        raise UserError(f"there is no memory file {file}; mosaics read makes one") from None
+    except UserError:
+        raise
+    except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{file} is damaged or not a memory file: {one_line(error)}") from error
+
+
+def _policy(described: Any) -> StorePolicy | None:
+    if described is None:
+        return None
+    kind, capacity, keep_norm = described
+    known = kind in POLICIES or (kind == EXACT and capacity == MAX_CAPACITY)
+    if not known or type(capacity) is not int or not 1 <= capacity <= MAX_CAPACITY:
+        raise ValueError(f"there is no store {kind!r} of {capacity!r} pairs")
+    return StorePolicy(kind, capacity, bool(keep_norm))
+
+
+def _check(store: AnyStore, first: AnyStore) -> None:
+    """Refuse tensors that are not of a store, or not of as many pairs as the first."""
+    keys, values = store.keys, store.values
+    if keys.ndim != 4 or values.ndim != 4 or keys.shape[:3:2] != values.shape[:3:2] or not keys.numel():
+        raise ValueError(f"keys {tuple(keys.shape)} and values {tuple(values.shape)} are not pairs")
+    if not values.shape[1] <= keys.shape[1] or not keys.is_floating_point() or keys.dtype != values.dtype:
+        raise ValueError(f"keys {tuple(keys.shape)} {keys.dtype} have values {tuple(values.shape)} {values.dtype}")
+    if (keys.shape[:2], values.shape[:2]) != (first.keys.shape[:2], first.values.shape[:2]):
+        raise ValueError("its layers have different numbers of pairs")
+    if not (keys.isfinite().all() and values.isfinite().all()):
+        raise ValueError("a key or value is NaN or Inf")
+    if isinstance(store, GrowingStore):
+        if store.key_padding_mask.shape != (len(keys), 0) or store.key_padding_mask.dtype != torch.bool:
+            raise ValueError(f"its mask is {tuple(store.key_padding_mask.shape)} {store.key_padding_mask.dtype}")
+        return
+    wanted = {"times": torch.int64, "mass": torch.float32, "used": torch.int64}
+    for name, dtype in wanted.items():
+        if getattr(store, name).shape != keys.shape[:3] or getattr(store, name).dtype != dtype:
+            raise ValueError(f"{name} is {tuple(getattr(store, name).shape)} {getattr(store, name).dtype}")
+    if store.now.shape != keys.shape[:1] or store.now.dtype != torch.int64:
+        raise ValueError(f"now is {tuple(store.now.shape)} {store.now.dtype}")
+    if not ((store.mass >= 0) & (store.mass < torch.inf)).all():
+        raise ValueError("a mass is negative, NaN or Inf")
+    if not ((store.times >= 0) & (store.times < store.now[:, None, None])).all():
+        raise ValueError("a pair was stored after the last token")
