@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import remove_temporary, temporary_path, write_text
+from memory_mosaics.files import read_json, remove_temporary, temporary_path, write_text
 from memory_mosaics.version import __version__
 
 
@@ -30,6 +30,21 @@ def create_output_folder(out: Path) -> None:
         remove_temporary(probe)
     except OSError as error:
         raise UserError(f"cannot write to {out}: {one_line(error)}; name another folder with --out") from error
+
+
+def read_results(out: Path, study: str) -> dict[str, Any]:
+    """Return what results.json of a folder has already, if anything; refuse that of another experiment."""
+    file = out / "results.json"
+    try:
+        results = read_json(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return {"study": study}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{one_line(error)}; remove it, or name another --out") from error
+    found = results.get("study") if isinstance(results, dict) else None
+    if found != study:
+        raise UserError(f"{file} is of an experiment {found!r}, not {study!r}; name another --out")
+    return results
 
 
 def environment_info(device: torch.device | None = None) -> dict[str, Any]:

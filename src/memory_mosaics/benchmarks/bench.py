@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 
 from memory_mosaics.benchmarks import kernels, outside, profile, throughput
 from memory_mosaics.benchmarks.timing import TABLES, Timer, measure_ceilings
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.errors import UserError
 from memory_mosaics.experiments import figures
-from memory_mosaics.files import read_json
 from memory_mosaics.models import ARCHITECTURES
-from memory_mosaics.results import create_output_folder, environment_info, round_digits, write_results
+from memory_mosaics.results import create_output_folder, environment_info, read_results, round_digits, write_results
 from memory_mosaics.runtime import RuntimeConfig, find_device, start_runtime
 
 
@@ -66,7 +65,7 @@ def run(
             raise UserError(f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
     if compare is not None and "compare" not in names:
         raise UserError(f"--compare {compare} is not used by {', '.join(names)}; add compare to them")
-    results, interrupted = read_results(out), False
+    results, interrupted = read_results(out, "bench"), False
     device = "cuda" if find_device("auto") == "cuda" and not cpu else "cpu"
     with start_runtime(RuntimeConfig(device=device)) as world:
         if world.distributed:
@@ -111,21 +110,6 @@ def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {key: round_digits(value) if isinstance(value, float) else value for key, value in row.items()} for row in rows
     ]
-
-
-def read_results(out: Path) -> dict[str, Any]:
-    """Return what results.json holds already: sections of benchmarks, or none."""
-    file = out / "results.json"
-    try:
-        results = read_json(file)
-    except (FileNotFoundError, NotADirectoryError):
-        return {"study": "bench"}
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot add to {file}: {one_line(error)}; remove it, or name another --out") from error
-    study = results.get("study") if isinstance(results, dict) else None
-    if study != "bench":
-        raise UserError(f"{file} is of an experiment {study!r}, not of mosaics bench; name another --out")
-    return results
 
 
 def table(name: str, section: dict[str, Any]) -> str:

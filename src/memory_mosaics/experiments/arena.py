@@ -45,7 +45,9 @@ from memory_mosaics.experiments.runner import (
     check_devices,
     check_outcome,
     check_setup,
+    is_at_edge,
     merge_environments,
+    next_value,
     raise_errors,
     report,
     run_grids,
@@ -502,21 +504,10 @@ def is_extensible(field: str, values: Sequence[Any]) -> bool:
     )
 
 
-def is_at_edge(chosen: Any, tried: Sequence[Any]) -> bool:
-    """Whether a larger value than the chosen one, or a smaller one, might have been better; there is none below 0."""
-    numbers = {value for value in tried if type(value) in (int, float)}
-    return len(numbers) > 1 and (chosen == max(numbers) or chosen == min(numbers) != 0)
-
-
 def beyond(values: Sequence[float], best: float) -> float | None:
-    """Return the next value of a sorted list beyond the best one, by the same ratio; None if that is not at an edge."""
-    if best == values[-1]:
-        ratio = best / values[-2] if values[-2] else 2.0
-    elif best == values[0] and best:
-        ratio = best / values[1]
-    else:
-        return None
-    return type(best)(float(f"{best * ratio:.3g}"))
+    """Return the next value of a sorted list beyond the best one, to three digits; None if that is not at an edge."""
+    found = next_value(values, best)
+    return None if found is None else type(best)(float(f"{found:.3g}"))
 
 
 def print_estimate(contests: Sequence[Contest], out: Path) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from memory_mosaics.results import (
     create_output_folder,
     environment_info,
     mean_and_interval,
+    read_results,
     round_digits,
     write_results,
 )
@@ -224,6 +225,7 @@ def run_anchors(
         raise UserError(f"{training} and {data} have different tokenizers; prepare one with --tokenizer of the other")
     text = sample_windows(corpus, split=split, length=length, count=windows, at_documents=at_documents)
     create_output_folder(out)
+    read_results(out, "anchors")
     start = time.monotonic()
     counts, tokenizer = count_tokens(counted), corpus.tokenizer()
     labels = {f"unigram-{k:g}": f"unigram of the training text, add-{k:g}" for k in added}

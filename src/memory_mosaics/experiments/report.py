@@ -13,7 +13,7 @@ from memory_mosaics.experiments import figures
 from memory_mosaics.files import write_text
 from memory_mosaics.language_model import parameter_count
 from memory_mosaics.models import architecture_name
-from memory_mosaics.results import create_output_folder, write_results
+from memory_mosaics.results import create_output_folder, read_results, write_results
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -29,25 +29,25 @@ def collect_records(
     """Add records to results["models"] one by one, and write results.json, and the pages if there are any, after each.
 
     Until the last record results.json has "interrupted": true, so that a killed command does not appear complete.
-    Ctrl-C keeps the records that are there. Files of an earlier command in the folder (results.json, figures, `pages`)
-    are removed first; an error before the first record restores them.
+    Ctrl-C keeps the records that are there. The first record replaces what an earlier command left in the folder
+    (results.json, figures, `pages`), which must be of the same experiment.
     """
     create_output_folder(out)
-    own = [out / name for name in ("results.json", *figures.names(results["study"]), *pages)]
-    before = {file: file.read_bytes() for file in own if file.is_file()}
-    for file in before:
-        file.unlink()
+    read_results(out, results["study"])
+    earlier = [out / name for name in (*figures.names(results["study"]), *pages)]
     models = results["models"]
 
     def write(*, interrupted: bool) -> None:
         results["interrupted"] = interrupted
-        if write_pages is not None and models:
+        if write_pages is not None:
             write_pages()
         write_results(out / "results.json", results)
 
     try:
-        write(interrupted=True)
         for record in records:
+            if not models:
+                for file in earlier:
+                    file.unlink(missing_ok=True)
             models.append(record) if isinstance(models, list) else models.update(record)
             write(interrupted=True)
         write(interrupted=False)
@@ -55,12 +55,6 @@ def collect_records(
         results["interrupted"] = True
         if not models:
             raise
-    except UserError:
-        if not models:
-            (out / "results.json").unlink(missing_ok=True)
-            for file, content in before.items():
-                file.write_bytes(content)
-        raise
 
 
 def check_output_file(file: Path | None) -> None:

@@ -136,6 +136,24 @@ def combinations(values: Mapping[str, Sequence[Any]]) -> list[Settings]:
     return [dict(zip(values, row, strict=True)) for row in product(*values.values())]
 
 
+def next_value(tried: Sequence[float], best: float, *, ratio: float | None = None) -> float | None:
+    """Return the next value beyond the best one of a sorted list; None if that is not at an edge.
+
+    The ratio is that of the two values at the edge unless it is given.
+    """
+    if best == tried[-1]:
+        return best * (ratio or (best / tried[-2] if tried[-2] else 2.0))
+    if best == tried[0] and best:
+        return best / (ratio or tried[1] / best)
+    return None
+
+
+def is_at_edge(chosen: Any, tried: Sequence[Any]) -> bool:
+    """Whether a larger value than the chosen one, or a smaller one, might have been better; there is none below 0."""
+    numbers = {value for value in tried if type(value) in (int, float)}
+    return len(numbers) > 1 and (chosen == max(numbers) or chosen == min(numbers) != 0)
+
+
 def load_packaged(name: str) -> dict[str, Any]:
     """Return the content of a YAML file in recipes/."""
     return yaml.safe_load((RECIPES / f"{name}.yaml").read_text(encoding="utf-8"))
@@ -390,9 +408,10 @@ def run_trial(grid: Grid, settings: Settings) -> Outcome | None:
                     torch.cuda.synchronize()
                 return measured
             not_finite = [name for name, value in measured.items() if not _is_finite(value)]
-            if grid.quiet and not_finite:
+            if not_finite:
                 measured = {"status": "fail", "reason": f"{', '.join(not_finite)}: a number is NaN or Inf"}
-            outcome = {"status": "finished"} | settings | measured
+            device = torch.device("cuda") if torch.cuda.is_initialized() else None
+            outcome = {"status": "finished"} | settings | environment_info(device) | measured
             if is_first_process():
                 write_results(folder / "outcome.json", outcome)
         if not grid.keep_checkpoints and is_first_process():
@@ -622,12 +641,10 @@ def progress(grids: Sequence[Grid]) -> tuple[float, dict[str, str], str]:
             elif log := read_log(folder / "log.jsonl"):
                 running.append({name: value for line in log for name, value in line.items()})
                 done += running[-1]["step"] / (read_run(folder) or {"training": {"steps": inf}})["training"]["steps"]
-        best = min((outcome.get("valid_loss") or inf for outcome in ended.values()), default=inf)
         for name, outcome in ended.items():
             line = f"{outcome['status']}, {outcome.get('reason')}"
             if outcome["status"] == "finished":
                 line = ", ".join(grid.shown).format(**outcome)
-                line += ", the best so far" if outcome.get("valid_loss") == best else ""
             full_name = f"{grid.out.name}/{name}" if several else name
             lines[full_name] = f"{full_name}: {line}"
         done += len(ended)
@@ -687,17 +704,35 @@ def show_progress(grids: Sequence[Grid], save: Callable[[], Any] | None) -> Iter
 
 
 def merge_environments(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the versions and the commit of this command and the hardware of all runs; remove them from the outcomes.
+    """Return the versions, the commit and the hardware of runs, joined by "; " where they differ.
 
-    Other versions than those of this command stay.
+    They are removed from the outcomes, except for versions and a commit that not all have.
     """
-    shared = environment_info()
-    hardware = sorted({one.pop("hardware") for one in outcomes if "hardware" in one})
+    environments = [{name: one[name] for name in environment_info() if name in one} for one in outcomes]
+    merged = _merge(environments) or environment_info()
     for one in outcomes:
+        one.pop("hardware", None)
         for name in ("versions", "commit"):
-            if one.get(name) == shared[name]:
-                one.pop(name, None)
-    return shared | ({"hardware": "; ".join(hardware)} if hardware else {})
+            if name in one and one[name] == merged[name]:
+                del one[name]
+    return merged
+
+
+def _merge(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Join the values of each key, and those of nested dictionaries."""
+    merged = {}
+    for name in dict.fromkeys(name for one in found for name in one):
+        values = [one[name] for one in found if name in one]
+        texts = sorted({str(value) for value in values})
+        several = "; ".join(texts) if len(texts) > 1 else values[0]
+        merged[name] = _merge(values) if isinstance(values[0], dict) else several
+    return merged
+
+
+def failures(grid: Grid) -> dict[str, str]:
+    """Return by their names why runs failed, such as a loss that is NaN: the same command does not train them again."""
+    outcomes = {folder.name: grid.outcome(folder) for folder in grid.folders()}
+    return {name: one["reason"] for name, one in outcomes.items() if one and one["status"] == "fail"}
 
 
 def report(results: dict[str, Any], out: Path, table: str, *, drawable: bool, also: str = "") -> None:
@@ -705,4 +740,5 @@ def report(results: dict[str, Any], out: Path, table: str, *, drawable: bool, al
     write_results(out / "results.json", results)
     drawn = figures.draw_if_possible(results, out) if drawable else "No figures: no run has finished."
     stopped = "Stopped; the same command continues. " if results["interrupted"] else ""
+    table = "\n".join([table, *(f"{name} failed: {reason}" for name, reason in results.get("failed", {}).items())])
     print(f"{table}\n{stopped}Results: {out / 'results.json'}. {also}{drawn}")

@@ -27,7 +27,8 @@ from memory_mosaics.training.config import ModelArgs, Run, Training, as_flag_onl
 
 RECIPE = runner.load_packaged("sweep")
 SHORT = {"learning_rate": "lr", "dropout": "dropout", "weight_decay": "decay", "warm_up": "warm", "steps": "steps"}
-MEASURED = ("train_loss", "valid_loss", "best", "best_step", "seconds", "tokens_per_second", "parameters", "hardware")
+MEASURED = ("train_loss", "valid_loss", "best", "best_step", "seconds", "tokens_per_second", "parameters")
+MEASURED += ("versions", "commit", "hardware")
 
 
 @dataclass(frozen=True, kw_only=True)
