@@ -112,9 +112,9 @@ def test_a_table_shows_what_was_measured():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"study": "moons"}', "is of an experiment 'moons', not of mosaics bench; name another --out"),
+        ('{"study": "moons"}', "is of an experiment 'moons', not 'bench'; name another --out"),
         ("[1]", "is of an experiment None"),
-        ("{", "cannot add to"),
+        ("{", "results.json is damaged"),
     ],
 )
 def test_results_of_something_else_are_left_alone(content, message, tmp_path, capsys):

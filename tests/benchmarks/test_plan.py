@@ -120,6 +120,7 @@ def test_the_largest_micro_batch_that_fits():
         ("memory-mosaic-tiny --gpu h20", "no GPU 'h20'; did you mean h200?"),
         ("memory-mosaic-tiny --gpus 0", "--gpus must be at least 1, not 0"),
         ("memory-mosaic-tiny --gpus 12", "12 GPUs are not whole nodes of 8; choose 8 or 16"),
+        ("memory-mosaic-tiny --sharding fsdp", "--sharding fsdp needs several GPUs; give --gpus, or leave it out"),
         ("memory-mosaic-tiny --gpus 3", "a batch of 16 does not split over 3 GPUs; choose a multiple of 3"),
         ("memory-mosaic-tiny --micro_batch 5", "--micro_batch 5 does not divide the 16 sequences of a GPU"),
         ("memory-mosaic-tiny --tokens 9", "--tokens 9 are less than the 4,096 of one step; give more"),

@@ -65,13 +65,16 @@ def run(
             raise UserError(f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
     if compare is not None and "compare" not in names:
         raise UserError(f"--compare {compare} is not used by {', '.join(names)}; add compare to them")
+    if compare is None and "compare" in names:
+        raise UserError("nothing to compare with; give --compare FILE, such as nanoGPT's model.py")
+    module = compare and outside.load(compare)
     results, interrupted = read_results(out, "bench"), False
     device = "cuda" if find_device("auto") == "cuda" and not cpu else "cpu"
     with start_runtime(RuntimeConfig(device=device)) as world:
         if world.distributed:
             raise UserError("the benchmarks measure one process; start them without torchrun")
         create_output_folder(out)
-        timer, work = Timer(world.device), replace(throughput.Workload.for_device(device), compare=compare)
+        timer, work = Timer(world.device), replace(throughput.Workload.for_device(device), compare=module)
         about = environment_info(world.device) | {"device": device}
         try:
             about["ceilings"] = measure_ceilings(timer)

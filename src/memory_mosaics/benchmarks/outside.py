@@ -72,10 +72,8 @@ def training_step(model: nn.Module, task: RandomTokens) -> Callable[[], Tensor]:
 
 def measure(timer: Timer, ceilings: dict[str, Any], work: Workload) -> Iterator[dict[str, Any]]:
     """Yield a row per size and model: theirs, our transformer, our Memory Mosaic, one by one on CUDA, else in turns."""
-    if work.compare is None:
-        raise UserError("nothing to compare with; give --compare FILE, such as nanoGPT's model.py")
-    module, names = load(work.compare), [OUTSIDE, *reversed(PAIR)]
-    about = {"file": work.compare.name, "sha256": module.sha256, "settings": SETTINGS[timer.device.type]}
+    module, names = work.compare, [OUTSIDE, *reversed(PAIR)]
+    about = {"file": Path(module.__file__).name, "sha256": module.sha256, "settings": SETTINGS[timer.device.type]}
     for size in progress([size for size, _ in work.sizes], "compare"):
         for group in [[name] for name in names] if timer.cuda else [names]:
             yield from _measure(timer, size, group, module, about, work.repeats["train"])

@@ -175,6 +175,8 @@ def plan(name: str, config: LanguageModelConfig, gpu: Gpu, gpus: int, batch: int
     """Return all layouts that fit; what makes no sense or does not fit is an error that says what would."""
     micro = chosen.get("micro_batch")
     check_range(1, float("inf"), **{"--gpus": gpus, "--batch": batch, "--micro_batch": micro})
+    if gpus == 1 and chosen.get("sharding") == "fsdp":
+        raise UserError("--sharding fsdp needs several GPUs; give --gpus, or leave it out")
     if gpus > PER_NODE and (over := gpus % PER_NODE):
         raise UserError(
             f"{gpus} GPUs are not whole nodes of {PER_NODE}; choose {gpus - over} or {gpus - over + PER_NODE}"

@@ -61,7 +61,7 @@ class Workload:
     prompt: int
     length: int
     repeats: dict[str, int]
-    compare: Path | None = None  # the file of another model
+    compare: Any = None  # the module of another model: outside.py
 
     @classmethod
     def for_device(cls, device: str) -> "Workload":

@@ -34,7 +34,7 @@ import yaml
 
 from memory_mosaics.config import MAX_JOBS, to_plain
 from memory_mosaics.errors import UserError, check_range, did_you_mean, one_line
-from memory_mosaics.experiments.figures.arena import best_anchor, best_transformer, verdict
+from memory_mosaics.experiments.figures.arena import best_anchor, best_transformer, cell_text, verdict, why_untested
 from memory_mosaics.experiments.outcomes import export_outcomes, import_outcomes
 from memory_mosaics.experiments.own_mixers import check_causal, fingerprint
 from memory_mosaics.experiments.report import TEMPLATES, text_table, write_page
@@ -126,6 +126,10 @@ def run(
     check_range(1, 10_000, seeds=seeds)
     if estimate and report_only:
         raise UserError("--estimate and --report_only exclude each other; give one of them")
+    if estimate and (jobs > 1 or cluster or outcomes):
+        raise UserError(
+            "--estimate trains one model after the other and keeps none: leave out --jobs, --cluster and --outcomes"
+        )
     common = {} if report_only else check_devices(runtime, cluster)  # a report is made on any machine
     if runtime.samples:
         raise UserError(f"--runtime.samples {runtime.samples}: the arena writes no samples; leave it out")
@@ -419,6 +423,7 @@ class Contest:
         record |= {"reference": best_transformer(record), "best_anchor": best_anchor(record)}
         for name, one in found.items():
             one["verdict"] = verdict(record, name)
+            one["cell"] = cell_text(record, name)
         return record
 
     def _record(self, contestant: str, tests: list[int]) -> dict[str, Any] | None:
@@ -582,8 +587,7 @@ def _with_interval(mean: float, within: float | None) -> str:
 def _cell(record: dict[str, Any], seeds: int) -> str:
     """Return a score, and whether seeds failed or are still to be trained."""
     if "score" not in record:
-        failed = "failed" if record.get("failed") == seeds or (record and "chosen" not in record) else "-"
-        return "n/a" if "unreadable" in record else failed
+        return why_untested(record, seeds) if record else "-"
     ended = record["seeds"] + record["failed"]
     notes = [f"{record['failed']} failed"] if record["failed"] else []
     notes += [f"{ended} of {seeds} seeds"] if ended < seeds else []

@@ -83,7 +83,7 @@ def run(
     for trained in iter_models(models):
         trained.check_tokenizer_of(corpus)
         if (longest := trained.model.max_positions or length) < length:
-            print(f"{trained.name} has {longest} learned positions: its curve ends there, before {length}")
+            print(f"{trained.name} has {longest} learned positions: it reads each window up to there, not {length}")
     text = sample_windows(corpus, split=split, length=length, count=windows, at_documents=at_documents)
     results: dict[str, Any] = {"study": "evaluate", "interrupted": True} | text.describe()
     if anchors is not None:

@@ -28,7 +28,15 @@ import torch.nn.functional as F
 from memory_mosaics.config import MAX_SEED, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments.report import text_table
-from memory_mosaics.experiments.runner import Grid, failures, load_packaged, merge_environments, prepare, report, run_grids
+from memory_mosaics.experiments.runner import (
+    Grid,
+    failures,
+    load_packaged,
+    merge_environments,
+    prepare,
+    report,
+    run_grids,
+)
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.memory import ContextualMemoryConfig, TapsConfig
 from memory_mosaics.mixers.attention import AttentionConfig, LearnedPositionsConfig

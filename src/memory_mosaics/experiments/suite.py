@@ -70,8 +70,10 @@ class ArenaTask:
             training = from_plain(Training, {"final_learning_rate": 0.0} | plain["training"])
             search = plain["search"]
             for field, values in search.items():
-                if not isinstance(values, list) or not values or field not in SEARCHABLE:
-                    raise ValueError(f"search.{field} must be a list of values for a field of training or model")
+                if field not in SEARCHABLE:
+                    raise ValueError(f"search.{field} cannot be searched; these can: {', '.join(sorted(SEARCHABLE))}")
+                if not isinstance(values, list) or not values:
+                    raise ValueError(f"search.{field} must be a list of values")
             search = {field: list(dict.fromkeys(values)) for field, values in search.items()}
             one = cls(name=name, data=data, sizes=model, channel_mixer=channel_mixer, training=training, search=search)
             for label in getattr(data, "read", ()):

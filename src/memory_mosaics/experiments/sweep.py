@@ -88,7 +88,7 @@ def run(
     runtime: RuntimeConfig = RUNTIME,
     method: Literal["table", "grid", "random", "tpe"] = RECIPE["method"],
     space: Space = SPACE,
-    trials: int = RECIPE["trials"],
+    trials: int | None = RECIPE["trials"],
     jobs: int = RECIPE["jobs"],
     cluster: Literal["ray"] | None = RECIPE["cluster"],
 ) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def run(
         runtime: how it is computed, saved and watched
         method: table changes one value at a time, grid takes all combinations, random and tpe draw
         space: where grid, random and tpe search
-        trials: how many random and tpe draw in all; more than before extends a sweep
+        trials: how many random and tpe draw in all, 20 if not given; more than before extends a sweep
         jobs: trials at once, each in a process of its own, distributed over the GPUs
         cluster: ray trains on the Ray cluster of this machine or of RAY_ADDRESS, whose machines share data and out
     """
@@ -115,9 +115,10 @@ def run(
         raise UserError("a sweep is not for torchrun: give it --jobs, or --cluster ray")
     check_range(1, MAX_JOBS, jobs=jobs)
     check_range(1, MAX_SIZE, trials=trials)
-    grid, setup = make_grid(
-        Run(data=data, out=out, model=model, training=training, runtime=runtime), method, space, trials
-    )
+    if trials is not None and method in ("table", "grid"):
+        raise UserError(f"--trials {trials} is of --method random and tpe; {method} trains all its rows: leave it out")
+    base = Run(data=data, out=out, model=model, training=training, runtime=runtime)
+    grid, setup = make_grid(base, method, space, 20 if trials is None else trials)
     runner.import_optuna()
     runner.check_devices(runtime, cluster)
     runner.prepare(out, arguments, setup)
