@@ -224,7 +224,7 @@ def _recalls(row, model):
 
 
 def section():
-    about = {"size": "tiny", "batch": 2, "time": 12, "share": 0.1, "launches": 3}
+    about = {"size": "tiny", "batch": 2, "context": 12, "share": 0.1, "launches": 3}
     rows = [
         about | {"step": step, "model": name, "label": LABELS[name], "kind": kind, "ms": scale * (place + 1)}
         for step, scale in (("training", 2.0), ("decoding", 0.01))

@@ -32,7 +32,7 @@ BENCHMARKS = {
     "train": Benchmark(throughput.measure_training),
     "decode": Benchmark(throughput.measure_decoding),
     "kernels": Benchmark(kernels.measure),
-    "memory": Benchmark(throughput.measure_lengths, hidden=("size", "parameters", "steps_per_second", "tflops", "mfu")),
+    "memory": Benchmark(throughput.measure_lengths, hidden=("size", "parameters", "steps_per_second", "tflops", "product_share")),
     "profile": Benchmark(profile.measure, table_rows=profile.table_rows),
     "compare": Benchmark(outside.measure),
 }
@@ -92,7 +92,7 @@ def run(
                     break
                 section = {"command": command, **about, "seconds": round(time.perf_counter() - start, 1)}
                 section |= {"interrupted": True} if interrupted else {}
-                section["rows"] = _rounded(throughput.add_twin_ratio([row for row in rows if "kernel" not in row]))
+                section["rows"] = _rounded(throughput.add_relative_speed([row for row in rows if "kernel" not in row]))
                 kernels = _rounded([row for row in rows if "kernel" in row])
                 results[name] = section | ({"kernels": kernels} if kernels else {})
                 ordered = {key: results[key] for key in BENCHMARKS if key in results}

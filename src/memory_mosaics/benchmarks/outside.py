@@ -57,7 +57,7 @@ def load(file: Path) -> Any:
 
 def build(module: Any, size: Size) -> nn.Module:
     """Return its model of this size, without bias, as ours are."""
-    sizes = {"block_size": size.time, "vocab_size": size.vocabulary, "n_layer": size.blocks, "n_head": size.heads}
+    sizes = {"block_size": size.context, "vocab_size": size.vocabulary, "n_layer": size.blocks, "n_head": size.heads}
     with redirect_stdout(sys.stderr):
         return module.GPT(module.GPTConfig(**sizes, n_embd=size.width, dropout=size.dropout, bias=False))
 

@@ -32,7 +32,7 @@ def speed(results: dict[str, Any]) -> "Figure | None":
 
 def _plot_speeds(axes: "Axes", rows: list[dict[str, Any]]) -> None:
     """Plot bars. Speeds differ by orders of magnitude between sizes, so each size has a scale of its own."""
-    sizes = [(row.get("size"), row["batch"], row.get("time")) for row in rows]
+    sizes = [(row.get("size"), row["batch"], row.get("context")) for row in rows]
     fastest: dict[Any, float] = {}
     for size, row in zip(sizes, rows, strict=True):
         fastest[size] = max(fastest.get(size, 0), row["tokens_per_second"])
@@ -66,8 +66,8 @@ def memory(results: dict[str, Any]) -> "Figure | None":
         axes[1].set_ylabel("peak memory, GiB")
     for panel in axes:
         panel.set_xscale("log", base=2)
-        times = sorted({row["time"] for row in rows})
-        panel.set_xticks(times, labels=[str(time) for time in times])
+        lengths = sorted({row["context"] for row in rows})
+        panel.set_xticks(lengths, labels=[str(length) for length in lengths])
         panel.set(xlabel="T", ylim=(0, 1.08 * panel.dataLim.y1))
         panel.legend(fontsize=9)
     return figure
@@ -75,7 +75,7 @@ def memory(results: dict[str, Any]) -> "Figure | None":
 
 def _plot_against_time(axes: "Axes", rows: list[dict[str, Any]], field: str, style: str, suffix: str) -> None:
     for name, label in {row["model"]: _label(row) for row in rows}.items():
-        points = [(row["time"], row[field]) for row in rows if row["model"] == name and row.get(field) is not None]
+        points = [(row["context"], row[field]) for row in rows if row["model"] == name and row.get(field) is not None]
         if points:
             axes.plot(*zip(*points, strict=True), style, color=COLOURS.get(name, GREY), label=label + suffix)
 
