@@ -233,7 +233,9 @@ def test_the_numbers_of_the_page_on_speed_are_those_measured():
     page, results = (ROOT / "docs" / "speed.md").read_text(), json.loads((ROOT / "benchmarks/results.json").read_text())
     for row in results["train"]["rows"]:
         cells = f"{row['steps_per_second']:.4g} | {row['tokens_per_second']:,.0f} | {row['relative_speed']:.2f}"
-        assert f"| {row['size']} | {label(row)} | {cells} | {row['product_share']:.1%} | {row['peak_gib']:.2f} |" in page
+        assert (
+            f"| {row['size']} | {label(row)} | {cells} | {row['product_share']:.1%} | {row['peak_gib']:.2f} |" in page
+        )
     for row in results["decode"]["rows"]:
         cells = f"{row['tokens_per_second']:,.0f} | {row['prefill_ms']:.4g} | {row['token_ms']:.4g}"
         assert f"| {row['batch']} | {label(row)} | {cells} |" in page

@@ -94,12 +94,15 @@ NORMAL_95 = 1.959964  # half the width of a 95 % confidence interval of a normal
 STUDENT_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
 
-def mean_and_interval(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean over independent runs and half the width of its 95 % confidence interval, None for one run."""
-    if len(values) < 2:
-        return float(values[0]), None
-    error = float(np.std(values, ddof=1)) / len(values) ** 0.5
-    return float(np.mean(values)), _student_95(len(values) - 1) * error
+def mean_and_interval(values: Sequence[float], *, digits: int | None = None) -> tuple[float, float | None]:
+    """Return the mean over independent runs and half the width of its 95 % confidence interval, None for one run.
+
+    With `digits` the mean is rounded to as many significant digits, and the interval to three.
+    """
+    mean, within = float(np.mean(values)), None
+    if len(values) > 1:
+        within = _student_95(len(values) - 1) * float(np.std(values, ddof=1)) / len(values) ** 0.5
+    return (mean, within) if digits is None else (round_digits(mean, digits), round_digits(within, 3))
 
 
 def _student_95(degrees: int) -> float:

@@ -103,11 +103,11 @@ def test_an_error_before_the_first_loses_nothing(error, tmp_path):
         (tmp_path / name).write_bytes(b"drawn")
     before = {file: file.read_bytes() for file in tmp_path.iterdir()}
     with pytest.raises(type(error)):
-        collect_records(stopping(error), {"study": "evaluate", "models": []}, tmp_path, pages=("page.html",))
+        collect_records(stopping(error), {"study": "evaluate", "models": []}, tmp_path, page="page.html")
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
     with pytest.raises(UserError):
         collect_records(
-            stopping(UserError("no"), {"b": 2}), {"study": "evaluate", "models": []}, tmp_path, pages=("page.html",)
+            stopping(UserError("no"), {"b": 2}), {"study": "evaluate", "models": []}, tmp_path, page="page.html"
         )
     assert found(tmp_path) == {"study": "evaluate", "models": [{"b": 2}], "interrupted": True}
     assert sorted(file.name for file in tmp_path.iterdir()) == ["mine.png", "results.json"]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from memory_mosaics.benchmarks import kernels, outside, profile, throughput
 from memory_mosaics.benchmarks.timing import TABLES, Timer, measure_ceilings
 from memory_mosaics.errors import UserError
-from memory_mosaics.experiments import figures
+from memory_mosaics.experiments.report import print_summary
 from memory_mosaics.models import ARCHITECTURES
 from memory_mosaics.results import create_output_folder, environment_info, read_results, round_digits, write_results
 from memory_mosaics.runtime import RuntimeConfig, find_device, start_runtime
@@ -32,7 +32,9 @@ BENCHMARKS = {
     "train": Benchmark(throughput.measure_training),
     "decode": Benchmark(throughput.measure_decoding),
     "kernels": Benchmark(kernels.measure),
-    "memory": Benchmark(throughput.measure_lengths, hidden=("size", "parameters", "steps_per_second", "tflops", "product_share")),
+    "memory": Benchmark(
+        throughput.measure_lengths, hidden=("size", "parameters", "steps_per_second", "tflops", "product_share")
+    ),
     "profile": Benchmark(profile.measure, table_rows=profile.table_rows),
     "compare": Benchmark(outside.measure),
 }
@@ -97,16 +99,17 @@ def run(
                 results[name] = section | ({"kernels": kernels} if kernels else {})
                 ordered = {key: results[key] for key in BENCHMARKS if key in results}
                 write_results(out / "results.json", {"study": "bench"} | ordered)
-                print(f"{table(name, results[name])}\n")
+                print(f"\n{table(name, results[name])}")
                 if interrupted:
                     break
         except KeyboardInterrupt:
             interrupted = True
-    stopped = "Stopped; what was finished is kept. " if interrupted else ""
-    some = any(name in results for name in BENCHMARKS)
-    where = f"Results: {out / 'results.json'}. {figures.draw_if_possible(results, out)}" if some else "No results."
-    print(stopped + where)
-    return results | {"interrupted": interrupted}
+    results |= {"interrupted": interrupted}
+    if any(name in results for name in BENCHMARKS):
+        print_summary("", results, out)
+    else:
+        print("Stopped; no results.")
+    return results
 
 
 def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

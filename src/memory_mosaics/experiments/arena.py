@@ -177,7 +177,7 @@ def run(
     tested = any("score" in one for task in results["tasks"].values() for one in task["contestants"].values())
     if tested:
         write_page(out / "arena.html", TEMPLATES / "arena.html", title="The arena", results=results)
-    report(results, out, table(results), drawable=tested, also=f"Page: {out / 'arena.html'}. " if tested else "")
+    report(results, out, table(results), drawable=tested, also=f"Page: {out / 'arena.html'}." if tested else "")
     raise_errors(() if report_only else grids)
     return results
 
@@ -450,8 +450,10 @@ class Contest:
         if any(None in run for run in scores):
             return record | {"unreadable": True}  # longer than its table of positions
         if runs:
-            record |= dict(zip(("score", "within"), _mean([fmean(run) for run in scores]), strict=True))
-            record["by_test"] = [_mean(values) for values in zip(*scores, strict=True)]
+            record |= dict(
+                zip(("score", "within"), mean_and_interval([fmean(run) for run in scores], digits=4), strict=True)
+            )
+            record["by_test"] = [[*mean_and_interval(values, digits=4)] for values in zip(*scores, strict=True)]
             record |= {
                 "scores": round_digits([fmean(run) for run in scores], 4),
                 "curves": [one["curve"] for one in runs],
@@ -472,18 +474,17 @@ def test(tests: "Sequence[SyntheticTest | TextTest]", model: Any, here: Runtime)
     return [one and {name: round_digits(value, 5) for name, value in one.items()} for one in measures]
 
 
-def _mean(values: Sequence[float]) -> list[float | None]:
-    """Return mean and 95 % interval over runs."""
-    mean, within = mean_and_interval(values)
-    return [round_digits(mean, 4), round_digits(within, 3)]
-
-
 def _summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Return mean and 95 % interval over runs of every measure; those by position are [first, end, mean, interval]."""
     spans = zip(*(one["by_position"] for one in runs), strict=True)
-    by_position = [[int(cells[0][0]), int(cells[0][1]), *_mean([loss for _, _, loss in cells])] for cells in spans]
+    by_position = [
+        [int(cells[0][0]), int(cells[0][1]), *mean_and_interval([loss for _, _, loss in cells], digits=4)]
+        for cells in spans
+    ]
     names = [name for name in runs[0] if name != "by_position"]
-    return {name: _mean([one[name] for one in runs]) for name in names} | {"by_position": by_position}
+    return {name: [*mean_and_interval([one[name] for one in runs], digits=4)] for name in names} | {
+        "by_position": by_position
+    }
 
 
 def settings(contestant: str, values: Settings, seed: int) -> Settings:

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from memory_mosaics.config import MAX_JOBS
-from memory_mosaics.errors import UserError, check_range, did_you_mean
+from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments import runner
 from memory_mosaics.experiments.figures.language import LABELS, best_runs
+from memory_mosaics.experiments.own_mixers import find_architecture
 from memory_mosaics.experiments.report import log_curve, text_table
 from memory_mosaics.experiments.runner import Grid, Outcome, Settings
 from memory_mosaics.models import ARCHITECTURES, matching_slots
-from memory_mosaics.results import mean_and_interval, round_digits, write_results
+from memory_mosaics.results import mean_and_interval, write_results
 from memory_mosaics.runtime import RuntimeConfig, start_runtime
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training import trainer
@@ -167,8 +168,7 @@ class CommonSettings:
 
     def model(self, kind: str, depth: int) -> ModelArgs:
         """Return the model of an architecture."""
-        if kind not in ARCHITECTURES:
-            raise UserError(f"no architecture {kind!r}; {did_you_mean(kind, ARCHITECTURES)}")
+        find_architecture(kind, ARCHITECTURES)
         given = self.base.model
         model = replace(given, name=f"{kind}-12", blocks=depth, slots=None, position=None)
         if kind == "transformer":
@@ -230,8 +230,7 @@ def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         row |= {"failed": len(same) - len(finished), "parameters": best["parameters"]}
         row["at_edge"] = runner.is_at_edge(best["learning_rate"], _tried(runs, best))
         for name in ("train_loss", "valid_loss", "seconds"):
-            mean, within = mean_and_interval([one[name] for one in finished])
-            row |= {name: round_digits(mean, 6), f"{name}_within": round_digits(within, 3)}
+            row[name], row[f"{name}_within"] = mean_and_interval([one[name] for one in finished], digits=6)
         rows.append(row)
     return rows
 

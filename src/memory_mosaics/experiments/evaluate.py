@@ -164,8 +164,7 @@ def average_over_seeds(models: list[dict[str, Any]], recipes: list[Any]) -> list
 
 def _mean(losses: Sequence[Any], digits: int = 6) -> tuple[float | None, float | None]:
     """Return the rounded mean and half the width of its confidence interval; None where there are no losses."""
-    mean, within = (None, None) if losses[0] is None else mean_and_interval(losses)
-    return round_digits(mean, digits), round_digits(within, 3)
+    return (None, None) if losses[0] is None else mean_and_interval(losses, digits=digits)
 
 
 def _model_table(models: list[dict[str, Any]]) -> str:
@@ -257,5 +256,5 @@ def run_anchors(
     share = f"{results['unseen_share']:.1%} of the tokens never occur in {results['training']}"
     print(f"{results['corpus']}, {len(text):,} windows: {share}; uniform {results['uniform_loss']:.3f}")
     rows = [[one["label"], _number(one["loss"]), _number(one["loss_seen"])] for one in results["anchors"]]
-    print(f"{_table(['anchor', 'loss', 'seen'], rows, results['anchors'])}\nResults: {out / 'results.json'}.")
+    print_summary(_table(["anchor", "loss", "seen"], rows, results["anchors"]), results, out, draw=False)
     return results

@@ -197,7 +197,7 @@ def run(
     collected(interrupted=True)  # a damaged outcome is found before anything is trained
     done = runner.run_grids(grids, processes=jobs, cluster=cluster, save=lambda: collected(interrupted=True))
     results = collected(interrupted=not done)
-    where = f"Tables: {out / 'tables.md'}. "
+    where = f"Tables: {out / 'tables.md'}."
     runner.report(results, out, f"{tables(results)}\n", drawable=bool(results["best"]), also=where)
     runner.raise_errors(grids)
     if done and not results["best"]:

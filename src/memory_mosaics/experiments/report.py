@@ -23,24 +23,24 @@ def collect_records(
     results: dict[str, Any],
     out: Path,
     *,
-    write_pages: Callable[[], object] | None = None,
-    pages: Sequence[str] = (),
+    write_page: Callable[[], object] | None = None,
+    page: str | None = None,
 ) -> None:
-    """Add records to results["models"] one by one, and write results.json, and the pages if there are any, after each.
+    """Add records to results["models"] one by one, and write results.json, and the page if there is one, after each.
 
     Until the last record results.json has "interrupted": true, so that a killed command does not appear complete.
     Ctrl-C keeps the records that are there. The first record replaces what an earlier command left in the folder
-    (results.json, figures, `pages`), which must be of the same experiment.
+    (results.json, figures, `page`), which must be of the same experiment.
     """
     create_output_folder(out)
     read_results(out, results["study"])
-    earlier = [out / name for name in (*figures.names(results["study"]), *pages)]
+    earlier = [out / name for name in (*figures.names(results["study"]), *filter(None, [page]))]
     models = results["models"]
 
     def write(*, interrupted: bool) -> None:
         results["interrupted"] = interrupted
-        if write_pages is not None:
-            write_pages()
+        if write_page is not None:
+            write_page()
         write_results(out / "results.json", results)
 
     try:
@@ -80,11 +80,14 @@ def log_curve(lines: Iterable[dict[str, Any]], *fields: str) -> list[list[float]
     return [[line["step"], *(round(line[name], 4) for name in fields)] for line in lines if fields[-1] in line]
 
 
-def print_summary(table: str, results: dict[str, Any], out: Path, *, draw: bool = True) -> None:
+def print_summary(table: str, results: dict[str, Any], out: Path, *, draw: bool = True, also: str = "") -> None:
     """Print a table, whether the command was interrupted, and which files were written; draw the figures."""
-    stopped = "Stopped: these are the models that were finished. " if results["interrupted"] else ""
-    drawn = f" {figures.draw_if_possible(results, out)}" if draw else ""
-    print(f"{table}\n{stopped}Results: {out / 'results.json'}.{drawn}")
+    stopped = (
+        "Stopped; what was finished is kept, and the same command continues." if results.get("interrupted") else ""
+    )
+    drawn = figures.draw_if_possible(results, out) if draw else ""
+    print(table)
+    print(*filter(None, [stopped, f"Results: {out / 'results.json'}.", also, drawn]))
 
 
 def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

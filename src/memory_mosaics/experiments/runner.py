@@ -39,7 +39,7 @@ from tqdm import tqdm
 
 from memory_mosaics import checkpoint
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.experiments import figures
+from memory_mosaics.experiments.report import print_summary
 from memory_mosaics.files import (
     atomic_write,
     check_regular,
@@ -738,7 +738,6 @@ def failures(grid: Grid) -> dict[str, str]:
 def report(results: dict[str, Any], out: Path, table: str, *, drawable: bool, also: str = "") -> None:
     """Write results.json, draw its figures if any run has finished, and print the table and the files."""
     write_results(out / "results.json", results)
-    drawn = figures.draw_if_possible(results, out) if drawable else "No figures: no run has finished."
-    stopped = "Stopped; the same command continues. " if results["interrupted"] else ""
     table = "\n".join([table, *(f"{name} failed: {reason}" for name, reason in results.get("failed", {}).items())])
-    print(f"{table}\n{stopped}Results: {out / 'results.json'}. {also}{drawn}")
+    also = also if drawable else f"{also} No figures: no run has finished.".strip()
+    print_summary(table, results, out, draw=drawable, also=also)

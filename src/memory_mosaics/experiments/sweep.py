@@ -125,7 +125,7 @@ def run(
     done = runner.run_grids([grid], processes=jobs, cluster=cluster)
     results = {"study": "sweep", "interrupted": not done, "data": str(data), **setup, **collect(grid)}
     finished = any(row["valid_loss"] is not None for row in results["rows"])
-    runner.report(results, out, table(results), drawable=finished, also=f"Trials: {out / 'trials'}. ")
+    runner.report(results, out, table(results), drawable=finished, also=f"Trials: {out / 'trials'}.")
     runner.raise_errors([grid])
     return results
 
