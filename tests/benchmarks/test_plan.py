@@ -145,7 +145,7 @@ def test_the_table(capsys):
     assert main(["plan", "gated-delta-net-tiny", "--gpus", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("on 2 h200: 16 x 256 tokens per step, 2.458e+06 in total")
-    assert [line.split()[0] for line in lines[2:]] == ["ddp", "ddp,", "fsdp", "fsdp,", "Of"]
+    assert [line.split()[0] for line in lines[2:]] == ["ddp", "ddp,", "fsdp", "fsdp,", "Not"]
     note = "Not measured: gated_delta_net. Of a mixer the products alone are counted"
-    assert lines[-1] == note
+    assert lines[-1].startswith(note)
     assert plan.ASSUMED["overlap"] <= 1

@@ -121,8 +121,8 @@ def test_seeds_are_trained_at_the_best_rate_of_a_search_that_ends_inside(corpus,
         assert row["valid_loss"] == pytest.approx(sum(chosen) / 3, abs=1e-5)
         assert row["valid_loss_within"] == pytest.approx(4.303 * np.std(chosen, ddof=1) / 3**0.5, rel=1e-2)
     lines = capsys.readouterr().out.partition("mean and 95 % interval over seeds:\n")[2].splitlines()
-    assert lines[0].split()[-2:] == ["seeds", "failed"]
-    assert all(line.split()[-2:] == ["3", "0"] for line in lines[1:3])
+    assert lines[0].split()[-4:] == ["seeds", "failed", "at", "edge"]
+    assert all(line.split()[-3:] == ["3", "0", "no"] for line in lines[1:3])
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -280,6 +280,6 @@ def table(found: dict[str, Any]) -> str:
     about = f"{found['model']}, {found['parameters']:,} parameters, on {found['gpus']} {found['gpu']}: "
     about += f"{found['batch']} x {found['context']} tokens per step, {found['tokens']:.4g} in total"
     missing = found["not_counted"]
-    note = f"Not measured: {missing}. Of a mixer the products alone are counted, and an extractor is timed as Taps: a step may "
-    note += "take longer and need more memory."
+    note = f"Not measured: {missing}. Of a mixer the products alone are counted, and an extractor is timed as Taps: "
+    note += "a step may take longer and need more memory."
     return "\n".join([about, text_table(header, lines), *([] if missing is None else [note])])

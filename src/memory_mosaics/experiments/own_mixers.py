@@ -16,7 +16,6 @@ from memory_mosaics.errors import UserError, did_you_mean, one_line
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.models import has_heads
 
-
 Found = TypeVar("Found")
 
 

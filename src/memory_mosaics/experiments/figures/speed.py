@@ -56,7 +56,7 @@ def memory(results: dict[str, Any]) -> "Figure | None":
     if not rows:
         return None
     counted = any(row.get("peak_gib") is not None for row in rows)
-    title = f"{rows[0]['batch'] * rows[0]['time']:,} tokens per step in sequences of T"
+    title = f"{rows[0]['batch'] * rows[0]['context']:,} tokens per step in sequences of T"
     figure, [axes] = canvas(1, 2 if counted else 1, 11.0 if counted else 6.2, 3.8, title)
     _plot_against_time(axes[0], rows, "microseconds", "o-", "")
     _plot_against_time(axes[0], rows, "rest_microseconds", "o:", " without recall")
@@ -117,9 +117,9 @@ def _plot_profile(axes: "Axes", rows: list[dict[str, Any]]) -> None:
         where: Any = {"textcoords": "offset points", "va": "center", "fontweight": "bold"}
         axes.annotate(f"{totals[height]:.{digits}f}", (totals[height], height), (5, 0), **where)
     first = rows[0]
-    shape = f"{first['batch']} x {first['time']} tokens"
+    shape = f"{first['batch']} x {first['context']} tokens"
     if first["step"] == "decoding":
-        shape = f"batch {first['batch']}, capacity {first['time']} tokens"
+        shape = f"batch {first['batch']}, capacity {first['context']} tokens"
     set_panel_title(axes, f"{first['step']}: {first['size']}, {shape}")
     axes.set_yticks(range(len(labels)), labels=list(labels.values()))
     axes.set(ylim=(len(labels) - 0.5, -0.5), xlim=(0, limit), xticks=[])
