@@ -181,7 +181,7 @@ def read_text(file: Path, limit: int = MAX_JSON_BYTES) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """Parse a JSON text; ValueError also for what could not be written again: half a surrogate pair, NaN."""
+    """Parse a JSON text; ValueError also for what could not be written again: a lone surrogate, NaN."""
     value = json.loads(text, parse_constant=_finite, parse_float=_finite)
     if re.search(r"\\ud[89a-f]", text, re.IGNORECASE):
         json.dumps(value, ensure_ascii=False).encode()

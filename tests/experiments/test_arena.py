@@ -578,7 +578,7 @@ def test_a_verdict_needs_a_difference_beyond_its_interval_and_all_seeds():
         ({}, ["--tasks", "recal"], "no task 'recal' in the suite"),
         ({}, ["--contestants", "transfomer"], "no architecture 'transfomer'; did you mean transformer?"),
         ({}, ["--mine", "nowhere.Mixer"], "architecture nowhere.Mixer cannot be imported"),
-        ({}, ["--mine", "pathlib.Path"], "architecture pathlib.Path is no MixerConfig"),
+        ({}, ["--mine", "pathlib.Path"], "architecture pathlib.Path is not a MixerConfig"),
         ({}, ["--seeds", "0"], "seeds must be at least 1"),
         ({"search": {"steps": [1]}}, [], "task recall: search.steps cannot be searched; these can: betas, clip"),
         ({"search": {"learning_rate": 0.001}}, [], "task recall: search.learning_rate must be a list of values"),

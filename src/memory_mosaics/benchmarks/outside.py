@@ -43,7 +43,7 @@ def load(file: Path) -> Any:
         name = f"outside_{digest[:16]}"
         spec = spec_from_file_location(name, file)
         if spec is None or spec.loader is None:
-            raise UserError(f"{file} is no Python file")
+            raise UserError(f"{file} is not a Python file")
         module: Any = module_from_spec(spec)
         sys.modules[name] = module  # dataclasses look for their module there
         with redirect_stdout(sys.stderr):

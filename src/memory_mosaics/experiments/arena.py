@@ -75,7 +75,7 @@ ESTIMATE_STEPS = 30
 RUNTIME = RuntimeConfig(samples=0)
 SAVE_SECONDS = 60.0  # between checkpoints: most runs end sooner
 
-TEXT_MEASURES = ("loss", "seen", "gain", "bits_per_byte")  # of the second table
+TEXT_MEASURES = ("loss", "seen", "gain", "bits_per_byte")  # of the third table
 
 
 def run(
@@ -183,7 +183,7 @@ def run(
 
 
 def check_merged(folder: Path, tasks: Sequence[str], *, estimate: bool) -> None:
-    """Refuse to merge what would be ignored: all or some files are of other tasks, or nothing is to be read."""
+    """Refuse a folder without files TASK.jsonl, files of other tasks, and --estimate, which would ignore them."""
     if estimate:
         raise UserError("--estimate and --merge exclude each other; give one of them")
     names = sorted(file.stem for file in folder.glob("[!.]*.jsonl"))
@@ -283,9 +283,9 @@ class Contest:
             out=self.out,
             name_of=name_of,
             train=self.train,
-            listed=runs,
-            fields=("valid_loss", "valid_score"),
-            shown=(f"{metric} {{valid_score:.3f}}",),
+            settings=runs,
+            required_fields=("valid_loss", "valid_score"),
+            summary_formats=(f"{metric} {{valid_score:.3f}}",),
             keep_checkpoints=keep_checkpoints,
         )
 
@@ -352,7 +352,7 @@ class Contest:
     def check_outcome(self, outcome: Outcome) -> str:
         """Return the name of the run that an outcome is of; an error for a damaged one."""
         run = {field: outcome[field] for field in ("contestant", *self.task.search, "seed")}
-        check_outcome(outcome, self._grid([run]).fields)
+        check_outcome(outcome, self._grid([run]).required_fields)
         self._check_tests(outcome)
         return name_of(run)
 

@@ -94,7 +94,7 @@ def run(
     shared = {key: value for key, value in asdict(model).items() if key not in ("name", "blocks")}
     results: dict[str, Any] = {"study": "curves", "interrupted": False, "corpus": describe(corpus), "seeds": seeds}
     results |= {"model": shared, "training": asdict(training), "runs": []}
-    grid = Grid(out=out, name_of=common.name_of, train=common.train, listed=common.listed, quiet=jobs > 1)
+    grid = Grid(out=out, name_of=common.name_of, train=common.train, settings=common.listed, quiet=jobs > 1)
 
     def save() -> None:
         write_results(out / "results.json", results | {"interrupted": True, "runs": common.records()})

@@ -99,8 +99,8 @@ def run(
         out=out,
         name_of=lambda run: f"{run['name']}-seed{run['seed']}",
         train=lambda run, folder: train(configs[run["name"]], task, settings, folder, **run, held_out=held_out),
-        listed=[{"name": name, "seed": one} for name in configs for one in range(seed, seed + seeds)],
-        fields=("curve", "parameters", "final", "seconds"),
+        settings=[{"name": name, "seed": one} for name in configs for one in range(seed, seed + seeds)],
+        required_fields=("curve", "parameters", "final", "seconds"),
         quiet=False,
     )
     results |= {"interrupted": not run_grids([grid]), "models": {}, "failed": failures(grid)}
@@ -108,7 +108,9 @@ def run(
     for run in outcomes:
         if run["status"] == "finished":
             about = {"label": LABELS[run["name"]], "blocks": configs[run["name"]].blocks, "seeds": []}
-            first = results["models"].setdefault(run["name"], about | {name: run[name] for name in grid.fields})
+            first = results["models"].setdefault(
+                run["name"], about | {name: run[name] for name in grid.required_fields}
+            )
             first["seeds"].append({"seed": run["seed"]} | run["final"])
     results |= merge_environments(outcomes) | {"seconds": round(sum(run.get("seconds", 0) for run in outcomes), 1)}
     report(results, out, table(results), drawable=bool(results["models"]))

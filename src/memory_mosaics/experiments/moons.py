@@ -107,8 +107,8 @@ def run(
         train=lambda run, folder: train_and_measure(
             task, configs[run["heads"]], folder, steps=steps, seed=seed, sequences=sequences
         ),
-        listed=[{"heads": count} for count in configs],
-        fields=FIELDS,
+        settings=[{"heads": count} for count in configs],
+        required_fields=FIELDS,
         quiet=False,
     )
     results |= {"interrupted": not run_grids([grid]), "failed": failures(grid)}

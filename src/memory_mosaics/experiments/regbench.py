@@ -226,10 +226,10 @@ def make_grid(
         out=out,
         name_of=name_of,
         train=partial(train, runtime),
-        listed=[] if drawn else runs,
+        settings=[] if drawn else runs,
         search=Search(**study, trials=drawn, seed=space["seed"][0]) if sweep else None,
-        fields=("train_loss", *BEST),
-        shown=("valid loss {valid_loss:.4f}", "accuracy {accuracy:.3f}", "TVD {tvd:.3f}", "{seconds:.0f} s"),
+        required_fields=("train_loss", *BEST),
+        summary_formats=("valid loss {valid_loss:.4f}", "accuracy {accuracy:.3f}", "TVD {tvd:.3f}", "{seconds:.0f} s"),
         prefix=f"{case_name(case)}-l",
         keep_checkpoints=False,
     )

@@ -95,10 +95,12 @@ class Grid:
     out: Path
     name_of: Callable[[Settings], str]
     train: Callable[[Settings, Path], Outcome | None]  # what was measured; None if it was told to stop
-    listed: list[Settings] | Callable[[], list[Settings]]  # in the order in which to train them; a search draws its own
+    settings: (
+        list[Settings] | Callable[[], list[Settings]]
+    )  # in the order in which to train them; a search draws its own
     search: Search | None = None
-    fields: tuple[str, ...] = ("train_loss", "valid_loss")  # fields of an outcome that finished
-    shown: tuple[str, ...] = ("valid loss {valid_loss:.4f}",)  # in the line of a run that ended
+    required_fields: tuple[str, ...] = ("train_loss", "valid_loss")  # fields of an outcome that finished
+    summary_formats: tuple[str, ...] = ("valid loss {valid_loss:.4f}",)  # in the line of a run that ended
     prefix: str = ""  # of the names of runs that a search draws
     quiet: bool = True  # what a run prints goes into its output.txt, and one bar shows the progress of all
     keep_checkpoints: bool = True  # after the end
@@ -106,7 +108,7 @@ class Grid:
     @property
     def runs(self) -> list[Settings]:
         """All runs that are known now: what a function lists may depend on outcomes."""
-        return self.listed() if callable(self.listed) else self.listed
+        return self.settings() if callable(self.settings) else self.settings
 
     @property
     def count(self) -> int:
@@ -125,7 +127,7 @@ class Grid:
         return sorted(self.out.glob(f"trials/{self.prefix}*"))
 
     def outcome(self, folder: Path) -> Outcome | None:
-        return read_outcome(folder, self.fields)
+        return read_outcome(folder, self.required_fields)
 
     def queue(self) -> "ListQueue":
         return OptunaQueue(self, self.search) if self.search else ListQueue(self)
@@ -191,7 +193,7 @@ def _read_outcome(file: Path, fields: tuple[str, ...], labels: tuple[str, ...], 
 
 
 def check_outcome(outcome: Any, fields: Sequence[str], labels: Sequence[str] = ()) -> None:
-    """Raise an error for an outcome without one of the fields, or with values that are none."""
+    """Raise an error for an outcome without one of the fields, or with values that are not finite."""
     needed = {"fail": ("reason",), "finished": fields}[outcome["status"]]
     for name in (*needed, *labels):
         outcome[name]  # a KeyError if it is missing
@@ -227,7 +229,7 @@ def lock(out: Path, name: str) -> FileLock:
 
 
 class ListQueue:
-    """Runs that are all known: next is one that has no outcome, ended with no error, and that nobody trains."""
+    """Trains a fixed list of runs: next is an unlocked one without outcome or error."""
 
     def __init__(self, grid: Grid):
         self.grid = grid
@@ -246,15 +248,15 @@ class ListQueue:
     def next_trial(self) -> tuple[Settings, FileLock] | None:
         """Return a run that this process may train, and its lock, which it has now."""
         for settings in self._unfinished():
-            mine = lock(self.grid.out, self.grid.name_of(settings))
+            trial_lock = lock(self.grid.out, self.grid.name_of(settings))
             with suppress(Timeout):  # another process trains it
-                mine.acquire(timeout=0)
+                trial_lock.acquire(timeout=0)
                 if self._is_unfinished(settings):
-                    return settings, mine
-                mine.release()  # it ended in the meantime
+                    return settings, trial_lock
+                trial_lock.release()  # it ended in the meantime
         return None
 
-    def busy(self) -> bool:
+    def has_unfinished(self) -> bool:
         return next(self._unfinished(), None) is not None
 
 
@@ -517,13 +519,13 @@ def run_queues(grids: Sequence[Grid], *, wait: bool = True) -> bool:
     while True:
         found = ((queue.grid, *trial) for queue in queues if (trial := queue.next_trial()))
         if (following := next(found, None)) is not None:
-            grid, settings, mine = following
+            grid, settings, trial_lock = following
             try:
                 if run_trial(grid, settings) is None:
                     return False
             finally:
-                mine.release()
-        elif any(queue.busy() for queue in queues if wait or callable(queue.grid.listed)):
+                trial_lock.release()
+        elif any(queue.has_unfinished() for queue in queues if wait or callable(queue.grid.settings)):
             time.sleep(1)
         else:
             return True
@@ -644,7 +646,7 @@ def progress(grids: Sequence[Grid]) -> tuple[float, dict[str, str], str]:
         for name, outcome in ended.items():
             line = f"{outcome['status']}, {outcome.get('reason')}"
             if outcome["status"] == "finished":
-                line = ", ".join(grid.shown).format(**outcome)
+                line = ", ".join(grid.summary_formats).format(**outcome)
             full_name = f"{grid.out.name}/{name}" if several else name
             lines[full_name] = f"{full_name}: {line}"
         done += len(ended)

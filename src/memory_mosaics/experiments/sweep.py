@@ -2,7 +2,8 @@
 
     table          the paper's: a base and six rows that each change one value, relative to the preset
     grid           all combinations of listed values
-    random, tpe    values drawn from lists and ranges: uniformly, or where Optuna expects the best
+    random, tpe    values drawn from lists and ranges: log-uniformly, except for dropout and ranges from 0; or where
+                   Optuna expects the best
 
 Every trial is a training run in DIR/trials/NAME, where the name lists its values; runner.py trains them. A loss that is
 NaN or Inf, or is worse than a uniform guess at the end, is a "fail", as in the paper's table.
@@ -158,7 +159,7 @@ def make_grid(run: Run, method: str, space: Space, trials: int) -> tuple[Grid, S
     setup |= {"corpus": corpus.manifest["splits"]["train"]["sha256"], "chance": log(corpus.vocabulary)}
     search = Search(study="sweep", space=values, method=method, trials=trials, seed=run.training.seed, base=base)
     train_trial = partial(train, run, setup["chance"])
-    return Grid(out=run.out, name_of=name_of, train=train_trial, listed=runs, search=search), setup
+    return Grid(out=run.out, name_of=name_of, train=train_trial, settings=runs, search=search), setup
 
 
 def paper_rows(base: Settings) -> list[Settings]:

@@ -68,7 +68,7 @@ def test_a_stream_has_no_usage_unless_requested(ask):
         (b"[]", "the body must be a JSON object"),
         (b'"\xff"', "There was an error parsing the body"),
         (b"[" * 10_000, "There was an error parsing the body"),
-        ({"prompt": "a\ud83d"}, "the text holds half a surrogate pair, \\ud83d, which is no character"),
+        ({"prompt": "a\ud83d"}, "the text contains a lone surrogate, \\ud83d"),
         (b'{"prompt": "a", "temperature": NaN}', "temperature: Input should be a finite number"),
         ({"prompt": []}, "prompt: must be a string, a list of token ids, or a list of these"),
         ({"prompt": [True]}, "prompt: must be a string, a list of token ids, or a list of these"),
