@@ -8,6 +8,7 @@ from benchmarks.conftest import CEILINGS
 from memory_mosaics import results
 from memory_mosaics.benchmarks import bench
 from memory_mosaics.cli import COMMANDS, main
+from memory_mosaics.experiments import figures
 
 
 def results_in(folder):
@@ -90,7 +91,7 @@ def test_ctrl_c_keeps_the_rows_of_an_unfinished_benchmark(tiny, tmp_path, monkey
 
 
 def test_without_matplotlib(tiny, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(bench.figures, "available", lambda: False)
+    monkeypatch.setattr(figures, "available", lambda: False)
     bench.run(["decode"], tmp_path, cpu=True)
     assert "mosaics draw makes them" in capsys.readouterr().out
     assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
@@ -162,7 +163,7 @@ def test_the_commit_is_known_within_the_repository(monkeypatch):
 
 
 def test_nothing_drawn_is_reported(tmp_path, capsys):
-    assert bench.figures.draw({"study": "bench"}, tmp_path) == []
+    assert figures.draw({"study": "bench"}, tmp_path) == []
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "results.json").write_text('{"study": "bench"}')
     assert main(["draw", str(tmp_path)]) == 0

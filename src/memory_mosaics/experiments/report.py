@@ -80,11 +80,17 @@ def log_curve(lines: Iterable[dict[str, Any]], *fields: str) -> list[list[float]
     return [[line["step"], *(round(line[name], 4) for name in fields)] for line in lines if fields[-1] in line]
 
 
-def print_summary(table: str, results: dict[str, Any], out: Path, *, draw: bool = True, also: str = "") -> None:
+def print_summary(
+    table: str,
+    results: dict[str, Any],
+    out: Path,
+    *,
+    draw: bool = True,
+    also: str = "",
+    if_stopped: str = "what was finished is kept",
+) -> None:
     """Print a table, whether the command was interrupted, and which files were written; draw the figures."""
-    stopped = (
-        "Stopped; what was finished is kept, and the same command continues." if results.get("interrupted") else ""
-    )
+    stopped = f"Stopped; {if_stopped}." if results.get("interrupted") else ""
     drawn = figures.draw_if_possible(results, out) if draw else ""
     print(table)
     print(*filter(None, [stopped, f"Results: {out / 'results.json'}.", also, drawn]))

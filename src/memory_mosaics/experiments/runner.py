@@ -742,4 +742,4 @@ def report(results: dict[str, Any], out: Path, table: str, *, drawable: bool, al
     write_results(out / "results.json", results)
     table = "\n".join([table, *(f"{name} failed: {reason}" for name, reason in results.get("failed", {}).items())])
     also = also if drawable else f"{also} No figures: no run has finished.".strip()
-    print_summary(table, results, out, draw=drawable, also=also)
+    print_summary(table, results, out, draw=drawable, also=also, if_stopped="the same command continues")
