@@ -124,12 +124,13 @@ def test_the_environment_is_that_of_the_runs(tmp_path):
     grid = Grid(out=tmp_path, name_of=name_of, train=train, settings=[{"number": 0}])
     run_grids([grid])
     own = grid.outcome(tmp_path / "trials/run0")
+    torch_version = own["versions"]["torch"]
     assert merge_environments([dict(own)]) == environment_info()
     other = {"versions": own["versions"] | {"torch": "2.9"}, "commit": "abc", "hardware": "B"}
     outcomes = [own, other | {"hardware": "A"}, other, {"status": "unfinished"}]
     merged = merge_environments(outcomes)
     assert merged["hardware"] == "; ".join(sorted(["A", "B", environment_info()["hardware"]]))
-    assert merged["versions"]["torch"] == "; ".join(sorted(["2.9", environment_info()["versions"]["torch"]]))
+    assert merged["versions"]["torch"] == "; ".join(sorted(["2.9", torch_version]))
     assert merged["versions"]["numpy"] == environment_info()["versions"]["numpy"]
     assert merged["commit"] == "; ".join(sorted(["abc", str(environment_info()["commit"])]))
     assert outcomes[1]["commit"] == "abc"

@@ -108,7 +108,7 @@ def run(
     if any(name in results for name in BENCHMARKS):
         print_summary("", results, out)
     else:
-        print("Stopped; no results.")
+        print("Stopped. No results.")
     return results
 
 
