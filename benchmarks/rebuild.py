@@ -1,9 +1,9 @@
 """Times training and decoding of one source tree, to be run for two commits on one machine: rebuild.json holds both.
 
-    PYTHONPATH=TREE/src python benchmarks/rebuild.py OUT.json memory-mosaic memory-mosaic@0.1 memory-mosaic:1 memory-mosaic:32
+    PYTHONPATH=TREE/src python benchmarks/rebuild.py OUT.json memory-mosaic memory-mosaic@0.1 memory-mosaic:32
 
-MODEL trains, MODEL@P trains with that dropout, MODEL:ROWS decodes that many rows; all at GPT-2 small's size. The two trees
-have other names for the same functions.
+MODEL trains, MODEL@P trains with that dropout, MODEL:ROWS decodes that many rows; all at GPT-2 small's size. The two
+trees have other names for the same functions.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 try:
-    from memory_mosaics.benchmarks.throughput import TRAINING, Size, Workload, _measure_size, _time_decoding
+    from memory_mosaics.benchmarks.throughput import TRAINING, Workload, _measure_size, _time_decoding
     from memory_mosaics.benchmarks.timing import Timer, measure_ceilings
 except ImportError:  # the tree before the rebuild
     from memory_mosaics.benchmarks import clock, decode, train

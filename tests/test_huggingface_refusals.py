@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from huggingface_models import CONFIGS, GREEDY, every_architecture, huggingface_model, same_weights, tokens
 from memory_mosaics.huggingface import MosaicCache, MosaicConfig
+
+PACKED = torch.tensor([[0, 1, 2, 0, 1, 2]])  # the positions of two documents
 
 
 def test_a_cache_cannot_forget():
@@ -47,8 +48,6 @@ def test_inputs_that_make_no_sense_are_refused():
         model(ids, past_key_values=DynamicCache())
     with pytest.raises(ValueError, match=r"attention_mask has shape \(2, 3\), but 6 tokens"):
         model(ids, attention_mask=torch.ones(2, 3, dtype=torch.long))
-    with pytest.raises(ValueError, match="packed documents"):
-        model(ids, position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]))
     assert model(ids, position_ids=torch.arange(6)[None]).logits.isfinite().all()
     with pytest.raises(ValueError, match="72 tokens are more than the 64 learned positions"):
         huggingface_model(CONFIGS["learned"])(tokens(1, 72))
@@ -74,7 +73,11 @@ def test_options_that_other_models_take(tmp_path: Path):
         ({"token_type_ids": torch.ones(2, 6, dtype=torch.long)}, "no use for token_type_ids other than 0"),
         ({"is_causal": False}, "no use for is_causal"),
         ({"cu_seq_lens_q": torch.tensor([0, 3, 6])}, "no use for cu_seq_lens_q"),
-        ({"position_ids": torch.zeros(2, 6, dtype=torch.long)}, "not those of the attention_mask"),
+        ({"position_ids": torch.tensor([[0, 1, 2, 0, 1, 3]])}, "not those of the attention_mask"),
+        ({"position_ids": PACKED, "cu_seq_lens_q": torch.tensor([0, 2, 6])}, "cu_seq_lens_q describes other documents"),
+        ({"position_ids": PACKED, "max_length_k": 4}, "max_length_k describes other documents than position_ids"),
+        ({"position_ids": PACKED, "output_hidden_states": True}, "are of one document per row; pad them instead"),
+        ({"position_ids": PACKED, "output_attentions": True}, "are of one document per row; pad them instead"),
         ({"position_ids": torch.arange(1, 7)[None]}, "not those of the attention_mask"),
         ({"position_ids": torch.arange(5)[None]}, r"shape \(1, 5\), but the tokens \(2, 6\)"),
         ({"cache_position": torch.arange(1, 7)}, "cache_position must be 0 to 5"),
@@ -111,10 +114,3 @@ def test_position_ids_are_those_of_the_mask():
     assert model(ids[:, :1], position_ids=torch.tensor([[4], [6]]), **options).logits.isfinite().all()
     out = model.generate(ids, attention_mask=mask, position_ids=positions, max_new_tokens=3, do_sample=False)
     assert torch.equal(out, model.generate(ids, attention_mask=mask, max_new_tokens=3, do_sample=False))
-
-
-@pytest.mark.parametrize("mask", [None, torch.ones(1, 6, dtype=torch.long)])
-def test_packed_documents_are_refused(mask: Tensor | None):
-    model = huggingface_model(CONFIGS["mosaic"])
-    with pytest.raises(ValueError, match="packed documents would see each other"):
-        model(tokens(1, 6), attention_mask=mask, position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]))

@@ -27,6 +27,7 @@ ORDER = [
     "norms",
     "scales",
     "stores",
+    "documents",
     "memory",
     "mixers",
     "testing",

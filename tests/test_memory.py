@@ -271,17 +271,27 @@ def test_a_saved_state_holds_only_itself(tmp_path):
 
 def test_adaptive_sharpness_is_a_function_of_the_visible_pairs():
     sharpness = AdaptiveSharpness(2, b_0=3.0, b_1=2.0, alpha=0.5)
-    assert_close(sharpness(torch.tensor([0.0, 1.0, 4.0, 100.0]))[:, 0], torch.tensor([5.0, 5.0, 7.0, 23.0]))
+    assert_close(sharpness(torch.tensor([[0.0], [1.0], [4.0], [100.0]]))[:, 0], torch.tensor([5.0, 5.0, 7.0, 23.0]))
     mixer = ContextualMemoryConfig(heads=2, sharpness=AdaptiveSharpnessConfig()).build(8).double()
     x = torch.randn(2, 7, 8, dtype=torch.float64)
     beta = mixer.prepare_retrieval(x)[0].sharpness
-    assert_close(beta, mixer.sharpness(torch.arange(7.0).double()))  # before time t there are t pairs
+    assert_close(beta, mixer.sharpness(torch.arange(7.0).double()[:, None]))  # before time t there are t pairs
     mask = torch.tensor([[True] * 7, [False] * 3 + [True] * 4])
     padded = mixer.prepare_retrieval(x, None, mask)[0].sharpness
     assert_close(padded[1, 3:], beta[:4])
     keys, values = mixer.key(x)[0], mixer.value(x)[0]
     values = torch.cat([values, torch.zeros_like(values[:, :1])], dim=1)
     assert_close(mixer(x)[0], mixer.combine(contextual_retrieval(keys, values, beta)), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("time", [2, 7])
+def test_a_function_of_the_number_of_pairs_is_a_sharpness(time):
+    """One beta for all heads at each time, even if there are as many heads as times."""
+    mixer = ContextualMemoryConfig(heads=2).build(8)
+    del mixer.sharpness
+    mixer.sharpness = lambda pairs: (1 + pairs).sqrt()
+    beta = mixer.prepare_retrieval(torch.randn(2, time, 8))[0].sharpness
+    assert_close(beta, (1 + torch.arange(float(time))).sqrt()[:, None].expand(time, 2))
 
 
 @pytest.mark.parametrize(("delay", "window"), [(1, 3), (4, None), (2, 5), (1, 200)])

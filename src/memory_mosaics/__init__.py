@@ -6,6 +6,7 @@ Importing the package needs torch and numpy only. Hugging Face support is in `me
 from memory_mosaics.checkpoint import load, save
 from memory_mosaics.config import ExtractorConfig, MixerConfig, NormConfig, SharpnessConfig, part, to_plain
 from memory_mosaics.decoding import Decoder, Sampler, beam_search, generate, stream
+from memory_mosaics.documents import read_documents
 from memory_mosaics.inspection import inspect_position, patterns, retrievals
 from memory_mosaics.language_model import (
     Block,

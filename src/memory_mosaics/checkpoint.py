@@ -169,7 +169,7 @@ def read_config(folder: Path) -> LanguageModelConfig:
         raise CheckpointError(f"{file} describes a {kind or 'nameless'} model, not a {MODEL_TYPE}")
     try:
         if LANGUAGE_MODEL not in plain and (others := PARTS.keys() & plain.keys()):
-            raise ValueError(f"it is a {min(others)} network, not a language model")
+            raise ValueError(f"it is a network of the kind {min(others)}, not a language model")
         config = from_plain(LanguageModelConfig, plain.get(LANGUAGE_MODEL, {}))
         weight_shapes(config)  # raises an error if the parts do not fit together
         return config

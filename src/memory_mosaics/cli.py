@@ -117,6 +117,7 @@ def train(
     out: Path | None = None,
     *,
     init_from: Path | None = None,
+    documents: bool = False,
     preset: str | None = None,
     model: ModelArgs = MODEL,
     training: Training = TRAINING,
@@ -131,6 +132,7 @@ def train(
             runs/NAME-finetuned, where NAME is that of the run or checkpoint
         init_from: a checkpoint or run to fine-tune: its weights, model and tokenizer, with a new optimiser and
             schedule. Only --model.dropout and --model.context may differ from it
+        documents: read each document of the corpus apart: a memory is empty at the start of each
         preset: an architecture and a size, which set the defaults of all flags below. memory-mosaic-tiny is the
             default; -tiny and -small are for small corpora, and -1, -4, -8, -12 and -18 are the paper's depths.
             transformer and llama have the same sizes, other architectures such as mamba -tiny, -small and -12
@@ -141,7 +143,8 @@ def train(
     as_flag_only(preset)
     if out is None:
         out = Path("runs") / ("model" if init_from is None else f"{_source_name(init_from)}-finetuned")
-    run = Run(data=data, out=out, init_from=init_from, model=model, training=training, runtime=runtime)
+    parts = {"model": model, "training": training, "runtime": runtime}
+    run = Run(data=data, out=out, init_from=init_from, documents=documents, **parts)
     return trainer.train(run, lengthen=True)
 
 

@@ -165,6 +165,8 @@ def _value(where: str, hint: Any, value: Any) -> Any:
         value = from_plain(PARTS[name], {key: item for key, item in value.items() if key != "part"})
     for kind in allowed:
         if get_origin(kind) is tuple and isinstance(value, list):
+            if ... not in get_args(kind) and len(value) != len(get_args(kind)):
+                raise ValueError(f"{where} wants {len(get_args(kind))} values, not {len(value)}")
             return tuple(_value(where, get_args(kind)[0], item) for item in value)
         if get_origin(kind) is Literal and value in get_args(kind):
             return value

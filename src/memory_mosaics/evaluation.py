@@ -9,6 +9,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from memory_mosaics.errors import UserError, check_range, within_memory
 from memory_mosaics.language_model import LanguageModel, last_hidden_state
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.results import NORMAL_95, progress_bar
-from memory_mosaics.shapes import Float, Int
+from memory_mosaics.shapes import Bool, Float, Int
 from memory_mosaics.text.corpus import Corpus, TokenFile
 from memory_mosaics.text.tokenizer import Tokenizer
 
@@ -199,10 +200,16 @@ def measure(
     return measured
 
 
-def of_model(model: LanguageModel) -> Losses:
-    """Return a function from windows to the losses of a model."""
+def of_model(model: LanguageModel, *, start_of_text: int | None = None) -> Losses:
+    """Return a function from windows to the losses of a model, which forgets what it has read at each start of text."""
     device = model.embedding.weight.device
-    return lambda rows: token_losses(model, rows[:, :-1].to(device), rows[:, 1:].to(device)).cpu().double().numpy()
+
+    def losses(rows: Tensor) -> np.ndarray:
+        inputs, targets = rows[:, :-1].to(device), rows[:, 1:].to(device)
+        starts = None if start_of_text is None else inputs == start_of_text
+        return token_losses(model, inputs, targets, starts).cpu().double().numpy()
+
+    return losses
 
 
 def of_unigram(probabilities: Float[np.ndarray, " V"]) -> Losses:
@@ -210,10 +217,16 @@ def of_unigram(probabilities: Float[np.ndarray, " V"]) -> Losses:
     return lambda rows: -np.log(probabilities[rows[:, 1:].numpy()])
 
 
-def of_cache(prior: Float[np.ndarray, " V"], order: int) -> Losses:
-    """Return a function from windows to the losses of n-grams of the context alone: `cache_losses`."""
+def of_cache(prior: Float[np.ndarray, " V"], order: int, *, start_of_text: int | None = None) -> Losses:
+    """Return a function from windows to the losses of n-grams of the context alone, forgotten at starts of text."""
     chances = prior.tolist()
-    return lambda rows: np.array([cache_losses(row, chances, order=order) for row in rows.tolist()])
+
+    def losses(row: list[int]) -> list[float]:
+        starts = (t for t in range(1, len(row) - 1) if row[t] == start_of_text)
+        documents = (row[start : end + 1] for start, end in pairwise([0, *starts, len(row) - 1]))
+        return [loss for document in documents for loss in cache_losses(document, chances, order=order)]
+
+    return lambda rows: np.array([losses(row) for row in rows.tolist()])
 
 
 def unigram(counts: Int[np.ndarray, " V"], smoothing: float) -> Float[np.ndarray, " V"]:
@@ -230,9 +243,14 @@ def smooth(losses: Float[np.ndarray, "*B T"], radius: int) -> Float[np.ndarray, 
 
 
 @torch.no_grad()
-def token_losses(model: LanguageModel, inputs: Int[Tensor, "B T"], targets: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+def token_losses(
+    model: LanguageModel,
+    inputs: Int[Tensor, "B T"],
+    targets: Int[Tensor, "B T"],
+    starts: Bool[Tensor, "B T"] | None = None,
+) -> Float[Tensor, "B T"]:
     """Return the loss of every token. Logits are computed in chunks, since all of them may take gigabytes."""
-    features = last_hidden_state(model, inputs)
+    features = last_hidden_state(model, inputs, starts)
     size = max(1, MAX_LOGITS // model.config.vocabulary)
     chunks = zip(features.flatten(0, 1).split(size), targets.flatten().split(size), strict=True)
     losses = [F.cross_entropy(at_least_fp32(model.logits(x)), wanted, reduction="none") for x, wanted in chunks]

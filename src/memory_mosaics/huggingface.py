@@ -6,8 +6,9 @@
 
 Importing this module registers the Auto classes. Then `AutoModelForCausalLM.from_pretrained(folder)` loads what
 `memory_mosaics.checkpoint.save` wrote, `memory_mosaics.checkpoint.load` loads what `save_pretrained` wrote, and
-`generate`, `pipeline` and `Trainer` work as with any other model, and so do PEFT and TRL's trainers. A checkpoint has a
-file that imports this module: `from_pretrained(folder, trust_remote_code=True)` needs no import.
+`generate`, `pipeline` and `Trainer` work as with any other model, and so do PEFT and TRL's trainers, which may pack
+documents. A checkpoint has a file that imports this module: `from_pretrained(folder, trust_remote_code=True)` needs no
+import.
 """
 
 import sys
@@ -65,6 +66,7 @@ from memory_mosaics.stores import RetrievalMixer, map_state
 
 PADDING_GAP = "a row has padding between its tokens, and its memory would take it for a token; pad at the left"
 LOSS_KWARGS = ("num_items_in_batch", "shift_labels", "ignore_index")  # Trainer passes the first
+PACKING_KWARGS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")  # beside position_ids
 NO_OP_KWARGS = {"is_causal": True, "output_router_logits": False}  # transformers passes them; the model always does so
 MODEL_CARD = """---
 library_name: transformers
@@ -170,6 +172,7 @@ class MosaicCache(Cache):
         self.length = 0  # tokens processed, including padding
         self.left_padded = False  # some row starts with padding
         self.right_padded = False  # some row ends with padding
+        self.document_start: int | Tensor = 0  # real tokens of each row, (B, 1), before its last document
 
     def __len__(self) -> int:
         return 1  # layers; with none, `if cache` would be False
@@ -203,9 +206,11 @@ class MosaicCache(Cache):
     def _map(self, function: Callable[[Tensor], Tensor]) -> None:
         if self.state is not None:
             self.state = map_state(function, self.state)
+        if isinstance(self.document_start, Tensor):
+            self.document_start = function(self.document_start)
 
-    def advance(self, state: tuple, time: int) -> None:
-        self.state, self.length = state, self.length + time
+    def advance(self, state: tuple, time: int, document_start: int | Tensor) -> None:
+        self.state, self.length, self.document_start = state, self.length + time, document_start
 
     def new_token_mask(self, attention_mask: AttentionMask | None, time: int) -> Bool[Tensor, "B T"] | None:
         """Return which of `time` new tokens are real; None if no row starts with padding, which is the fast path.
@@ -336,8 +341,9 @@ class MosaicModel(MosaicPreTrainedModel):
         GPT-2. `output_attentions`: per block the retrieval weights (B, heads, T, S) of the T new tokens on all S tokens
         so far, without dropout. A row sums to 1, or is 0 where the memory is empty.
 
-        Other keywords may be None, or values that describe what the model does anyway, such as the `position_ids` of
-        the mask; others are a ValueError.
+        A row may hold several documents, which are read apart: `position_ids` start again at 0 with each, or the
+        `attention_mask` has another number for each. Other keywords may be None, or values that describe what the model
+        does anyway; others are a ValueError.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
@@ -346,21 +352,26 @@ class MosaicModel(MosaicPreTrainedModel):
             raise ValueError(f"past_key_values must be a MosaicCache, not a {kind}; leave it out to start a new one")
         x = self.language_model.embedding(input_ids) if inputs_embeds is None else inputs_embeds
         cache = MosaicCache() if past_key_values is None else past_key_values
-        _check_kwargs(kwargs, cache, attention_mask, x)
+        _check_kwargs(kwargs, cache, x.shape[1])
+        starts, document_start = _document_starts(kwargs.get("position_ids"), attention_mask, cache, x)
         mask = cache.new_token_mask(attention_mask, x.shape[1])
         hidden: list[Tensor] = []
         return_hidden = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         return_weights = self.config.output_attentions if output_attentions is None else output_attentions
+        if starts is not None and (return_hidden or return_weights):
+            raise ValueError("output_hidden_states and output_attentions are of one document per row; pad them instead")
+        if use_cache is None:
+            use_cache = self.config.use_cache and not self.training
+        keep_state = use_cache or past_key_values is not None
+        options = {"starts": starts, "keep_state": keep_state}
         block_fn = partial(self._run_block, hidden) if return_hidden else None
         with self._mixer_inputs() if return_weights else nullcontext([]) as inputs:
-            features, state = self.language_model.features(x, cache.state, mask, block_fn=block_fn)
+            features, state = self.language_model.features(x, cache.state, mask, **options, block_fn=block_fn)
         length = cache.length + x.shape[1]
 
         output = BaseModelOutputWithPast(last_hidden_state=features)  # type: ignore[arg-type]
-        if use_cache is None:
-            use_cache = self.config.use_cache and not self.training
-        if use_cache or past_key_values is not None:
-            cache.advance(state, x.shape[1])
+        if keep_state:
+            cache.advance(state, x.shape[1], document_start)
             output.past_key_values = cache
         if return_hidden:
             output.hidden_states = (*hidden, features)  # type: ignore[assignment]
@@ -489,44 +500,60 @@ def causal_loss(
     return fixed_cross_entropy(at_least_fp32(logits).view(-1, vocab_size), wanted, ignore_index=ignore_index, **kwargs)
 
 
-def _check_kwargs(
-    kwargs: dict[str, Any], cache: MosaicCache, attention_mask: AttentionMask | None, x: Float[Tensor, "B T W"]
-) -> None:
+def _check_kwargs(kwargs: dict[str, Any], cache: MosaicCache, time: int) -> None:
     """Refuse keywords that the model would ignore."""
-    first, time = cache.length, x.shape[1]
+    first, positions = cache.length, kwargs.get("position_ids")
     for name, value in kwargs.items():
-        if value is None or (name in NO_OP_KWARGS and value is NO_OP_KWARGS[name]):
+        if value is None or name == "position_ids" or (name in NO_OP_KWARGS and value is NO_OP_KWARGS[name]):
             continue
-        if name == "position_ids":
-            _check_positions(value, cache, attention_mask, x)
-        elif name == "cache_position":
+        if name == "cache_position":
             if value.tolist() != list(range(first, first + time)):
                 raise ValueError(f"cache_position must be {first} to {first + time - 1}, the tokens after the cache's")
+        elif name in PACKING_KWARGS and positions is not None:
+            starts = positions.flatten() == 0
+            ends = F.pad(starts.nonzero().flatten(), (0, 1), value=len(starts))
+            known = {"cu": ends, "max": ends.diff().amax(), "seq": starts.cumsum(dim=0) - 1}[name.partition("_")[0]]
+            if torch.as_tensor(value).flatten().tolist() != known.flatten().tolist():
+                raise ValueError(f"{name} describes other documents than position_ids, which the model uses")
         elif name != "token_type_ids" or bool((value != 0).any()):
             other = " other than 0" if name == "token_type_ids" else ""
             raise ValueError(f"MosaicForCausalLM has no use for {name}{other} and would ignore it; leave it out")
 
 
-def _check_positions(
-    given: Tensor, cache: MosaicCache, attention_mask: AttentionMask | None, x: Float[Tensor, "B T W"]
-) -> None:
-    """Refuse positions that do not count the real tokens of each row. Those of padding may be anything."""
+def _document_starts(
+    positions: Tensor | None, attention_mask: AttentionMask | None, cache: MosaicCache, x: Float[Tensor, "B T W"]
+) -> tuple[Bool[Tensor, "B T"] | None, int | Tensor]:
+    """Return where documents start, None if at most with the rows, and what is then `document_start` of the cache.
+
+    A document starts at position 0, or where the mask has the next of several numbers. Positions that do not count the
+    real tokens of each document are refused; those of padding may be anything.
+    """
     rows, time = x.shape[:2]
-    if given.ndim not in (1, 2) or given.shape[-1] != time or given.shape[:-1] not in ((), (1,), (rows,)):
-        raise ValueError(f"position_ids have shape {tuple(given.shape)}, but the tokens {(rows, time)}")
-    real = torch.ones(1, time, device=given.device) if attention_mask is None else attention_mask.to(given.device) != 0
-    if real.ndim != 2:
-        return  # refused where the mask is used
-    if cache.left_padded and real.shape[1] == time:
-        raise ValueError("position_ids after a padded cache need an attention_mask of all tokens; leave them out")
-    seen = cache.length if real.shape[1] == time else 0
-    wrong = (given != (seen + real.cumsum(dim=1) - 1)[:, -time:].long()) & (real[:, -time:] != 0)
-    if bool(wrong.any()):
-        if bool(real.all()) and bool((given[..., 1:] < given[..., :-1]).any()):
-            raise ValueError(
-                "position_ids start again within a row, but packed documents would see each other; pad them"
-            )
+    numbers = x.new_ones(rows, time) if attention_mask is None else attention_mask.to(x.device)
+    if positions is None and (attention_mask is None or time == 1):  # a single new token is a generated one
+        return None, cache.document_start
+    if numbers.ndim != 2 or numbers.shape[1] not in (time, cache.length + time):
+        return None, cache.document_start  # refused where the mask is used
+    real, whole = numbers != 0, numbers.shape[1] == time
+    count = (cache.length * whole + real.cumsum(dim=1) - 1)[:, -time:]  # real tokens before each
+    starts = F.pad((numbers[:, 1:] != numbers[:, :-1]) & real[:, 1:] & real[:, :-1], (1, 0))[:, -time:]
+    real = real[:, -time:]
+    if positions is not None:
+        if (
+            positions.ndim not in (1, 2)
+            or positions.shape[-1] != time
+            or positions.shape[:-1] not in ((), (1,), (rows,))
+        ):
+            raise ValueError(f"position_ids have shape {tuple(positions.shape)}, but the tokens {(rows, time)}")
+        if cache.left_padded and whole:
+            raise ValueError("position_ids after a padded cache need an attention_mask of all tokens; leave them out")
+        positions = positions.to(x.device)
+        starts = starts | (positions == 0) & real
+    last = torch.arange(time, device=x.device).where(starts, -1).cummax(dim=1).values
+    before = torch.where(last < 0, cache.document_start, count.gather(1, last.clamp(min=0)))
+    if positions is not None and bool(((positions != count - before) & real).any()):
         raise ValueError("position_ids are not those of the attention_mask, which the model uses; leave them out")
+    return (starts, before[:, -1:]) if bool((starts & (count > 0)).any()) else (None, cache.document_start)
 
 
 def register_with_peft() -> None:

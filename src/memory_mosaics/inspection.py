@@ -147,6 +147,8 @@ def decay_and_sharpness(
     beta = retrieval.sharpness if info.sharpness is None else info.sharpness
     beta = at_least_fp32(torch.as_tensor(beta, device=x.device))
     beta = beta.reshape(-1, *beta.shape[-2:])[0] if beta.ndim > 1 else beta.expand(info.heads)
+    if decay is not None:  # heads that share a memory have its decay
+        decay = decay.repeat_interleave(info.heads // decay.shape[-1], dim=-1)
     return decay if decay is None or decay.ndim == 1 else decay[0], beta
 
 

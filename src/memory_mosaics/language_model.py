@@ -2,7 +2,8 @@
 
 A block is norm, sequence mixer, norm, channel mixer, each with a residual (figure 6 of the paper). In a Memory Mosaic
 the mixers are contextual and persistent memories, in GPT-2 attention and a feed-forward network; nothing else differs.
-The model has the contract of its parts: `logits, state = model(tokens, state=None, mask=None)`.
+The model has the contract of its parts: `logits, state = model(tokens, state=None, mask=None)`. With `starts`, True at
+the first token of each document, it reads the documents of a row apart (documents.py).
 """
 
 import math
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
+from math import inf, prod
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -29,12 +30,13 @@ from memory_mosaics.config import (
     from_plain,
     part,
 )
+from memory_mosaics.documents import read_documents
 from memory_mosaics.errors import UserError, check_range, within_memory
 from memory_mosaics.norms import LayerNormConfig
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.ops.cross_entropy import linear_cross_entropy
 from memory_mosaics.runtime import check_memory
-from memory_mosaics.shapes import Float, Int
+from memory_mosaics.shapes import Bool, Float, Int
 from memory_mosaics.stores import Inputs, Mask, Outputs, RetrievalMixer, State
 
 MAX_BLOCKS = 4096  # building a block takes milliseconds at any size
@@ -75,8 +77,13 @@ class LanguageModelConfig(Part):
         for name in ("dropout", "residual_dropout", "embedding_dropout"):
             if not 0 <= (getattr(self, name) or 0) < 1:
                 raise ValueError(f"{name} must be in [0, 1), not {getattr(self, name)}")
-        if self.block == "bare" and self.channel_mixer is not None:
-            raise ValueError("a bare block has no channel mixer")
+        if self.block == "bare":
+            unused = {"channel_mixer": None, "residual_dropout": None, "norm_placement": "pre"}
+            for name, without in unused.items():
+                if getattr(self, name) != without:
+                    raise ValueError(f"a bare block has no {name.replace('_', ' ')}; leave it out")
+        if self.context > (limit := getattr(self.positions, "context", inf)):
+            raise ValueError(f"context is {self.context}, and there are positions for {limit} tokens")
 
     def build(self) -> "LanguageModel":
         return LanguageModel(self)
@@ -140,17 +147,38 @@ class LanguageModel(nn.Module):
             initialise(self)
 
     def forward(
-        self, tokens: Int[Tensor, "B T"], state: tuple | None = None, mask: Tensor | None = None
+        self,
+        tokens: Int[Tensor, "B T"],
+        state: tuple | None = None,
+        mask: Tensor | None = None,
+        starts: Tensor | None = None,
     ) -> tuple[Float[Tensor, "B T vocabulary"], tuple]:
-        features, state = self.features(self.embedding(tokens), state, mask)
+        features, state = self.features(self.embedding(tokens), state, mask, starts=starts)
         return self.logits(features), state
 
     def features(
-        self, x: Inputs, state: State | None = None, mask: Tensor | None = None, *, block_fn: BlockFn | None = None
+        self,
+        x: Inputs,
+        state: State | None = None,
+        mask: Tensor | None = None,
+        *,
+        starts: Tensor | None = None,
+        keep_state: bool = True,
+        block_fn: BlockFn | None = None,
     ) -> Outputs:
-        """From embeddings to the input of the output matrix; `block_fn(block, x, state, mask)` runs each block."""
-        if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[:2]):
-            raise ValueError(f"mask must be {tuple(x.shape[:2])} bool, not {tuple(mask.shape)} {mask.dtype}")
+        """From embeddings to the input of the output matrix; `block_fn(block, x, state, mask)` runs each block.
+
+        Without `keep_state`, documents that start within a row leave no state, which saves reading the last ones twice.
+        """
+        for name, given in (("mask", mask), ("starts", starts)):
+            if given is not None and (given.dtype != torch.bool or given.shape != x.shape[:2]):
+                raise ValueError(f"{name} must be {tuple(x.shape[:2])} bool, not {tuple(given.shape)} {given.dtype}")
+        if starts is not None:
+            read = partial(self.features, block_fn=block_fn)
+            sharded = hasattr(
+                next(self.blocks.parameters(), None), "full_tensor"
+            )  # its processes wait for each other's calls
+            return read_documents(read, x, state, mask, starts=starts, keep_state=keep_state, by_length=not sharded)
         position_state, *block_states = state or (None,) * (1 + len(self.blocks))
         if self.positions is not None:
             x, position_state = self.positions(x, position_state, mask)
@@ -163,10 +191,15 @@ class LanguageModel(nn.Module):
         return self.norm(x), tuple(states)
 
     def loss(
-        self, inputs: Int[Tensor, "B T"], targets: Int[Tensor, "B T"], *, block_fn: BlockFn | None = None
+        self,
+        inputs: Int[Tensor, "B T"],
+        targets: Int[Tensor, "B T"],
+        *,
+        starts: Bool[Tensor, "B T"] | None = None,
+        block_fn: BlockFn | None = None,
     ) -> Float[Tensor, ""]:
         """Mean cross-entropy of a batch, without states; on CUDA without ever storing all logits."""
-        features, _ = self.features(self.embedding(inputs), block_fn=block_fn)
+        features, _ = self.features(self.embedding(inputs), starts=starts, keep_state=False, block_fn=block_fn)
         return linear_cross_entropy(features.flatten(0, 1), self.output, targets.flatten())
 
     def run_block(self, block: nn.Module, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
@@ -232,9 +265,12 @@ def without_state(block: nn.Module, x: Tensor, state: None, mask: None) -> tuple
     return block(x)[0], ()
 
 
-def last_hidden_state(model: Any, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T width"]:
+def last_hidden_state(
+    model: Any, tokens: Int[Tensor, "B T"], starts: Bool[Tensor, "B T"] | None = None
+) -> Float[Tensor, "B T width"]:
     """Return the input of the output matrix for a batch of whole texts, without states."""
-    return model.features(model.embedding(tokens), block_fn=without_state)[0]
+    options = {} if starts is None else {"starts": starts, "keep_state": False}
+    return model.features(model.embedding(tokens), **options, block_fn=without_state)[0]
 
 
 def next_token_loss(logits: Float[Tensor, "B T vocabulary"], targets: Int[Tensor, "B T"]) -> Float[Tensor, ""]:

@@ -318,10 +318,12 @@ class Convolution(Extractor):
 
 
 def evaluate_sharpness(sharpness: Any, pairs: Pairs, time: int) -> float | Tensor:
-    """beta(n) for each of `time` queries, n the number of pairs it sees; n is counted only where beta depends on it."""
+    """beta(n) of each of `time` queries, n the number of pairs it sees; n is counted only where beta depends on it."""
     if not depends_on_count(sharpness):
         return sharpness(None)
-    betas = [sharpness(group.visible_counts(time)) for group in pairs.groups()]  # of all heads, whatever the group
+    betas = [torch.as_tensor(sharpness(group.visible_counts(time)[..., None])) for group in pairs.groups()]
+    heads, here = pairs.keys.shape[2], pairs.keys.device  # each group's betas are those of all heads
+    betas = [beta.to(here).expand(*beta.shape[:-1], heads) for beta in betas]
     if len(betas) == 1:
         return betas[0]
     return torch.cat([beta.chunk(len(betas), dim=-1)[group] for group, beta in enumerate(betas)], dim=-1)
@@ -425,8 +427,9 @@ class ContextualMemory(RetrievalMixer):
 
     At time t each memory answers its key k_t from the pairs stored before (equation 7, `contextual_retrieval`); the
     pair (k_t, v_t) is complete once the `value.peek` inputs that v_t depends on have come. `sharpness` is a number, or
-    is called with the number of pairs that each query sees. The delay of its `visibility` is at least `value.peek`;
-    a tuple has one for each group of heads.
+    is called with the numbers of pairs that the queries see, (T, 1) or (B, T, 1), and returns betas that broadcast to
+    (T, H) or (B, T, H). The delay of its `visibility` is at least `value.peek`; a tuple has one for each group of
+    heads.
     State: the extractors' own, then the store.
     """
 

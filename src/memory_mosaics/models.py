@@ -290,7 +290,7 @@ _TINY_TRAINING = _SMALL_TRAINING | {"steps": 600, "batch": 16, "warm_up": 50}
 _TINY_TRAINING |= {"learning_rate": 3e-3, "final_learning_rate": 3e-4}
 
 # Memory Mosaics v2 and its Llama, sizes and training as printed: width, blocks, heads, hidden units, learning rate, and
-# tokens in batches of 1,024 windows. The two are not of one size, and windows here have no masks between documents.
+# tokens in batches of 1,024 windows. The two are not of one size. Documents are apart with `documents` of a run.
 PRINTED = {"1.5b": (2048, 24, 16, 6144, 3e-4, 200e9), "8b": (4096, 32, 32, 14336, 1e-3, 1e12)}
 _PRINTED = {"vocabulary": 128_256, "context": 4096, "tied": False}
 

@@ -28,7 +28,7 @@ class RuntimeConfig:
     Args:
         device: cuda, mps or cpu; auto takes the first that is available
         precision: of matrix products; auto is bfloat16 on CUDA and float32 elsewhere
-        compile: with torch.compile; null compiles on CUDA
+        compile: with torch.compile; null compiles on CUDA, unless documents are read apart
         sharding: ddp copies the model to every process of torchrun, fsdp shards its parameters
         micro_batch: sequences at once on a device; null takes the process's whole share, less accumulates gradients
         save_every: steps between checkpoints; null saves at every evaluation
@@ -136,10 +136,21 @@ def start_runtime(config: RuntimeConfig) -> Iterator[Runtime]:
     """Yield the runtime of this process, in the process group of torchrun if there is one. May be nested."""
     kind = find_device(config.device)
     precision = config.precision_on(kind)
+    before = torch.get_float32_matmul_precision()
     if kind == "cuda" and config.precision != "float32":
         torch.set_float32_matmul_precision("high")  # what stays in float32 may use TF32
+    try:
+        with _process_group(kind) as (device, *ranks):
+            yield Runtime(device, *ranks, precision=precision)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def _process_group(kind: str) -> Iterator[tuple[torch.device, int, int, bool]]:
+    """Yield the device of this process, its rank, the number of processes and whether there is a group of them."""
     if "RANK" not in os.environ:
-        yield Runtime(torch.device(kind), precision=precision)
+        yield torch.device(kind), 0, 1, False
         return
     device = torch.device(kind, int(os.environ["LOCAL_RANK"])) if kind == "cuda" else torch.device(kind)
     if kind == "cuda":
@@ -148,7 +159,7 @@ def start_runtime(config: RuntimeConfig) -> Iterator[Runtime]:
     if not nested:
         dist.init_process_group("cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo")
     try:
-        yield Runtime(device, dist.get_rank(), dist.get_world_size(), distributed=True, precision=precision)
+        yield device, dist.get_rank(), dist.get_world_size(), True
     finally:
         if not nested:
             dist.destroy_process_group()
@@ -166,7 +177,7 @@ def find_device(name: str) -> str:
 
 
 def parallelize(objective: nn.Module, runtime: Runtime, *, sharded: bool, compiled: bool) -> nn.Module:
-    """Wrap the objective in DDP, or if `sharded` its model in FSDP2; one process alone trains it as it is."""
+    """Wrap the objective in DDP, or if `sharded` in FSDP2, each block on its own; one process trains it as it is."""
     if not runtime.distributed:
         return objective
     if not sharded:
@@ -174,18 +185,15 @@ def parallelize(objective: nn.Module, runtime: Runtime, *, sharded: bool, compil
 
         ids = [runtime.device.index] if runtime.device.type == "cuda" else None
         return DistributedDataParallel(objective, device_ids=ids, gradient_as_bucket_view=True)
-    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+    from torch.distributed.fsdp import fully_shard
 
-    model: Any = objective.model
     mesh = dist.init_device_mesh(runtime.device.type, (runtime.size,))
     options: Any = {"mesh": mesh, "shard_placement_fn": lambda weight: _placement(weight, runtime.size)}
-    for block in getattr(model, "blocks", ()):
+    for block in [block for module in objective.modules() for block in getattr(module, "blocks", ())]:
         if compiled:
             block.compile(dynamic=False)  # each on its own: the gathering of parameters stays outside
         fully_shard(block, **options)
-    fully_shard(model, **options)
-    register_fsdp_forward_method(model, "loss")
-    return objective
+    return fully_shard(objective, **options)
 
 
 def _placement(weight: nn.Parameter, size: int) -> Any:
@@ -202,8 +210,8 @@ def no_grad_sync(objective: nn.Module, off: bool) -> Iterator[None]:
         with objective.no_sync() if off else nullcontext():  # type: ignore[operator]
             yield
     else:
-        if hasattr(objective.model, "set_requires_gradient_sync"):
-            objective.model.set_requires_gradient_sync(not off)  # type: ignore[operator]
+        if hasattr(objective, "set_requires_gradient_sync"):
+            objective.set_requires_gradient_sync(not off)  # type: ignore[operator]
         yield
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from memory_mosaics.config import MixerConfig
+from memory_mosaics.documents import read_documents
 from memory_mosaics.stores import map_state, state_tensors
 
 CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
@@ -106,6 +107,25 @@ def check_right_padding(config: MixerConfig, *, width: int, bias: bool) -> None:
     mixer, x = build_mixer(config, width, bias), torch.randn(2, 9, width)
     mask = torch.arange(9) < torch.tensor([[9], [6]])
     assert_close(mixer(x, None, mask)[0][1, :6], mixer(x[1:, :6])[0][0])
+
+
+def check_documents(config: MixerConfig, *, width: int, bias: bool) -> None:
+    """Documents that share a row have the outputs of each alone, at once and in chunks, and the last one continues."""
+    mixer, x, next_x = build_mixer(config, width, bias), torch.randn(3, 17, width), torch.randn(3, 1, width)
+    begins = [[0], [0, 5, 6], [0, 9, 16]]
+    starts = torch.stack([torch.isin(torch.arange(17), torch.tensor(each)) for each in begins])
+    expected, following = [], []
+    for i, row in enumerate(begins):
+        alone = [mixer(x[i : i + 1, first:end]) for first, end in zip(row, [*row[1:], 17], strict=True)]
+        expected.append(torch.cat([y for y, _ in alone], dim=1))
+        following.append(mixer(next_x[i : i + 1], alone[-1][1])[0])
+    for size in (1, 4, 17):
+        state, outputs = None, []
+        for x_t, starts_t in zip(x.split(size, dim=1), starts.split(size, dim=1), strict=True):
+            y, state = read_documents(mixer, x_t, state, starts=starts_t)
+            outputs.append(y)
+        assert_close(torch.cat(outputs, dim=1), torch.cat(expected), **CLOSE)
+        assert_close(mixer(next_x, state)[0], torch.cat(following), **CLOSE)
 
 
 def check_empty_input(config: MixerConfig, *, width: int, bias: bool) -> None:

@@ -35,3 +35,11 @@ def test_with_a_length(length):
 def test_a_length_is_rounded_once():
     x, length = torch.randn(4, 3, 64).bfloat16(), torch.full((3,), 1.7)
     assert_close(normalise(x, length), reference(x.double(), length).bfloat16(), rtol=0, atol=0)
+
+
+def test_a_second_derivative_is_refused():
+    """The norm counts as a constant in the first one."""
+    x = torch.randn(3, 4, requires_grad=True)
+    (first,) = torch.autograd.grad(normalise(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()

@@ -137,6 +137,15 @@ def test_a_window_is_that_of_the_definition_in_values_and_gradients(time, window
     assert_close(fast, slow, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize(("time", "pairs", "options"), [(3, 40, {}), (1, 40, {}), (200, 100, {"causal_offset": 0})])
+def test_a_window_of_more_or_fewer_pairs_than_queries(time, pairs, options):
+    inputs = problem(time, pairs)
+    for window in (7, 64):
+        given = options | {"window": window, "key_padding_mask": padding(2, pairs)}
+        for each in (given, options | {"window": window}):
+            assert_close(recall(*inputs, **each), reference(*inputs, **each)[0], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("time", [1, 2, 63, 130])
 @pytest.mark.parametrize(("causal_offset", "pairs"), [(0, 0), (-4, 0), (1, 0), (40, 40)])
 @pytest.mark.parametrize("options", [{}, {"window": 7}, {"key_padding_mask": True}])

@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 import memory_mosaics.apps.story_world  # noqa: F401 - registers stories:COUNT
 from memory_mosaics.config import from_plain, to_plain
 from memory_mosaics.errors import UserError
+from memory_mosaics.evaluation import cache_losses, unigram
 from memory_mosaics.experiments.suite import Holder
 from memory_mosaics.models import memory_mosaic
 from memory_mosaics.tasks.text import TextData, documents, python_library, split_half
@@ -98,6 +100,30 @@ def test_anchors_have_the_same_measures(folder):
     assert anchors["unigram"]["loss"] == pytest.approx(unigram.mean())
     assert anchors["unigram"]["by_position"][0][2] == pytest.approx(unigram[:, 0].mean())
     assert anchors["3-gram cache"]["gain"] > anchors["unigram"]["gain"]  # it learns from its context
+
+
+def test_documents_are_read_apart_by_models_and_anchors(folder):
+    """A document starts at the end of text before it, which alone is what is remembered there."""
+    torch.manual_seed(0)
+    text = replace(DATA, documents=True, length=700).open(folder)
+    task = text.task(batch_size=4, seed=0, steps=3)
+    batch = task.batch(0)
+    assert torch.equal(batch.starts, batch.inputs == text.corpus.end_of_text)
+    assert batch.starts.any()
+    assert DATA.open(folder).task(batch_size=4, seed=0, steps=3).batch(0).starts is None
+    model = memory_mosaic(width=8, heads=2, blocks=1, slots=4, vocabulary=DATA.vocabulary).build().eval()
+    test = text.test_sets()[1]
+    prior = unigram(text.counts, 1.0).tolist()
+    losses, cached = [], []
+    for window in torch.cat(list(test.windows.batches(7))):
+        starts = sorted({0, *(window[:-1] == text.corpus.end_of_text).nonzero().flatten().tolist(), 700})
+        for first, end in pairwise(starts):
+            piece = window[first : end + 1]
+            losses.append(model.loss(piece[None, :-1], piece[None, 1:]).item() * (end - first))
+            cached += cache_losses(piece.tolist(), prior, order=3)
+    assert len(losses) > 7
+    assert test.measure(model)["loss"] == pytest.approx(sum(losses) / (7 * 700), rel=1e-5)
+    assert test.anchors()["3-gram cache"]["loss"] == pytest.approx(np.mean(cached), rel=1e-5)
 
 
 def test_a_text_of_plain_values_is_the_same(folder):

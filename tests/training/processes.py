@@ -6,8 +6,10 @@ import random
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 from killing import kill_at
 from memory_mosaics.cli import main
@@ -54,7 +56,7 @@ def fork(run: Run, *, kill_before: int = 0, **environment: str) -> BaseProcess:
     return process
 
 
-def _train(words: list[str], environment: dict[str, str], killed: tuple[str, int]) -> None:
+def _train(words: list[str], environment: dict[str, str], killed: tuple[str, int] = ("", 0)) -> None:
     os.environ.update(environment)
     if killed[1]:
         kill_at(*killed)
@@ -63,8 +65,16 @@ def _train(words: list[str], environment: dict[str, str], killed: tuple[str, int
 
 def fork_two(run: Run) -> None:
     """The two processes that torchrun would start, until they end."""
+    in_two_processes(_train, flags(run))
+
+
+def in_two_processes(function: Callable[..., Any], *arguments: Any) -> None:
+    """Call a function in two such processes, with the environment of each as the last argument, until they end."""
     meet = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(reserved_port()), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    processes = [fork(run, RANK=rank, LOCAL_RANK=rank, **meet) for rank in "01"]
+    each = [meet | {"OMP_NUM_THREADS": "1", "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
+    processes = [FORKS.Process(target=function, args=(*arguments, one), daemon=True) for one in each]
+    for process in processes:
+        process.start()
     for process in processes:
         process.join(HANG)
     ends = [process.exitcode for process in processes]

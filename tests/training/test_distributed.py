@@ -1,8 +1,11 @@
 """Many processes: torchrun on the CPU with gloo. The losses are those of one process."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,11 +13,16 @@ from memory_mosaics import checkpoint
 from memory_mosaics.config import to_plain
 from memory_mosaics.errors import UserError
 from memory_mosaics.models import preset
+from memory_mosaics.runtime import RuntimeConfig, start_runtime
 from memory_mosaics.stores import Visibility
+from memory_mosaics.tasks.mqar import MQARData
+from memory_mosaics.tasks.regression import LinearRegressionData
+from memory_mosaics.tasks.synthetic import Mixture, Synthetic
+from memory_mosaics.training.config import TaskRun, Training
 from memory_mosaics.training.loggers import read_log
-from memory_mosaics.training.trainer import train
+from memory_mosaics.training.trainer import Trainer, train
 from training.conftest import TINY
-from training.processes import finish, fork_two, reserved_port, start
+from training.processes import finish, fork_two, in_two_processes, reserved_port, start
 from waiting import HANG, until
 
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node")
@@ -80,6 +88,18 @@ def test_the_losses_are_those_of_one_process(run, tmp_path, kind, how, sharding)
     assert valid(many) == pytest.approx(valid(one), rel=1e-4)
 
 
+@pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
+def test_documents_are_those_of_one_process(run, sharding):
+    """Processes have documents of other lengths, and call their blocks equally often where these are sharded."""
+    several = {"model": {"context": 600, "slots": 7}, "steps": 4, "evaluate_every": 2}
+    one = replace(run("one", **several), documents=True)
+    many = replace(run("many", runtime={"sharding": sharding, "micro_batch": 1}, **several), documents=True)
+    train(one)
+    fork_two(many)
+    assert curve(many) == pytest.approx(curve(one), rel=1e-4)
+    assert valid(many) == pytest.approx(valid(one), rel=1e-4)
+
+
 @pytest.mark.parametrize("before", ["one", "fsdp"])
 def test_a_checkpoint_is_read_by_another_number_of_processes(run, before):
     def trained(out, sharding):
@@ -113,3 +133,33 @@ def test_a_missing_shard_is_refused(run):
     shards[0].unlink()
     with pytest.raises(UserError, match=r"shard-00001.* is in manifest.json, and cannot be read"):
         train(plan)
+
+
+def train_on_examples(kind, out, sharding="ddp", environment=None, *, micro_batch=1):
+    """Train in this process, on the synthetic task of this kind; return the results."""
+    os.environ.update(environment or {})
+    sizes = {"width": 16, "blocks": 2, "heads": 2}
+    if kind == "vectors":
+        data: Any = LinearRegressionData(dimension=3, length=12, held_out=8)
+        config: Any = data.model(preset("transformer-tiny", vocabulary=1, context=12, **sizes))
+    else:
+        short = MQARData(vocabulary=16, length=8, pairs=1, examples=32, held_out=8)
+        data = Mixture(parts=(short, MQARData(vocabulary=16, length=12, pairs=3, examples=32)), held_out=8)
+        config = data.model(preset("memory-mosaic-tiny", vocabulary=16, context=12, slots=4, **sizes))
+    training = Training(steps=6, batch=4, learning_rate=1e-2, final_learning_rate=1e-2, warm_up=0, evaluate_every=3)
+    machine = RuntimeConfig(device="cpu", samples=0, log_every=1, sharding=sharding, micro_batch=micro_batch)
+    run = TaskRun(out=out, name=kind, task=data, model=config, training=training, runtime=machine)
+    with start_runtime(machine) as here:
+        return Trainer(run, Synthetic(data, batch_size=4), config, here).run()
+
+
+@pytest.mark.parametrize("kind", ["tokens", "vectors"])
+def test_every_task_is_trained_by_many_processes(kind, tmp_path):
+    one = train_on_examples(kind, tmp_path / "one", micro_batch=None)
+    for sharding in ("ddp", "fsdp"):
+        in_two_processes(train_on_examples, kind, tmp_path / sharding, sharding)
+        many = json.loads((tmp_path / sharding / "results.json").read_text())
+        assert many["valid_loss"] == pytest.approx(one["valid_loss"], rel=1e-4)
+        assert curve(SimpleNamespace(out=tmp_path / sharding)) == pytest.approx(
+            curve(SimpleNamespace(out=tmp_path / "one")), rel=1e-4
+        )

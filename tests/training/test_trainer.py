@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
 from memory_mosaics.runtime import Runtime, RuntimeConfig
 from memory_mosaics.tasks import language_modeling
+from memory_mosaics.tasks.language_modeling import LanguageModeling
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.tokenizer import Tokenizer
 from memory_mosaics.training.config import ModelArgs, Run, Training
@@ -148,6 +150,37 @@ def test_accumulated_micro_batches_are_the_batch(run, micro):
     train(whole), train(parts)
     assert losses(parts) == pytest.approx(losses(whole), rel=1e-4)
     assert losses(parts, "valid_loss") == pytest.approx(losses(whole, "valid_loss"), rel=1e-4)
+
+
+def test_documents_are_read_apart_in_training_and_validation(run):
+    several = {"model": {"context": 600}, "steps": 2, "evaluate_every": 2}
+    whole, parts = (
+        replace(run(str(size), runtime={"micro_batch": size}, **several), documents=True) for size in (4, 2)
+    )
+    train(whole), train(parts)
+    assert losses(parts) == pytest.approx(losses(whole), rel=1e-4)
+    corpus, model = corpora.Corpus.open(whole.data), checkpoint.load(whole.out).eval()
+    batch, documents, total = LanguageModeling(corpus, context=600).windows["valid"].evenly_spaced(range(5), 5), 0, 0.0
+    for inputs, targets in zip(batch.inputs, batch.targets, strict=True):
+        starts = sorted({0, *(inputs == corpus.end_of_text).nonzero().flatten().tolist(), 600})
+        for first, end in pairwise(starts):
+            loss = model.loss(inputs[None, first:end], targets[None, first:end]).item()
+            documents, total = documents + 1, total + loss * (end - first) / batch.inputs.numel()
+    assert documents > 5
+    assert losses(whole, "valid_loss") == [pytest.approx(total, rel=1e-5)]
+
+
+def test_a_run_is_of_documents_or_not(run):
+    plan = run(steps=1)
+    train(plan)
+    with pytest.raises(UserError, match="holds a run with documents False, not True"):
+        train(replace(plan, documents=True))
+    file = plan.out / "run.yaml"
+    file.write_text(file.read_text().replace("documents: false\n", ""))
+    train(plan)  # recorded before there was a choice
+    assert "documents: false" in file.read_text()
+    with pytest.raises(UserError, match="which are not compiled; set compile to false"):
+        train(replace(run("compiled", runtime={"compile": True}), documents=True))
 
 
 def test_old_checkpoints_go_and_the_best_stays(run, monkeypatch):

@@ -393,7 +393,10 @@ class Contest:
             tests = [] if settings["seed"] == SEARCH_SEED else test(data.test_sets(), trainer.model.eval(), here)
         progress = trainer.progress
         found = {"parameters": results["parameters"], "valid_loss": round_digits(progress["valid_loss"], 5)}
-        found |= {"valid_score": round_digits(progress[task.data.metric], 5), "seconds": round(progress["seconds"], 1)}
+        found |= {
+            "valid_score": round_digits(progress.get(task.data.metric, progress["valid_loss"]), 5),
+            "seconds": round(progress["seconds"], 1),
+        }
         found["parameters_without_embeddings"] = count_without_embeddings(task.body(settings["contestant"], values))
         found |= {"steps": progress["step"], "reached": progress["reached"]}
         found["curve"] = [[step, round_digits(score, 4)] for step, *_, score in progress["curve"]]

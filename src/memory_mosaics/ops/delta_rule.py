@@ -71,9 +71,11 @@ def delta_rule(
         with full_precision(queries.device):
             return reference(queries, keys, values, beta, log_alpha, memory)
     half = queries.is_cuda and dtype in (torch.bfloat16, torch.float16) and queries.shape[-1] <= WIDEST
-    fused = half and not torch.compiler.is_compiling()
-    fused = fused and (log_alpha is None or not triton_miscompiles(torch.cuda.get_device_capability(queries.device)))
-    if fused and (kernel := flash_kernel(*FLASH_KERNELS[log_alpha is not None])) is not None:
+    kernel = None
+    if half and not torch.compiler.is_compiling():
+        kernel = flash_kernel(*FLASH_KERNELS[log_alpha is not None])
+    capability = torch.cuda.get_device_capability(queries.device) if kernel else (0, 0)
+    if kernel and (log_alpha is None or not triton_miscompiles(capability)):
         start = None if memory is None else memory.mT.float().contiguous()
         options = {"scale": 1.0, "initial_state": start, "output_final_state": True}
         gates = (beta.to(dtype),) if log_alpha is None else (log_alpha.float(), beta.float())

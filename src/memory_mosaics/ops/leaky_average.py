@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from memory_mosaics.ops.common import (
     WIDTHS,
@@ -142,6 +143,7 @@ class _BySteps(torch.autograd.Function):
         return means
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         means, decay, mean = ctx.saved_tensors
         d_x = _by_steps(gradients[0], decay, torch.zeros_like(mean), reverse=True)

@@ -5,6 +5,7 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.shapes import Float
@@ -41,6 +42,7 @@ class _Normalise(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None]:
         (gradient,), (y, norm, trained) = gradients, ctx.saved_tensors
         scale = ctx.scale if trained is None else trained

@@ -118,6 +118,9 @@ def recall(
         visible = slice(0 if window is None else max(causal_offset - window, 0), max(causal_offset, 0))
         keys, values, causal_offset, window = keys[:, visible], values[:, visible], None, None
         key_padding_mask = None if key_padding_mask is None else key_padding_mask[:, visible]
+    elif window is not None and causal_offset is None and lengths is None:  # all see the newest
+        keys, values, key_padding_mask = (x if x is None else x[:, -window:] for x in (keys, values, key_padding_mask))
+        window = None
     if 0 in (time, keys.shape[1]):
         return _zeros(queries, values)
     if window is not None and lengths is not None:  # a copy of the window, so that the whole capacity is not read
@@ -147,7 +150,7 @@ def recall(
     fused = key_padding_mask is None and (dropout == 0.0 or queries.is_cuda)
     if fused and window is None and causal_offset is None:
         return _attend_in_rows(queries, keys, values, rows=_rows(queries, keys), dropout=dropout)
-    if fused and causal_offset is not None and causal_offset <= 1:
+    if fused and causal_offset is not None and causal_offset <= 1 and (window is None or keys.shape[1] >= time):
         ahead = 1 - causal_offset
         if time <= ahead:
             return _zeros(queries, values)
@@ -359,10 +362,8 @@ def _in_blocks(
     def answer_from(start: int, queries: Tensor, keys: Tensor, values: Tensor) -> Answer:
         stop, near = start + queries.shape[1], slice(None)
         if window is not None:
-            first, last = (
-                time + causal_offset if causal_offset is not None else keys.shape[1] for time in (start, stop)
-            )
-            near = slice(max(first - window, 0), max(last, 1))
+            assert causal_offset is not None  # `recall` cuts the window of queries that see the same
+            near = slice(max(start + causal_offset - window, 0), max(stop + causal_offset, 1))
         i = torch.arange(keys.shape[1], device=keys.device)[near]
         t = torch.arange(start, stop, device=keys.device)[:, None]
         end = 0 * t + keys.shape[1] if causal_offset is None else causal_offset + t

@@ -3,6 +3,10 @@
 An epoch tiles the tokens with windows of one length, from an offset and in an order drawn for that epoch: each token is
 trained on once per epoch, each time at another position of a window. Training can resume at any step without stored
 state, and the rows of a batch can be distributed over any number of processes.
+
+A window has the ends of some documents and the starts of others. With `documents` each is read apart: it starts at the
+end-of-text token before it, from which its first token is predicted, and the last that is predicted is its own end of
+text. So the same tokens are trained on as without.
 """
 
 from collections.abc import Iterable
@@ -23,10 +27,21 @@ from memory_mosaics.text.corpus import Corpus, TokenFile
 
 
 class Windows:
-    """Windows of `length` tokens of a corpus, and the token that follows each of them. T is that length."""
+    """Windows of `length` tokens of a corpus, and the token that follows each of them. T is that length.
 
-    def __init__(self, tokens: np.ndarray | TokenFile, length: int, *, seed: int = 0, name: str = "the corpus"):
-        self.tokens, self.length, self.seed = tokens, length, seed
+    A document starts at each token `start_of_text`, if one is given.
+    """
+
+    def __init__(
+        self,
+        tokens: np.ndarray | TokenFile,
+        length: int,
+        *,
+        seed: int = 0,
+        name: str = "the corpus",
+        start_of_text: int | None = None,
+    ):
+        self.tokens, self.length, self.seed, self.start_of_text = tokens, length, seed, start_of_text
         check_window(tokens, length, name)
         self.adjacent = (len(tokens) - 1) // length  # windows from the first token on
         self.per_epoch = max(1, (len(tokens) - length) // length)  # windows from any offset on
@@ -54,7 +69,8 @@ class Windows:
     def _at(self, starts: list[int]) -> Batch:
         rows = np.stack([self.tokens[start : start + self.length + 1] for start in starts])
         rows = torch.from_numpy(rows.astype(np.int64))
-        return Batch(rows[:, :-1], rows[:, 1:])
+        inputs, targets = rows[:, :-1], rows[:, 1:]
+        return Batch(inputs, targets, starts=None if self.start_of_text is None else inputs == self.start_of_text)
 
 
 def openings(tokens: np.ndarray | TokenFile, end: int, *, count: int, length: int = 12) -> list[torch.Tensor]:
@@ -70,19 +86,31 @@ class LanguageModeling(TokenTask):
     """Windows of a prepared corpus; measured by the loss on its training and on its validation text."""
 
     def __init__(
-        self, corpus: Corpus, *, context: int, batch_size: int = 1, seed: int = 0, evaluate_windows: int | None = None
+        self,
+        corpus: Corpus,
+        *,
+        context: int,
+        batch_size: int = 1,
+        seed: int = 0,
+        evaluate_windows: int | None = None,
+        documents: bool = False,
     ):
         self.corpus, self.tokenizer = corpus, corpus.tokenizer()
         if not len(corpus.tokens("valid")):
             raise UserError(
                 f"{corpus.folder} has nothing to validate on; prepare it with --valid, or a --valid_share above 0"
             )
+        self.documents = documents
         self.windows = {
-            split: Windows(corpus.tokens(split), context, seed=seed, name=f"the {split} split of {corpus.folder}")
+            split: self._windows(corpus.tokens(split), context, seed, f"the {split} split of {corpus.folder}")
             for split in ("train", "valid")
         }
         self.batch_size, self.evaluate_windows = batch_size, evaluate_windows
         self.tokens_per_step = batch_size * context
+
+    def _windows(self, tokens: np.ndarray | TokenFile, length: int, seed: int, name: str) -> Windows:
+        start = self.corpus.end_of_text if self.documents else None
+        return Windows(tokens, length, seed=seed, name=name, start_of_text=start)
 
     def batch(self, step: int, rows: slice = slice(None)) -> Batch:
         return self.windows["train"].batch(step, self.batch_size, rows)
@@ -108,7 +136,7 @@ class LanguageModeling(TokenTask):
             targets[real:] = -100
             with runtime.autocast():
                 inputs, targets = batch.inputs.to(runtime.device), targets.to(runtime.device)
-                loss = model.loss(inputs, targets, block_fn=runtime.block_fn)
+                loss = model.loss(inputs, targets, starts=batch.starts, block_fn=runtime.block_fn)
             total += loss.item() * real if real else 0.0
         return runtime.sum(total)[0] / count
 

@@ -177,13 +177,13 @@ class Moons(Task):
 
     First the memories share out the moons: sequences end with the first common period, after which a single table would
     do as well, and the squared error of a position is clipped (appendix A), since no prediction can be good while the
-    memories are nearly empty. Then, over the last third, they become exact: only positions after the first common
-    period count, where every moon has been seen to return.
+    memories are nearly empty. Then, over the last 30 % of the steps, they become exact: only positions after the first
+    common period count, where every moon has been seen to return.
     """
 
     def __init__(self, sequences: MoonsData, *, steps: int, copies: int = 1, seed: int = 0):
         self.sequences, self.steps, self.copies, self.seed = sequences, steps, copies, seed
-        self.batch_size = BATCH_SIZE * copies
+        self.batch_size, self.splits = BATCH_SIZE * copies, copies == 1
         self.repeated = math.ceil(max(system.lcm for system in sequences.training)) + MARGIN
         self.tokens_per_step = self.batch_size * self.repeated
 

@@ -340,7 +340,7 @@ class Split:
 
 
 class RegBench(TokenTask):
-    """The training set is kept on the device; a model is evaluated on the validation sequences after each epoch."""
+    """The training set is kept on the device; a model is evaluated on the validation sequences."""
 
     selects: ClassVar = {"valid_loss": operator.lt, "accuracy": operator.gt, "tvd": operator.lt}
     batch_size = BATCH
@@ -348,6 +348,7 @@ class RegBench(TokenTask):
     def __init__(self, languages: RegBenchData, *, seed: int = 0, device: torch.device = EAGER.device):
         self.splits = {name: Split(languages.sequences(name), device) for name in SPLITS}
         self.steps_per_epoch = -(-languages.environments // BATCH)
+        self.splits = languages.environments % BATCH == 0  # or the last batch of an epoch is smaller
         self.tokens_per_step = self.splits["train"].tokens / self.steps_per_epoch
         self._epoch_batches = lru_cache(maxsize=1)(partial(self.splits["train"].epoch_batches, seed))
         self._validation: tuple[Any, Callable[[], Tensor]] | None = None

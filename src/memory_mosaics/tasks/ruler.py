@@ -153,7 +153,7 @@ def hide(rng: np.random.Generator, chains: Sequence[Sequence[np.ndarray]], lengt
         table[:, index, : statement.shape[1]] = statement
     tokens = np.take_along_axis(table, order[:, :, None], axis=1)
     start = np.tile(SENTENCE[len(SENTENCE) - rest :], (count, 1))
-    return np.hstack([start, tokens[tokens >= 0].reshape(count, -1)])
+    return np.hstack([start, tokens[tokens >= 0].reshape(count, length - rest)])
 
 
 @part("needle")
@@ -230,8 +230,8 @@ class NeedleData(RulerData):
             context = hide(rng, [[needles[:, each] for each in range(self.count)]], space)
         else:
             blanks = np.full((count, space - self.count * self.size), BLANK)
-            context = np.hstack([blanks, needles.reshape(count, -1)])
-        inputs = np.hstack([context, questions.reshape(count, -1)[:, :-1]]).astype(np.int64)
+            context = np.hstack([blanks, needles.reshape(count, self.count * self.size)])
+        inputs = np.hstack([context, questions.reshape(count, self.queries * self.size)[:, :-1]]).astype(np.int64)
         targets = np.full_like(inputs, IGNORED)
         for token in range(self.value_tokens):
             at = np.arange(self.queries) * self.size + space + self.key_tokens + token

@@ -20,13 +20,12 @@ from torch import Tensor
 from memory_mosaics.config import part
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.language_model import LanguageModelConfig, last_hidden_state
-from memory_mosaics.ops.cross_entropy import linear_cross_entropy
+from memory_mosaics.ops.cross_entropy import IGNORED, linear_cross_entropy
 from memory_mosaics.runtime import Runtime
 from memory_mosaics.shapes import Bool, Float, Int
 from memory_mosaics.tasks.task import EAGER, Batch, Task, symbol_tokenizer
 from memory_mosaics.text.tokenizer import Tokenizer
 
-IGNORED = -100  # a target that is not part of the loss
 BLOCK = 1024  # examples drawn at a time; another number would change the examples of a seed
 MAX_VOCABULARY = 1 << 14  # one character per token
 MAX_LENGTH, MAX_EXAMPLES = 1 << 16, 10_000_000
@@ -214,6 +213,9 @@ class Mixture(SyntheticData):
                 raise UserError(f"{type(one).__name__} cannot be part of a mixture: its model or its score is its own")
         sizes = {"vocabulary": max(one.vocabulary for one in (*self.parts, *self.tests))}
         sizes |= {"length": max(one.length for one in self.parts), "examples": sum(one.examples for one in self.parts)}
+        for name, size in sizes.items():
+            if (given := getattr(self, name)) not in (getattr(type(self), name), size):
+                raise UserError(f"{name} of a mixture follows from its parts and is {size}, not {given}; leave it out")
         vars(self).update(sizes)  # the class is frozen
         super().__post_init__()
 

@@ -6,7 +6,7 @@ step and its rows: training resumes at any step, on any number of processes, wit
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -20,10 +20,11 @@ EAGER = Runtime()
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs, and what follows each of them."""
+    """Inputs, and what follows each of them. `starts` is True at the first token of each document, to be read apart."""
 
     inputs: Int[Tensor, "B T"] | Float[Tensor, "B T W"]  # tokens or observations
     targets: Int[Tensor, "B T"] | Float[Tensor, "B T W"] | Float[Tensor, "B T"]
+    starts: Bool[Tensor, "B T"] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Task(ABC):
     tokens_per_step: float  # on average, for the speed
     selects: ClassVar[Mapping[str, Callable[[float, float], bool]]] = {}  # metrics whose best weights are kept
     tokenizer: Tokenizer | None = None  # to be saved with a model
+    splits: bool = True  # whether a batch may be split over processes and into micro-batches
+    documents: bool = False  # whether batches have `starts`: the shapes in which they are computed then differ
 
     @abstractmethod
     def batch(self, step: int, rows: slice = slice(None)) -> Batch:
@@ -82,4 +85,4 @@ class TokenTask(Task):
     """A task whose model is a LanguageModel that predicts every next token."""
 
     def loss(self, model: Any, batch: Batch, runtime: Runtime = EAGER) -> Float[Tensor, ""]:
-        return model.loss(batch.inputs, batch.targets, block_fn=runtime.block_fn)
+        return model.loss(batch.inputs, batch.targets, starts=batch.starts, block_fn=runtime.block_fn)

@@ -7,8 +7,8 @@ tests read the `report` half, and all of each other text, in windows of the leng
     report half      | window 0 | window 1 | ...    loss by position     -> what is reported
     other texts      | window 0 | window 1 | ...
 
-Windows are adjacent and evenly spaced, and cross the ends of documents. A document of a test that occurs in the
-training text is left out.
+Windows are adjacent and evenly spaced, and cross the ends of documents, which are read apart with `documents: true`. A
+document of a test that occurs in the training text is left out.
 
 Beside the loss in nats per token a test reports
 
@@ -41,7 +41,7 @@ from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.evaluation import EvalWindows, Losses, LossStatistics, check_window, choose_starts
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.runtime import Runtime
-from memory_mosaics.tasks.language_modeling import LanguageModeling, Windows
+from memory_mosaics.tasks.language_modeling import LanguageModeling
 from memory_mosaics.tasks.task import EAGER
 from memory_mosaics.text.corpus import Corpus, prepare
 from memory_mosaics.text.sources import GENERATORS, find_sources
@@ -70,6 +70,7 @@ class TextData:
         windows: How many a test reads of each text, evenly spaced over the report half.
         order: The longest n-gram of the cache of n-grams.
         once: Refuse to read a training token twice.
+        documents: Read each document apart, in training and in tests: nothing is remembered beyond its end.
         text_field: The field of a JSON object that holds the text.
     """
 
@@ -83,6 +84,7 @@ class TextData:
     windows: int = 200
     order: int = 4
     once: bool = False
+    documents: bool = False
     text_field: str = "text"
 
     metric: ClassVar[str] = "loss"
@@ -193,15 +195,15 @@ class TextTask(LanguageModeling):
 
     def __init__(self, text: Text, *, batch_size: int, seed: int):
         length, folder = text.data.length, text.corpus.folder
-        super().__init__(text.corpus, context=length, batch_size=batch_size, seed=seed)
+        documents = text.data.documents
+        super().__init__(text.corpus, context=length, batch_size=batch_size, seed=seed, documents=documents)
         name = f"the choosing half of the validation documents of {folder}"
-        self.windows["valid"] = Windows(_join(split_half(text.corpus, "choosing")), length, seed=seed, name=name)
+        self.windows["valid"] = self._windows(_join(split_half(text.corpus, "choosing")), length, seed, name)
         self.evaluate_windows = text.data.windows
 
     @torch.no_grad()
     def evaluate(self, model: Any, runtime: Runtime = EAGER) -> dict[str, float]:
-        loss = self.evaluate_split(model, "valid", runtime)
-        return {"valid_loss": loss, TextData.metric: loss}
+        return {"valid_loss": self.evaluate_split(model, "valid", runtime)}
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,11 @@ class TextTest:
     @property
     def length(self) -> int:
         return self.text.data.length
+
+    @property
+    def _start_of_text(self) -> int | None:
+        """The token at which what was read is forgotten."""
+        return self.corpus.end_of_text if self.text.data.documents else None
 
     @cached_property
     def _documents(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -244,8 +251,9 @@ class TextTest:
 
     def measure(self, model: Any, runtime: Runtime = EAGER) -> Measures:
         """Return the loss of a model and what else is reported; `loss` is the score."""
+        losses = evaluation.of_model(model, start_of_text=self._start_of_text)
         with runtime.autocast():
-            return self._measure("model", evaluation.of_model(model), rows=max(1, EVAL_TOKENS // self.length))
+            return self._measure("model", losses, rows=max(1, EVAL_TOKENS // self.length))
 
     def anchors(self) -> dict[str, Measures]:
         """Return the same measures of a guess, the unigram, and caches of the context."""
@@ -255,9 +263,9 @@ class TextTest:
         predictors = {
             "guess": evaluation.of_unigram(guess),
             "unigram": evaluation.of_unigram(prior),
-            "unigram cache": evaluation.of_cache(prior, 1),
+            "unigram cache": evaluation.of_cache(prior, 1, start_of_text=self._start_of_text),
         }
-        predictors[f"{order}-gram cache"] = evaluation.of_cache(prior, order)
+        predictors[f"{order}-gram cache"] = evaluation.of_cache(prior, order, start_of_text=self._start_of_text)
         return {name: self._measure(name, losses, rows=64) for name, losses in predictors.items()}
 
     def _measure(self, name: str, losses: Losses, *, rows: int) -> Measures:

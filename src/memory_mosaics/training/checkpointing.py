@@ -175,11 +175,13 @@ def _record_run(run: AnyRun, fingerprint: dict[str, Any], *, lengthen: bool) -> 
                 f"{run.out} has the checkpoint {saved[-1].name} and no {name}, which says what run it is of; restore "
                 f"{name}, or name another folder, perhaps with --from {saved[-1]}"
             )
-    if lengthen and theirs is not None:
-        theirs = _lengthened(run, theirs)
+    if theirs is not None:
+        theirs = {"documents": False} | (
+            _lengthened(run, theirs) if lengthen else theirs
+        )  # older runs have no such line
     if source := _initial_weights(run, theirs, known):
         record["from"] = source
-    parts = [(part, theirs, mine) for part in ("task", "model", "training") if part in mine]
+    parts = [(part, theirs, mine) for part in ("task", "documents", "model", "training") if part in mine]
     for part, before, now in (*parts, *((part, known, record) for part in fingerprint)):
         if before is not None and (difference := first_difference(before.get(part), now[part], part)):
             setting, old, new = difference

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from memory_mosaics import checkpoint
-from memory_mosaics.config import MAX_SEED, MAX_SIZE, check_positive, to_plain
+from memory_mosaics.config import MAX_SEED, MAX_SIZE, check_choices, check_positive, to_plain
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.files import first_difference, read_json
 from memory_mosaics.language_model import Init, LanguageModelConfig, config_from_plain, weight_shapes
@@ -127,7 +127,7 @@ class Training:
         steps: optimiser steps in total
         batch: sequences per step, over all processes
         learning_rate: peak learning rate, after the warm-up
-        final_learning_rate: where the cosine ends
+        final_learning_rate: where schedule cosine ends; the others have ends of their own
         warm_up: steps of linearly rising learning rate
         betas: AdamW's betas
         schedule: of the learning rate after the warm-up. cosine: half a cosine, down to the final rate. linear: a line
@@ -167,7 +167,8 @@ class Training:
         check_range(0, MAX_SEED, seed=self.seed)
         check_range(0, math.inf, warm_up=self.warm_up, weight_decay=self.weight_decay)
         check_positive(self, "learning_rate", "clip", "stop_at")
-        if not 0 <= self.final_learning_rate <= self.learning_rate:
+        check_choices(self)
+        if self.schedule == "cosine" and not 0 <= self.final_learning_rate <= self.learning_rate:
             raise UserError(
                 f"final_learning_rate must be from 0 to the learning_rate of {self.learning_rate}, "
                 f"not {self.final_learning_rate}"
@@ -194,11 +195,15 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A language-modelling run: the corpus, the output folder and the configuration; `init_from` is fine-tuned."""
+    """A language-modelling run: the corpus, the output folder and the configuration; `init_from` is fine-tuned.
+
+    With `documents` each document of the corpus is read apart.
+    """
 
     data: Path
     out: Path
     init_from: Path | None = None
+    documents: bool = False
     model: ModelArgs
     training: Training = Training()
     runtime: RuntimeConfig = RuntimeConfig()

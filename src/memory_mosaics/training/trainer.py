@@ -24,6 +24,7 @@ from memory_mosaics.files import read_json
 from memory_mosaics.isolation import signal_handler
 from memory_mosaics.language_model import LanguageModelConfig, weight_count, without_state
 from memory_mosaics.ops.common import double_dtype
+from memory_mosaics.ops.cross_entropy import IGNORED
 from memory_mosaics.parameters import param_groups
 from memory_mosaics.results import environment_info, write_results
 from memory_mosaics.runtime import CapturedFunction, Runtime, check_memory, no_grad_sync, parallelize, start_runtime
@@ -50,8 +51,9 @@ def train(run: Run, *, lengthen: bool = False) -> dict[str, Any]:
     with start_runtime(run.runtime) as here:
         corpus = Corpus.open(run.data)
         config, weights = initial_model(run, corpus, here)
-        sizes = {"context": config.context, "batch_size": run.training.batch, "seed": run.training.seed}
-        task = LanguageModeling(corpus, evaluate_windows=run.training.evaluate_windows, **sizes)
+        options: Any = {"context": config.context, "batch_size": run.training.batch, "seed": run.training.seed}
+        options |= {"evaluate_windows": run.training.evaluate_windows, "documents": run.documents}
+        task = LanguageModeling(corpus, **options)
         return Trainer(run, task, config, here, weights=weights).run(lengthen=lengthen)
 
 
@@ -90,19 +92,28 @@ class Trainer:
         micro = min(run.runtime.micro_batch or share, share)
         if share % micro:
             raise UserError(f"micro_batch {micro} does not divide the {share} sequences of a process")
-        self.sharded = runtime.distributed and run.runtime.sharding == "fsdp"
+        if micro < task.batch_size and not task.splits:
+            raise UserError(
+                f"{type(task).__name__} has batches that do not split; train in one process, without micro_batch"
+            )
+        if run.runtime.sharding == "fsdp" and not runtime.distributed:
+            raise UserError("sharding fsdp shards a model over the processes of torchrun, and this is the only process")
+        self.sharded = run.runtime.sharding == "fsdp"
         torch.manual_seed(self.training.seed)
         self.model: Any = self._build(config, weights, runtime, share=share, micro=micro)
         cuda = runtime.device.type == "cuda"
         if compiled is None:
-            compiled = cuda if run.runtime.compile is None else run.runtime.compile
+            compiled = cuda and not task.documents if run.runtime.compile is None else run.runtime.compile
+        if compiled and task.documents:
+            raise UserError("documents have other shapes at every step, which are not compiled; set compile to false")
         block_fn = torch.compile(without_state, dynamic=False) if compiled and not self.sharded else None
         self.runtime = replace(runtime, micro_batch=micro, block_fn=block_fn)
         self.folder = RunFolder(run, self.runtime)
         objective = Objective(self.model, task, self.runtime)
         self.objective = parallelize(objective, self.runtime, sharded=self.sharded, compiled=compiled)
         self.optimizer = adamw(self.model, self.training)
-        captured = cuda and not runtime.distributed and run.runtime.compile is not False and share == micro
+        fixed = share == micro and not task.documents
+        captured = cuda and not runtime.distributed and run.runtime.compile is not False and fixed
         self.train_step = TrainStep(self.objective, self.optimizer, self.training, self.runtime, captured=captured)
         self.best_weights = {name: [each.detach().clone() for each in self.model.parameters()] for name in task.selects}
         self.progress: dict[str, Any] = {"step": 0, "measured_step": 0, "seconds": 0.0, "worse": 0, "reached": False}
@@ -263,17 +274,20 @@ class Trainer:
         torch.manual_seed(((self.training.seed * 1_000_003 + step) * 65_537 + self.runtime.rank) % 2**63)  # dropout
         batch = self.task.batch(step, self.rows)
         inputs, targets = (part.to(self.runtime.device, non_blocking=True) for part in (batch.inputs, batch.targets))
-        return self.train_step(step, Batch(inputs, targets))
+        return self.train_step(step, Batch(inputs, targets, starts=batch.starts))
 
     def _evaluate(self, log: Log, numbers: dict[str, Any]) -> None:
         """Log the metrics of the task, remember the best, and write samples."""
         self.folder.check_exists()
         progress = self.progress
-        self.objective.eval()
-        found = self.task.evaluate(self.model, self.runtime)
-        self.objective.train()
+        objective: Any = self.objective
+        objective.eval()
         if self.sharded:
-            self.model.reshard()  # without a backward pass the root stays gathered
+            objective.unshard()  # the weights outside the blocks, which gather their own
+        found = self.task.evaluate(self.model, self.runtime)
+        if self.sharded:
+            objective.reshard()
+        objective.train()
         if not found:
             return
         found = {"train_loss": numbers["loss"]} | found
@@ -335,8 +349,8 @@ class Objective(nn.Module):
         super().__init__()
         self.model, self.task, self.runtime = model, task, runtime
 
-    def forward(self, *batch: Tensor) -> Tensor:
-        return self.task.loss(self.model, Batch(*batch), self.runtime)
+    def forward(self, inputs: Tensor, targets: Tensor, starts: Tensor | None = None) -> Tensor:
+        return self.task.loss(self.model, Batch(inputs, targets, starts=starts), self.runtime)
 
 
 class TrainStep:
@@ -360,17 +374,17 @@ class TrainStep:
 
     def __call__(self, step: int, batch: Batch) -> tuple[Tensor, Tensor]:
         set_learning_rate(self.optimizer, self.training.rate(step))
-        return self.update(batch.inputs, batch.targets)
+        return self.update(batch.inputs, batch.targets, *(() if batch.starts is None else (batch.starts,)))
 
     def _update(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
         """Accumulate the gradient over micro-batches, clip it and update. Losses of several models are summed."""
         size = self.runtime.micro_batch or len(batch[0])
         parts = list(zip(*(tensor.split(size) for tensor in batch), strict=True))
         total: Tensor | None = None
-        for number, part in enumerate(parts, start=1):
+        for number, (part, weight) in enumerate(zip(parts, self._weights(parts), strict=True), start=1):
             with no_grad_sync(self.objective, off=number < len(parts)):
                 with self.runtime.autocast():
-                    loss = self.objective(*part) / len(parts)
+                    loss = self.objective(*part) * weight / len(parts)
                 loss.sum().backward()
             total = loss.detach() if total is None else total + loss.detach()
         weights = [weight for group in self.optimizer.param_groups for weight in group["params"]]
@@ -379,6 +393,18 @@ class TrainStep:
         self.optimizer.zero_grad(set_to_none=True)
         assert total is not None
         return total, norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+
+    def _weights(self, parts: list[tuple[Tensor, ...]]) -> list[Tensor] | list[float]:
+        """Return the weight of each micro-batch's mean loss: its number of targets over the mean of all processes."""
+        targets = [part[1] for part in parts]
+        if targets[0].is_floating_point() or (len(parts) == 1 and not self.runtime.distributed):
+            return [1.0] * len(parts)
+        counts = torch.stack([(each != IGNORED).sum() for each in targets]).float()
+        mean = counts.mean()
+        if self.runtime.distributed:
+            torch.distributed.all_reduce(mean)
+            mean /= self.runtime.size
+        return list(counts / mean)
 
 
 def adamw(model: nn.Module, training: Training) -> torch.optim.AdamW:
