@@ -429,7 +429,7 @@ def test_seeds_that_failed_are_counted(suite):
     for run, status in zip(one.report_grid.runs, ("finished", "fail"), strict=True):
         end(one, run, status=status)
     record = one.results()["mixed"]["contestants"]["transformer"]
-    assert (arena._cell(record, 2), record["cell"]) == ("0.500, 1 failed", "0.500 (1/2) ")
+    assert (arena._cell(record, 2), record["cell"]) == ("0.500, 1 failed", "0.500 (1/2)")
     shutil.rmtree(one.out / "trials" / arena.name_of(one.report_grid.runs[0]))
     record = one.results()["mixed"]["contestants"]["transformer"]
     assert arena._cell(record, 2) == record["cell"] == "-", "the other seed may still succeed"

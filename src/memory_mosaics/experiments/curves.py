@@ -31,7 +31,6 @@ from memory_mosaics.training.loggers import read_log
 RECIPE = runner.load_packaged("curves")
 MAX_EXTENSIONS = 4  # learning rates tried beyond those that were named
 MEASURED = ("parameters", "train_loss", "valid_loss", "tokens_per_second", "seconds")
-ENVIRONMENT = ("versions", "commit", "hardware")
 MODEL = ModelArgs(**RECIPE["model"])
 TRAINING = Training(**RECIPE["training"])
 RUNTIME = RuntimeConfig(**RECIPE["runtime"])
@@ -182,7 +181,7 @@ class CommonSettings:
 
     def train(self, settings: Settings, folder: Path) -> Outcome | None:
         results = trainer.train(self.run_of(settings))
-        return None if results["interrupted"] else {name: results[name] for name in (*MEASURED, *ENVIRONMENT)}
+        return None if results["interrupted"] else {name: results[name] for name in (*MEASURED, *runner.ENVIRONMENT)}
 
     def outcome(self, settings: Settings) -> Outcome | None:
         return runner.read_outcome(self.folder(settings))

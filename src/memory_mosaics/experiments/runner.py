@@ -61,6 +61,7 @@ Settings = dict[str, Any]  # of a run: numbers and strings
 Outcome = dict[str, Any]  # of a run: "status" is finished or fail, then its settings and what was measured
 Values = list[Any] | tuple[Any, Any]  # choices, or the ends of a range
 
+ENVIRONMENT = ("versions", "commit", "hardware")  # fields of an outcome
 MAX_REDRAWS = 1000  # of values that were drawn before, until a space counts as exhausted
 FEW_REDRAWS = 20  # until the remaining combinations of a small space are enumerated
 MAX_COMBINATIONS = 100_000  # of a small space
@@ -95,9 +96,7 @@ class Grid:
     out: Path
     name_of: Callable[[Settings], str]
     train: Callable[[Settings, Path], Outcome | None]  # what was measured; None if it was told to stop
-    settings: (
-        list[Settings] | Callable[[], list[Settings]]
-    )  # in the order in which to train them; a search draws its own
+    settings: list[Settings] | Callable[[], list[Settings]]  # in the order of training; a search draws its own
     search: Search | None = None
     required_fields: tuple[str, ...] = ("train_loss", "valid_loss")  # fields of an outcome that finished
     summary_formats: tuple[str, ...] = ("valid loss {valid_loss:.4f}",)  # in the line of a run that ended
@@ -710,7 +709,7 @@ def merge_environments(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
     They are removed from the outcomes, except for versions and a commit that not all have.
     """
-    environments = [{name: one[name] for name in environment_info() if name in one} for one in outcomes]
+    environments = [{name: one[name] for name in ENVIRONMENT if name in one} for one in outcomes]
     merged = _merge(environments) or environment_info()
     for one in outcomes:
         one.pop("hardware", None)

@@ -29,7 +29,6 @@ from memory_mosaics.training.config import ModelArgs, Run, Training, as_flag_onl
 RECIPE = runner.load_packaged("sweep")
 SHORT = {"learning_rate": "lr", "dropout": "dropout", "weight_decay": "decay", "warm_up": "warm", "steps": "steps"}
 MEASURED = ("train_loss", "valid_loss", "best", "best_step", "seconds", "tokens_per_second", "parameters")
-MEASURED += ("versions", "commit", "hardware")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +194,7 @@ def train(run: Run, chance: float, settings: Settings, folder: Path) -> Outcome 
     results = trainer.train(trial_run(run, settings))
     if results["interrupted"]:
         return None
-    outcome = {name: results[name] for name in MEASURED}
+    outcome = {name: results[name] for name in (*MEASURED, *runner.ENVIRONMENT)}
     if not results["valid_loss"] <= chance:
         outcome |= {"status": "fail", "reason": f"worse than the {chance:.3f} of a uniform guess"}
     return outcome

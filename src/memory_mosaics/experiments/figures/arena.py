@@ -141,7 +141,7 @@ def cell_text(task: dict[str, Any], name: str) -> str:
     if "score" not in record:
         return why_untested(record, task["seeds"])
     missing = f" ({record['seeds']}/{task['seeds']})" if record["seeds"] < task["seeds"] else ""
-    return f"{record['score']:.3f}{missing} {MARKS[record['verdict']]}"
+    return f"{record['score']:.3f}{missing} {MARKS[record['verdict']]}".rstrip()
 
 
 def task_figure(results: dict[str, Any], name: str) -> "Figure | None":
