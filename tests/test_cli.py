@@ -1,6 +1,7 @@
 import re
 import subprocess
 import sys
+from inspect import cleandoc
 
 import pytest
 from jsonargparse import auto_parser
@@ -24,7 +25,7 @@ def test_help_shows_the_description(command, capsys):
         main([command, "--help"])
     assert stop.value.code == 0
     found = COMMANDS[command]
-    description = found["_help"] if isinstance(found, dict) else (found.__doc__ or "").partition("\n    Args:")[0]
+    description = found["_help"] if isinstance(found, dict) else cleandoc(found.__doc__ or "").partition("\nArgs:")[0]
     assert " ".join(description.split()) in " ".join(re.sub(r"-\n *", "-", capsys.readouterr().out).split())
 
 
@@ -46,7 +47,12 @@ def test_version(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["dance"], "invalid choice: 'dance'"),
+        (["dance"], "there is no command dance (see --help)"),
+        (["tran"], "there is no command tran; did you mean train?"),
+        (["babistories", "story"], "there is no command story; did you mean stories?"),
+        (["prepare", "x", "--out", "c", "--tokeniser=bpe"], "--tokeniser=bpe; did you mean --tokenizer?"),
+        (["train", "c", "--training.lerning-rate", "1"], "did you mean --training.learning_rate? (see mosaics train"),
+        (["train", "c", "--import"], "--import: expected one argument"),
         (["info"], "required: model (see mosaics info --help)"),
         (["info", "memory-mosaic-tiny", "--depth", "3"], "--depth"),
         (["convert", "only-one"], "required"),
@@ -164,6 +170,9 @@ def test_modules_with_parts_of_your_own_are_imported_first(tmp_path, monkeypatch
     (tmp_path / "own_parts.py").write_text("print('imported')\n")
     assert main(["--import", "own_parts", "info", "memory-mosaic-tiny"]) == 0
     assert capsys.readouterr().out.startswith("imported\n{")
+    del sys.modules["own_parts"]
+    assert main(["info", "memory-mosaic-tiny", "--import", "own_parts"]) == 0
+    assert capsys.readouterr().out.startswith("imported\n{")
     assert main(["--import", "no_parts", "info", "memory-mosaic-tiny"]) == 2
     assert "--import no_parts fails: ModuleNotFoundError: No module named" in capsys.readouterr().err
 
@@ -178,6 +187,14 @@ def test_an_unknown_model_is_one_line_and_exit_code_2(capsys):
 def test_info_counts(capsys):
     assert main(["info", "memory-mosaic-12"]) == 0
     assert "123,552,384" in capsys.readouterr().out
+
+
+def test_a_file_of_info_is_read_back(tmp_path, capsys):
+    main(["info", "memory-mosaic-tiny", "--json"])
+    printed = capsys.readouterr().out
+    (tmp_path / "mine.json").write_text(printed)
+    assert main(["info", str(tmp_path / "mine.json"), "--json"]) == 0
+    assert capsys.readouterr().out == printed
 
 
 @pytest.mark.parametrize("arguments", [["info", "x" * 5000], ["convert", "y" * 300, "z"]])

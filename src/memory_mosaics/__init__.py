@@ -1,7 +1,11 @@
 """Networks of associative memories: train, run, measure and look inside.
 
-Importing the package needs torch and numpy only. Hugging Face support is in `memory_mosaics.huggingface`.
+Importing the package needs torch and numpy only. Hugging Face support is in `memory_mosaics.huggingface`. What trains
+is imported when it is first used.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from memory_mosaics.checkpoint import load, save
 from memory_mosaics.config import ExtractorConfig, MixerConfig, NormConfig, SharpnessConfig, part, to_plain
@@ -89,3 +93,26 @@ from memory_mosaics.stores import (
     map_state,
 )
 from memory_mosaics.version import __version__
+
+if TYPE_CHECKING:
+    from memory_mosaics.runtime import RuntimeConfig
+    from memory_mosaics.tasks.task import Batch, Task
+    from memory_mosaics.text.corpus import Corpus, prepare
+    from memory_mosaics.training.config import ModelArgs, Run, TaskRun, Training
+    from memory_mosaics.training.trainer import Trainer, train
+
+_TRAINING = {
+    "runtime": ("RuntimeConfig",),
+    "tasks.task": ("Batch", "Task"),
+    "text.corpus": ("Corpus", "prepare"),
+    "training.config": ("ModelArgs", "Run", "TaskRun", "Training"),
+    "training.trainer": ("Trainer", "train"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what trains, and PyYAML and tqdm with it, when it is first used."""
+    for module, names in _TRAINING.items():
+        if name in names:
+            return getattr(import_module(f"memory_mosaics.{module}"), name)
+    raise AttributeError(f"module 'memory_mosaics' has no attribute {name!r}")

@@ -46,7 +46,7 @@ from memory_mosaics.parser import Parser
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus
 from memory_mosaics.training import trainer
-from memory_mosaics.training.config import ModelArgs, Run, Training, as_flag_only, recipe
+from memory_mosaics.training.config import ModelArgs, Run, Training, as_flag_only, read_model_file, recipe
 from memory_mosaics.version import __version__
 
 MODEL, TRAINING = ModelArgs(), recipe("memory-mosaic-tiny")[1]
@@ -57,11 +57,14 @@ def info(model: str, *, json: bool = False) -> None:
     """Print the configuration of a model and the number of parameters of each part.
 
     Args:
-        model: a checkpoint folder, or the name of a preset such as memory-mosaic-12 or mamba-tiny
-        json: print one JSON object and nothing else: `config`, in the form of a file for `train --model.name`, and
-            `parameters`
+        model: a checkpoint folder, the name of a preset such as memory-mosaic-12 or mamba-tiny, or a file that --json
+            printed
+        json: print one JSON object and nothing else, `config` and `parameters`: a file for `train --model.name`
     """
-    if Path(model).exists():
+    if Path(model).is_file():
+        with torch.device("meta"):
+            built = LanguageModel(read_model_file(Path(model)))
+    elif Path(model).exists():
         built = load(model)
     elif model in PRESETS:
         with torch.device("meta"):
@@ -123,13 +126,14 @@ def train(
     training: Training = TRAINING,
     runtime: RuntimeConfig = RUNTIME,
 ) -> dict[str, Any]:
-    """Train a language model on a prepared corpus, or resume a run, on one process or by torchrun.
+    """Train a language model on a prepared corpus or a text file, or resume a run, on one process or by torchrun.
 
     Args:
-        data: a folder that `mosaics prepare` wrote
+        data: a folder that `mosaics prepare` wrote; or a .txt, .md or .jsonl file, which is prepared in OUT/corpus with
+            a BPE of its own (with --from, that of the checkpoint) and a tenth of it held out
         out: the folder of the run. The same command resumes from its newest checkpoint; with more --training.steps it
-            continues even a finished run, on the schedule of the new length. null is runs/model, or with --from
-            runs/NAME-finetuned, where NAME is that of the run or checkpoint
+            continues even a finished run, on the schedule of the new length. null is runs/model, for a text file
+            runs/NAME with the file's name, or with --from runs/NAME-finetuned, with that of the run or checkpoint
         init_from: a checkpoint or run to fine-tune: its weights, model and tokenizer, with a new optimiser and
             schedule. Only --model.dropout and --model.context may differ from it
         documents: read each document of the corpus apart: a memory is empty at the start of each
@@ -142,10 +146,14 @@ def train(
     """
     as_flag_only(preset)
     if out is None:
-        out = Path("runs") / ("model" if init_from is None else f"{_source_name(init_from)}-finetuned")
+        name = data.name.partition(".")[0] if data.is_file() else "model"
+        out = Path("runs") / (name if init_from is None else f"{_source_name(init_from)}-finetuned")
     parts = {"model": model, "training": training, "runtime": runtime}
     run = Run(data=data, out=out, init_from=init_from, documents=documents, **parts)
-    return trainer.train(run, lengthen=True)
+    results = trainer.train(run, lengthen=True)
+    if not results["interrupted"] and int(os.environ.get("RANK", 0)) == 0:
+        print(f"Next: mosaics generate {out}, mosaics inspect {out} TEXT, or mosaics explore {out}")
+    return results
 
 
 def _source_name(source: Path) -> str:

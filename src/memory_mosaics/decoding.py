@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import inf
+from math import inf, log
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, finalize
 
@@ -212,6 +212,7 @@ class Sampler:
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
 
     def __post_init__(self) -> None:
         if not self.temperature >= 0:
@@ -219,6 +220,7 @@ class Sampler:
         check_range(1, inf, top_k=self.top_k)
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise UserError(f"top_p must be in (0, 1], not {self.top_p}")
+        check_range(0, 1, min_p=self.min_p)
 
     def __call__(
         self,
@@ -242,7 +244,9 @@ class Sampler:
         return (probabilities / noise.to(logits.device)).argmax(dim=-1)  # argmax_i of p_i / Exp(1) is i with p_i
 
     def top_k_top_p(self, logits: Float[Tensor, "B vocabulary"]) -> Float[Tensor, "B vocabulary"]:
-        """Keep the `top_k` largest logits, and of those the fewest that reach `top_p`; set the others to -inf."""
+        """Keep the `top_k` largest logits, of those the fewest that reach `top_p`, and of those all that are at least
+        `min_p` times as probable as the most probable; set the others to -inf.
+        """
         if self.top_k is not None and self.top_k < logits.shape[-1]:
             least = logits.topk(self.top_k, dim=-1).values[:, -1:]
             logits = logits.masked_fill(logits < least, -torch.inf)
@@ -252,6 +256,8 @@ class Sampler:
             excluded = probabilities.cumsum(dim=-1) - probabilities >= self.top_p
             excluded[:, 0] = False  # the most probable stays, however small top_p
             logits = logits.masked_fill(torch.zeros_like(excluded).scatter(1, order, excluded), -torch.inf)
+        if self.min_p:
+            logits = logits.masked_fill(logits < logits.amax(dim=-1, keepdim=True) + log(self.min_p), -torch.inf)
         return logits
 
 

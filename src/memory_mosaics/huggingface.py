@@ -22,6 +22,11 @@ from typing import Any, NoReturn, cast, no_type_check
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+try:
+    import transformers  # noqa: F401
+except ImportError:
+    raise ImportError("this needs transformers: pip install 'memory-mosaics[hf]'") from None
 from transformers import (
     AutoConfig,
     AutoModel,

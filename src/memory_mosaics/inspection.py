@@ -184,6 +184,13 @@ def head_contributions(
     through = [x.flatten(2) if isinstance(combine, nn.Linear) else x for x in (one_each, nothing)]
     dtype = model.embedding.weight.dtype
     alone = at_least_fp32((combine(through[0].to(dtype)) - combine(through[1].to(dtype)))[:, 0]).unflatten(0, (T, H))
+    return through_norms(model, mixer, alone, spreads)
+
+
+def through_norms(
+    model: LanguageModel, mixer: nn.Module, alone: Float[Tensor, "T H W"], spreads: Float[Tensor, "T L"]
+) -> Float[Tensor, "T H W"]:
+    """What parts of the output of a mixer add to the input of the output matrix, as `head_contributions` says."""
     norms = residual_norms(model)
     mixers = [
         part for block in model.blocks for part in (block.sequence_mixer, block.channel_mixer) if part is not None

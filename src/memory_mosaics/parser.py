@@ -4,7 +4,9 @@ An argument's type comes from a function's signature; `Arguments.add_argument` d
 Errors are one line in words: `--environments must be whole numbers, not abc`.
 """
 
+import math
 import os
+import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentError
 from argparse import ArgumentParser as PlainParser
@@ -15,7 +17,6 @@ from functools import partial
 from importlib import import_module
 from inspect import Parameter, cleandoc, signature
 from json import loads
-from math import isfinite
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin
@@ -32,7 +33,11 @@ from memory_mosaics.training.config import recipe
 
 NOUNS = {int: "whole number", float: "number", str: "text", Path: "path"}
 FLAGS = {"--init_from": "--from"}  # whose names Python reserves
+IMPORT_HELP = "a module with parts of your own, such as my_mixers of my_mixers.py, which is imported first"
 MAX_CONFIG_BYTES = 1 << 20
+QUICK = "MOSAICS_QUICK"  # an environment variable: if it is set, sizes are at most these, to try a script in seconds
+QUICK_SIZES = {"count": 600, "windows": 2, "sequences": 2, "training.steps": 2, "training.batch": 2}
+QUICK_SIZES |= {"training.evaluate_windows": 2, "steps": 2, "story_count": 300}
 LOAD_YAML = get_loader("yaml")
 
 
@@ -59,15 +64,14 @@ def flag_of(action: Action) -> str:
     return action.option_strings[0] if action.option_strings else action.dest
 
 
-class ImportModule(Action):
+def import_parts(name: str) -> None:
     """Import a module, which registers the parts of models that it defines."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+    if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # as for a script that is here
-        try:
-            import_module(values)
-        except Exception as error:  # a module may do anything
-            raise UserError(f"--import {values} fails: {type(error).__name__}: {one_line(error)}") from error
+    try:
+        import_module(name)
+    except Exception as error:  # a module may do anything
+        raise UserError(f"--import {name} fails: {type(error).__name__}: {one_line(error)}") from error
 
 
 class ReadBefore(Action):
@@ -112,14 +116,14 @@ class Parser(Arguments, ArgumentParser):
         super().__init__(*args, formatter_class=HelpFormatter, **options)
         self._group_class = Group  # else from the text of this file, silently none where that changes under the process
         if "version" in options:  # the parser of all commands
-            text = "import a module with parts of your own first: mosaics --import my_mixers train ..."
-            self.add_argument("--import", action=ImportModule, default=SUPPRESS, metavar="MODULE", help=text)
+            self.add_argument("--import", action=ReadBefore, default=SUPPRESS, metavar="MODULE", help=IMPORT_HELP)
 
     def add_function_arguments(self, function: Callable[..., Any], *args: Any, **options: Any) -> list[str]:
         first = next(iter(signature(function).parameters.values()), None)
         if first and first.kind is Parameter.POSITIONAL_OR_KEYWORD and first.default is None:
             self.words = first.name if element_type(first.annotation) else ""
         self.description = cleandoc(function.__doc__ or "").partition("\nArgs:")[0]  # not its first line alone
+        self.add_argument("--import", action=ReadBefore, default=SUPPRESS, metavar="MODULE", help=IMPORT_HELP)
         recipe_file = RECIPES / f"{function.__module__.rpartition('.')[2]}.yaml"
         if recipe_file.exists():  # it is an experiment
             text = f"a changed copy of {recipe_file}, which has the defaults; a flag wins over it"
@@ -128,6 +132,8 @@ class Parser(Arguments, ArgumentParser):
 
     def parse_args(self, args: Any = None, *rest: Any, **options: Any) -> Any:
         first = DEFAULTS.parse_known_args(args or ())[0]
+        for module in filter(None, getattr(first, "import")):
+            import_parts(module)
         name = first.preset if "--preset" in self._option_string_actions else None
         if first.recipe is not None and "--recipe" in self._option_string_actions:
             self._read_recipe(Path(first.recipe), preset=name)
@@ -142,7 +148,18 @@ class Parser(Arguments, ArgumentParser):
                 self.error(str(InvalidValue(action, "null")))
         if name is not None and found.preset == name:
             found.preset = None  # its values are those of `model` and `training` now
+        if os.environ.get(QUICK):
+            self._reduce(found)
         return found
+
+    def _reduce(self, found: Any) -> None:
+        """Replace sizes by those of `QUICK_SIZES`, and print which."""
+        own = {action.dest for action in self._actions}
+        larger = {key: size for key, size in QUICK_SIZES.items() if key in own and (found[key] or math.inf) > size}
+        for name, size in larger.items():
+            found[name] = size
+        if larger:
+            print(f"{QUICK} is set:", *(f"--{name} {size}" for name, size in larger.items()), file=sys.stderr)
 
     def _read_recipe(self, file: Path, *, preset: str | None) -> None:
         """Take the defaults from a recipe."""
@@ -206,6 +223,15 @@ class Parser(Arguments, ArgumentParser):
             raise InvalidValue(action, value)
         return super()._check_value_key(action, value, key, cfg, append=append)
 
+    def _flags(self) -> list[str]:
+        """The flags of the command that the arguments name."""
+        parser: Any = self
+        for word in self.args or ():
+            for action in parser._actions:
+                if isinstance(action.choices, dict) and word in action.choices:
+                    parser = action.choices[word]
+        return [flag for flag in parser._option_string_actions if flag.startswith("--")]
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:  # type: ignore[override]
         command = self.prog.replace(" [options]", "")
         where = "--help" if command == "mosaics" else f"{command} --help"
@@ -218,6 +244,12 @@ class Parser(Arguments, ArgumentParser):
             message, where = message.replace(f" {name}.", " "), f"{command} {name} --help"
         elif isinstance(ex, ArgumentError) and ex.argument_name:
             message = f"{ex.argument_name}: {ex.message}"
+        if wrong := re.search("invalid choice: '(.*?)' [(]choose from (.*)[)]", message):
+            hint = did_you_mean(wrong[1], re.findall("'(.*?)'", wrong[2]), otherwise=" ")
+            message = f"there is no command {wrong[1]}; {hint}".rstrip("; ")
+        elif wrong := re.search(r"unrecognized arguments:.*?(--\S+)", message):
+            flag = re.split("=", wrong[1])[0]
+            message += f"; {did_you_mean(flag.replace('-', '_'), self._flags(), otherwise=' ')}".rstrip("; ")
         print(f"mosaics: {one_line(ValueError(message))} (see {where})", file=sys.stderr)
         raise SystemExit(2)
 
@@ -225,6 +257,7 @@ class Parser(Arguments, ArgumentParser):
 DEFAULTS = PlainParser(add_help=False, exit_on_error=False)  # of flags that set the defaults of others
 DEFAULTS.add_argument("--preset", nargs="?")
 DEFAULTS.add_argument("--recipe", nargs="?")
+DEFAULTS.add_argument("--import", nargs="?", action="append", default=[])
 
 
 def nested_keys(values: Mapping[Any, Any], known: set[str], prefix: str = "") -> Iterator[str]:
@@ -298,7 +331,7 @@ def check_type(action: Any, convert: Callable[[Any], Any], values: Any) -> Any:
         except (TypeError, ValueError):
             raise InvalidValue(action, value) from None
         for number in found if isinstance(found, list) else (found,):
-            if isinstance(number, float) and not isfinite(number):
+            if isinstance(number, float) and not math.isfinite(number):
                 raise UserError(f"{flag_of(action)} must be a finite number, not {number}")
             if isinstance(number, int) and abs(number) > MAX_SEED:
                 bounds = f"between {-MAX_SEED} and {MAX_SEED}"

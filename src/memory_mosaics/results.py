@@ -142,12 +142,17 @@ MINUTE = 60.0
 @contextmanager
 def progress_bar(name: str, total: int, unit: str) -> Iterator[Any]:
     """Yield a tqdm bar on stderr; in a log file, one line per minute and none for less than a minute."""
+    with open_bar(name, total, unit=unit) as bar:
+        yield bar
+
+
+def open_bar(name: str, total: int, **options: Any) -> Any:
+    """Open a bar as `progress_bar` does, with options of tqdm."""
     from tqdm import tqdm
 
     seldom: dict[str, Any] = {"mininterval": MINUTE, "maxinterval": MINUTE, "delay": MINUTE}
-    how = {} if sys.stderr.isatty() else seldom | {"file": _Lines(), "ncols": 100}
-    with tqdm(total=total, desc=name, unit=unit, **how) as bar:
-        yield bar
+    how = {"dynamic_ncols": True} if sys.stderr.isatty() else seldom | {"file": _Lines(), "ncols": 100}
+    return tqdm(total=total, desc=name, **how, **options)
 
 
 class _Lines:

@@ -77,6 +77,19 @@ class Process:
         self.process.communicate()
 
 
+def send(address: tuple[str, int], path: str, body: object = None, *, method: str | None = None, **headers: str):
+    """The status, headers and body of the answer to a request."""
+    connection = http.client.HTTPConnection(*address, timeout=HANG)
+    data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+    kind = {"content-type": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method or ("GET" if body is None else "POST"), path, data, kind)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    is_json = answer.headers["content-type"] == "application/json"
+    return answer.status, dict(answer.headers), json.loads(text) if is_json else text
+
+
 @contextmanager
 def in_a_thread(run: Path, *, key: str | None = None, **limits: int):
     """The same server in this process. Gives its service, and a function that asks it: status, headers, body."""
@@ -98,16 +111,8 @@ def in_a_thread(run: Path, *, key: str | None = None, **limits: int):
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
 
-    def ask(path: str, body: object = None, *, method: str | None = None, **headers: str):
-        connection = http.client.HTTPConnection(*listening.getsockname(), timeout=HANG)
-        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-        kind = {"content-type": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
-        connection.request(method or ("GET" if body is None else "POST"), path, data, kind)
-        answer = connection.getresponse()
-        text = answer.read().decode()
-        connection.close()
-        streams = answer.headers["content-type"].startswith("text/event-stream")
-        return answer.status, dict(answer.headers), text if streams else json.loads(text)
+    def ask(path: str, body: object = None, **options: str):
+        return send(listening.getsockname(), path, body, **options)
 
     ask.address, ask.listening, ask.server = listening.getsockname(), listening, server
     try:

@@ -24,15 +24,15 @@ def test_the_demo_ends_in_a_report_and_goes_on_where_it_stopped(tmp_path, capsys
     assert main(["demo", "--out", str(out), "--steps", "6", "--story_count", "250"]) == 0
     output = capsys.readouterr().out
     page = (out / "report.html").read_text()
-    assert page.count("data:image/png") == 3
+    assert page.count("data:image/png") == 4
     results = json.loads((out / "results.json").read_text())
     assert len(results["stories"]) == 3
-    for name in ("Memory Mosaic", "transformer, RoPE"):
+    for name in ("Memory Mosaic", "Llama-like transformer"):
         assert name in output
         assert page.count(f"<strong>{name}</strong>") == 3
     for texts in results["stories"]:
         assert texts["opening"] in output
-    runs = [str(out / "language" / "trials" / f"{kind}-2-0.005") for kind in ("memory-mosaic", "transformer-rotary")]
+    runs = [str(out / "language" / "trials" / f"{kind}-2-0.005") for kind in ("memory-mosaic", "llama")]
     models = [checkpoint.load(run) for run in runs]
     counts = [sum(weight.numel() for weight in model.parameters()) for model in models]
     assert abs(counts[0] / counts[1] - 1) < 0.01
@@ -45,6 +45,7 @@ def test_the_demo_ends_in_a_report_and_goes_on_where_it_stopped(tmp_path, capsys
     best = min(losses, key=losses.__getitem__)
     assert f"The lower validation loss is that of the {demo.curves.LABELS[best]}" in page  # whichever it is
     assert f"mosaics explore {' '.join(runs)}" in output.splitlines()[-1]
+    assert (out / "memories.png").exists()
     assert main(["demo", "--out", str(out), "--steps", "6", "--story_count", "250"]) == 0
     assert "holds this corpus already" in capsys.readouterr().out
 

@@ -148,3 +148,10 @@ def test_the_curves_of_any_architecture_are_drawn():
     for figure in (language.training_curves(found), language.step_sizes(found)):
         assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Memory Mosaic", "Mamba"]
         assert len({line.get_color() for line in figure.axes[0].lines}) == 2
+
+
+def test_bounds_against_errors_are_drawn_for_every_kind_of_keys(tmp_path):
+    found = {str(beta): {"points": [[1e-9, 1e-3], [0.1, 1e9]]} for beta in (10, 50)} | {"lists": 3}
+    results = {"study": "indexed", "pairs": 1000, "kinds": {"1.0": found, "uniform": found}}
+    assert [file.name for file in figures.draw(results, tmp_path)] == ["indexed.png"]
+    assert figures.draw(results | {"kinds": {}}, tmp_path) == []

@@ -72,6 +72,23 @@ def test_every_layout_gives_its_documents_back(name, zipped, tmp_path):
     assert corpus.manifest["splits"]["train"]["bytes"] == sum(len(text.encode()) for text in STORIES)
 
 
+@pytest.mark.parametrize("separator", ["", "\n<|endoftext|>\n"], ids=["one document", "six"])
+def test_the_tail_of_a_text_of_few_documents_is_held_out(separator, tmp_path):
+    parts = [f"Chapter {number}: naïve cafés in 東京.\n" * 5 for number in range(6)]
+    (tmp_path / "book.txt").write_text(separator.join(parts))
+    corpus = prepare(tmp_path / "book.txt", out=tmp_path / "corpus", valid_share=0.1, seed=3)
+    splits, tokenizer = corpus.manifest["splits"], corpus.tokenizer()
+    corpus.verify()
+    train, valid = documents(corpus, "train"), documents(corpus, "valid")
+    texts = [part.strip("\n") for part in parts] if separator else ["".join(parts).strip("\n")]
+    assert [*train[:-1], train[-1] + valid[0]] == texts, "cut between two characters"
+    assert 0.05 < splits["valid"]["tokens"] / splits["train"]["tokens"] < 0.15
+    for split, found in (("train", train), ("valid", valid)):
+        counts = {"documents": len(found), "characters": len("".join(found)), "bytes": len("".join(found).encode())}
+        assert splits[split].items() >= counts.items()
+        assert splits[split]["bytes"] == tokenizer.count_bytes(corpus.tokens(split)[:])
+
+
 def test_a_text_without_separators_is_one_document(tmp_path):
     text = "A line.\n\n  Another with <|endoftext|> inside.\n\tThird"
     (tmp_path / "book.txt").write_text(f"\n{text}\n\n", newline="")

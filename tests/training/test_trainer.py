@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,10 +22,11 @@ from memory_mosaics.runtime import Runtime, RuntimeConfig
 from memory_mosaics.tasks import language_modeling
 from memory_mosaics.tasks.language_modeling import LanguageModeling
 from memory_mosaics.text import corpus as corpora
+from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.text.tokenizer import Tokenizer
 from memory_mosaics.training.config import ModelArgs, Run, Training
 from memory_mosaics.training.loggers import read_log
-from memory_mosaics.training.trainer import Diverged, train
+from memory_mosaics.training.trainer import Diverged, Trainer, train
 from training.conftest import STEPS, TINY
 from training.processes import finish, fork, start
 from waiting import HANG, until
@@ -64,6 +67,37 @@ def test_it_learns_and_writes_the_files_it_names(run, capsys):
     samples = (plan.out / "samples.md").read_text()
     assert samples.count("## step") == 3
     assert samples.count("**") == 2 * 2 * 3
+
+
+@pytest.mark.usefixtures("short_samples")
+def test_a_text_file_is_prepared_and_its_tail_held_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("".join(f"Line {number} of some notes.\n" for number in range(200)))
+    small = "--model.width 8 --model.blocks 1 --model.heads 2 --model.context 16 --training.batch 2 --runtime.samples 0"
+    words = [*f"{small} --training.warm_up 1 --training.steps 2".split()]
+    assert main(["train", "notes.txt", *words]) == 0
+    first = capsys.readouterr()
+    assert re.search(r"memory-mosaic, [0-9,]+ parameters, on cpu, float32\n2 steps: 64 tokens, ", first.out)
+    assert "Next: mosaics generate runs/notes" in first.out
+    assert main(["train", "notes.txt", *words]) == 0, "the same command resumes"
+    assert main(["train", "notes.txt", "--from", "runs/notes", *words[-6:]]) == 0
+    own, theirs = (Corpus.open(Path(run, "corpus")) for run in ("runs/notes", "runs/notes-finetuned"))
+    assert own.fingerprint == theirs.fingerprint
+    assert own.manifest["splits"]["valid"]["documents"] == 1
+
+
+def test_a_stopped_run_says_of_which_steps_its_losses_are(run, monkeypatch, capsys):
+    plan = run(steps=6, evaluate_every=2)
+    step = Trainer._step
+
+    def stop_at_the_fourth(trainer, number):
+        trainer.stopping = number == 2
+        return step(trainer, number)
+
+    monkeypatch.setattr(Trainer, "_step", stop_at_the_fourth)
+    assert train(plan)["interrupted"]
+    out = capsys.readouterr().out
+    assert re.search(r"step 3 of 6\nloss of the last 1 step [0-9.]+\ntrain loss .* at step 2\nStopped", out)
 
 
 def test_the_checkpoint_opens_in_hugging_face_with_its_tokenizer(run):

@@ -170,7 +170,7 @@ class RequestGuard:
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self.max_body:
             raise self._too_large()
-        if scope["path"] == "/health":
+        if scope["path"] in ("/health", "/docs"):
             return
         if self.api_key is not None and not self._is_authorized(headers.get("authorization", "")):
             raise ApiError(401, "wrong API key; send it as Authorization: Bearer KEY", code="invalid_api_key")

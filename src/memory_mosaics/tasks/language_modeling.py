@@ -106,7 +106,7 @@ class LanguageModeling(TokenTask):
             for split in ("train", "valid")
         }
         self.batch_size, self.evaluate_windows = batch_size, evaluate_windows
-        self.tokens_per_step = batch_size * context
+        self.tokens_per_step, self.train_tokens = batch_size * context, len(corpus.tokens("train"))
 
     def _windows(self, tokens: np.ndarray | TokenFile, length: int, seed: int, name: str) -> Windows:
         start = self.corpus.end_of_text if self.documents else None

@@ -41,6 +41,7 @@ class Task(ABC):
 
     batch_size: int  # sequences of a step, over all processes
     tokens_per_step: float  # on average, for the speed
+    train_tokens: int | None = None  # of a text that is read again and again; None where every example is new
     selects: ClassVar[Mapping[str, Callable[[float, float], bool]]] = {}  # metrics whose best weights are kept
     tokenizer: Tokenizer | None = None  # to be saved with a model
     splits: bool = True  # whether a batch may be split over processes and into micro-batches

@@ -242,7 +242,7 @@ def prepare(
         field: the field of a JSON object or a dataset that holds the text
         valid: sources to validate on; without them a share of the documents is held out
         valid_share: the share of documents held out for validation, chosen by a hash of the seed and their number;
-            null is 0.01
+            where they are too few for one to be chosen, the same share of the tokens, the last ones; null is 0.01
         seed: chooses the documents held out; null is 0
         workers: threads that encode, by default one per core; the result does not depend on it
     """
@@ -304,7 +304,7 @@ class SplitWriter:
     """Writes the ids of one split and counts its documents."""
 
     def __init__(self, file: Path, tokenizer: Tokenizer):
-        self.name, self.file, self.sha = file.name, file.open("wb"), hashlib.sha256()
+        self.name, self.path, self.file, self.sha = file.name, file, file.open("wb"), hashlib.sha256()
         self.dtype, self.end = tokenizer.dtype, np.array(tokenizer.end_of_text, tokenizer.dtype).tobytes()
         self.counts = {"documents": 0, "tokens": 0, "characters": 0, "bytes": 0}
 
@@ -342,6 +342,8 @@ def write_splits(
                 writer = writers[held_out if split == "train" else split]
                 number += 1
             writer.write(piece, ids)
+    if not writers["valid"].counts["documents"]:
+        _hold_out_tail(writers, tokenizer, options["valid_share"])
     train, valid = (writers[name].counts["documents"] for name in ("train", "valid"))
     if train == 0 or (valid == 0 and options["valid_share"] > 0):
         raise UserError(
@@ -350,6 +352,31 @@ def write_splits(
             "with --valid"
         )
     return writers
+
+
+def _hold_out_tail(writers: dict[str, SplitWriter], tokenizer: Tokenizer, share: float) -> None:
+    """Move the last tokens of train.bin to valid.bin. A document that is cut ends in both."""
+    train, valid = writers["train"], writers["valid"]
+    width = train.dtype.itemsize
+    start = train.counts["tokens"] - int(share * train.counts["tokens"])
+    while tokenizer.decode(np.fromfile(train.path, train.dtype, 8, offset=start * width)).startswith("\ufffd"):
+        start += 1  # not within a character
+    tail = np.fromfile(train.path, train.dtype, offset=start * width)
+    if len(tail) < 2 or start == 0:
+        return
+    data, text = tail.tobytes(), tokenizer.decode(tail[tail != tokenizer.end_of_text])
+    counts = (int((tail == tokenizer.end_of_text).sum()), len(tail), len(text), len(text.encode()))
+    valid.counts, valid.sha = dict(zip(valid.counts, counts, strict=True)), hashlib.sha256(data)
+    valid.path.write_bytes(data)
+    with train.path.open("r+b") as file:
+        file.truncate(start * width)
+        file.seek((start - 1) * width)
+        is_cut = file.read() != train.end
+        file.write(train.end * is_cut)
+        file.seek(0)
+        train.sha = hashlib.file_digest(file, "sha256")
+    kept = {"documents": is_cut, "tokens": is_cut}
+    train.counts = {name: train.counts[name] - valid.counts[name] + kept.get(name, 0) for name in train.counts}
 
 
 def _read(sources: list[Source], text_field: str, label: str, *, whole: bool = False) -> Iterator[tuple[str, Piece]]:

@@ -108,7 +108,8 @@ def read_model_file(file: Path) -> LanguageModelConfig:
         raise UserError(f"neither a preset nor a file; {preset_hint(file.name)}") from None
     if not isinstance(plain, dict):
         raise UserError(f"{file} holds no description of a model")
-    return config_from_plain(plain.get("language_model", plain))
+    plain = plain.get("config", plain)  # of `mosaics info --json`
+    return config_from_plain(plain.get("language_model", plain) if isinstance(plain, dict) else {})
 
 
 def _find_values(plain: Any, name: str) -> list[Any]:
@@ -211,6 +212,12 @@ class Run:
     def __post_init__(self) -> None:
         if self.init_from is None and self.model.name is None:
             object.__setattr__(self, "model", replace(self.model, name=DEFAULT_MODEL))
+
+    @classmethod
+    def from_preset(cls, name: str, *, data: str | Path, out: str | Path, **training: Any) -> "Run":
+        """Return a run with the model and training of a preset, with some values of `Training` changed."""
+        model, default = recipe(name)
+        return cls(data=Path(data), out=Path(out), model=model, training=replace(default, **training))
 
     def plain(self) -> dict[str, Any]:
         """Return plain values, for run.yaml."""

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from tqdm import tqdm
-
 from memory_mosaics.errors import UserError
 from memory_mosaics.files import atomic_write, read_bytes, write_text
+from memory_mosaics.results import open_bar
 from memory_mosaics.training.config import AnyRun
 
 SHOWN = {"loss": "loss {:.3f}", "valid_loss": "valid {:.3f}", "tokens_per_second": "{:,.0f} tokens/s"}
+BAR, NAME_WIDTH = "{desc} |{bar}| {n_fmt}/{total_fmt}, {remaining} left{postfix}", 24
 MAX_LOG_BYTES = 1 << 30
 
 
@@ -25,10 +25,9 @@ class Log:
     """RUN/log.jsonl and the progress bar. For a run that resumes at `step`, later lines are removed."""
 
     def __init__(self, run: AnyRun, *, step: int = 0, silent: bool = False):
-        self._shown: dict[str, float] = {}
-        self.bar = tqdm(
-            total=run.training.steps, initial=step, desc=run.out.name, unit="step", disable=silent or None, leave=True
-        )
+        self._shown: dict[str, Any] = {}
+        options = {"initial": step, "bar_format": BAR, "disable": silent}
+        self.bar = open_bar(run.out.name[:NAME_WIDTH], run.training.steps, **options)
         file, names = (Path(os.devnull), ()) if silent else (run.out / "log.jsonl", run.runtime.loggers)
         if not silent:
             _trim_log(file, step)
@@ -45,14 +44,18 @@ class Log:
         for logger in self._loggers:
             logger.close()
 
+    def show(self, text: str) -> None:
+        """Show what is done until the next line is written; a log file has its lines when they are due."""
+        self.bar.set_postfix_str(text, refresh=sys.stderr.isatty())
+
     def write(self, step: int, **numbers: Any) -> None:
         """Append a line, flush it, and show the newest numbers."""
         self._stream.write(json.dumps({"step": step, **numbers}, allow_nan=False) + "\n")
         self._stream.flush()
         for logger in self._loggers:
             logger.write(step, {name: value for name, value in numbers.items() if not isinstance(value, list)})
-        self._shown.update({name: value for name, value in numbers.items() if name in SHOWN})
-        self.bar.set_postfix_str(", ".join(SHOWN[name].format(value) for name, value in self._shown.items()))
+        self._shown.update(numbers)
+        self.show(", ".join(text.format(self._shown[name]) for name, text in SHOWN.items() if name in self._shown))
 
 
 def read_log(file: Path, *names: str) -> list[dict[str, Any]]:

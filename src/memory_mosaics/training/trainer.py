@@ -23,6 +23,7 @@ from memory_mosaics.errors import UserError, one_line, within_memory
 from memory_mosaics.files import read_json
 from memory_mosaics.isolation import signal_handler
 from memory_mosaics.language_model import LanguageModelConfig, weight_count, without_state
+from memory_mosaics.models import PRESETS
 from memory_mosaics.ops.common import double_dtype
 from memory_mosaics.ops.cross_entropy import IGNORED
 from memory_mosaics.parameters import param_groups
@@ -30,7 +31,7 @@ from memory_mosaics.results import environment_info, write_results
 from memory_mosaics.runtime import CapturedFunction, Runtime, check_memory, no_grad_sync, parallelize, start_runtime
 from memory_mosaics.tasks.language_modeling import LanguageModeling
 from memory_mosaics.tasks.task import Batch, Task
-from memory_mosaics.text.corpus import Corpus
+from memory_mosaics.text.corpus import Corpus, prepare
 from memory_mosaics.training.checkpointing import RunFolder, full_weights, resuming
 from memory_mosaics.training.config import AnyRun, Run, Training
 from memory_mosaics.training.loggers import Log, read_log, write_samples
@@ -49,12 +50,29 @@ def train(run: Run, *, lengthen: bool = False) -> dict[str, Any]:
     To `lengthen` a run is to resume it with more steps: from there on the learning rate is that of the new length.
     """
     with start_runtime(run.runtime) as here:
-        corpus = Corpus.open(run.data)
+        corpus = open_corpus(run, here)
         config, weights = initial_model(run, corpus, here)
         options: Any = {"context": config.context, "batch_size": run.training.batch, "seed": run.training.seed}
         options |= {"evaluate_windows": run.training.evaluate_windows, "documents": run.documents}
         task = LanguageModeling(corpus, **options)
         return Trainer(run, task, config, here, weights=weights).run(lengthen=lengthen)
+
+
+def open_corpus(run: Run, runtime: Runtime) -> Corpus:
+    """Open the corpus of a run. A text file is prepared first, once, in RUN/corpus, with a tenth of it held out."""
+    if not run.data.is_file():
+        return Corpus.open(run.data)
+    folder, tokenizer = run.out / "corpus", "bpe"
+    if folder.exists():
+        tokenizer = str(folder)
+    elif run.init_from is not None:
+        tokenizer = str(checkpoint.newest(run.init_from))
+    runtime.run_on_rank0(lambda: _prepare(run.data, folder, tokenizer))
+    return Corpus.open(folder)
+
+
+def _prepare(file: Path, folder: Path, tokenizer: str) -> None:
+    prepare([str(file)], out=folder, tokenizer=tokenizer, valid_share=0.1)
 
 
 def initial_model(run: Run, corpus: Corpus, runtime: Runtime) -> tuple[LanguageModelConfig, dict[str, Tensor] | None]:
@@ -121,7 +139,7 @@ class Trainer:
         self.progress |= {"best": None, "best_step": 0, "kept": None, "kept_step": 0, "steps": self.training.steps}
         # All evaluations, the best by the metrics of the task, and the sums since the last line of the log.
         self.progress |= {"curve": [], "selected": {}, "since": None}
-        self.stopping = False
+        self.stopping, self.recent = False, (0, 0.0)  # the steps since the last line of the log, and their mean loss
 
     def _build(
         self, config: Any, weights: dict[str, Tensor] | None, runtime: Runtime, *, share: int, micro: int
@@ -156,6 +174,8 @@ class Trainer:
             if self.done and (results := _read_results(self.spec.out / "results.json", self.progress["step"])):
                 return self._report(results)
             step, silent = self.progress["step"], not self.runtime.is_rank0
+            if not silent:
+                print(self._start(), flush=True)
             with Log(self.spec, step=step, silent=silent) as log, signal_handler(self.stop, SIGINT, SIGTERM):
                 size = self.runtime.micro_batch
                 with within_memory(f"{size} sequences at once are too many; give a smaller --runtime.micro_batch"):
@@ -208,10 +228,24 @@ class Trainer:
             "interrupted": not self.done,
         }
 
+    def _start(self) -> str:
+        """Return what is trained, on what, and on how many tokens."""
+        device, training, task = self.runtime.device, self.training, self.task
+        size = sum(weight.numel() for weight in self.model.parameters())
+        where = f"{device.type}, {self.runtime_config.precision_on(device.type)}"
+        where += f", {self.runtime.size} processes" * (self.runtime.size > 1)
+        total = training.steps * task.tokens_per_step
+        read = f", {total / task.train_tokens:,.2f} times the corpus" if task.train_tokens else ""
+        resumed = f" from step {self.progress['step']:,} on" * bool(self.progress["step"])
+        return (
+            f"{_name(self.spec.plain())}, {size:,} parameters, on {where}\n"
+            f"{training.steps:,} steps{resumed}: {total:,.0f} tokens{read}"
+        )
+
     def _report(self, results: dict[str, Any]) -> dict[str, Any]:
         if self.runtime.is_rank0:
             write_results(self.spec.out / "results.json", results)
-            print(_summary(results))
+            print(_summary(results, *self.recent))
         return results
 
     def _check_finite(self, numbers: dict[str, Any]) -> None:
@@ -260,11 +294,12 @@ class Trainer:
         steps, seconds = self.progress["step"] - first, time.perf_counter() - start
         self.progress["seconds"] += seconds
         steps, seconds = steps + since["steps"], seconds + since["seconds"]
+        losses = [each / (max(1, steps) * self.runtime.size) for each in sums]
+        self.recent = steps, fmean(losses)
         if self.progress["step"] < until:
             self.progress["since"] = {"steps": steps, "loss": total.tolist(), "seconds": seconds}
             return {}
         self.progress["since"] = None
-        losses = [each / (steps * self.runtime.size) for each in sums]
         numbers = {"loss": fmean(losses), "norm": float(norm), "rate": self.training.rate(self.progress["step"] - 1)}
         numbers["tokens_per_second"] = steps * self.task.tokens_per_step / seconds
         return numbers | ({"losses": losses} if len(losses) > 1 else {})
@@ -282,6 +317,7 @@ class Trainer:
         progress = self.progress
         objective: Any = self.objective
         objective.eval()
+        log.show("evaluating")
         if self.sharded:
             objective.unshard()  # the weights outside the blocks, which gather their own
         found = self.task.evaluate(self.model, self.runtime)
@@ -449,20 +485,34 @@ def memory_needed(config: LanguageModelConfig, *, batch: int, micro: int, shards
     return weights + 2 * 8 * batch * config.context + micro * config.context * per_token
 
 
-def _summary(results: dict[str, Any]) -> str:
-    """Return the losses of a run and where its files are."""
+def _name(results: dict[str, Any]) -> str:
+    """Return the name of the model of a run, without the size of a preset of which it has another."""
+    if "name" in results:
+        return results["name"]
+    model = results["model"]
+    name = model["name"] or f"fine-tuned from {results['init_from']}"
+    return name.rpartition("-")[0] if name in PRESETS and (model["width"] or model["blocks"]) else name
+
+
+def _summary(results: dict[str, Any], recent: int = 0, loss: float = 0.0) -> str:
+    """Return the losses of a run, for a stopped one also that of its `recent` steps, and where its files are."""
     step, steps, out = results["step"], results["training"]["steps"], results["out"]
+    lines = [f"{_name(results)}, {results['parameters']:,} parameters: step {step:,} of {steps:,}"]
+    if recent and results["measured_step"] != step:
+        lines.append(f"loss of the last {recent} step{'s'[: recent != 1]} {loss:.4f}")
     losses = [
         f"{split} loss {results[f'{split}_loss']:.4f}" for split in ("train", "valid") if f"{split}_loss" in results
     ]
-    name = results.get("name") or results["model"]["name"] or f"fine-tuned from {results['init_from']}"
-    parts = [f"{name}, {results['parameters']:,} parameters: step {step:,} of {steps:,}", *losses]
-    samples = "samples.md, " if Path(out, "samples.md").exists() else ""
-    where = f"Checkpoint: {out}/step-{step:08}. Beside it: log.jsonl, {samples}results.json, run.yaml."
+    if losses:
+        at = f" at step {results['measured_step']:,}" if results["measured_step"] != step else ""
+        lines.append(", ".join(losses) + at)
+    if results["interrupted"]:
+        lines.append("Stopped; the same command resumes from there.")
     if results["kept_step"] not in (0, step):
-        where = f"Best: {out}/step-{results['kept_step']:08}, valid loss {results['kept']:.4f}. {where}"
-    stopped = " Stopped; the same command resumes from there." if results["interrupted"] else ""
-    return f"{', '.join(parts)}.{stopped}\n{where}"
+        lines.append(f"Best: {out}/step-{results['kept_step']:08}, valid loss {results['kept']:.4f}")
+    samples = "samples.md, " if Path(out, "samples.md").exists() else ""
+    lines += [f"Checkpoint: {out}/step-{step:08}", f"Beside it: log.jsonl, {samples}results.json, run.yaml"]
+    return "\n".join(lines)
 
 
 def _read_results(file: Path, step: int) -> dict[str, Any] | None:

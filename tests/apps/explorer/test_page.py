@@ -17,6 +17,33 @@ def test_typing_reads_on(tab):
     assert tab.page.locator(".pane .guesses li").first.is_visible()
 
 
+def test_the_text_is_continued_from_the_page(tab):
+    before = tab.page.input_value("#text")
+    tab.page.click("#continue")
+    tab.until(f"document.querySelector('#text').value.length > {len(before)}")
+    tab.page.wait_for_selector(".pane:not(.stale) .guesses .add")
+    longer = tab.page.input_value("#text")
+    assert longer.startswith(before)
+    tab.page.click(".guesses .add >> nth=0")
+    tab.until(f"document.querySelector('#text').value.length > {len(longer)}")
+
+
+def test_the_tour_shows_one_part_after_the_other(tab):
+    tab.page.click("#tour")
+    seen = []
+    while tab.page.inner_text(".tour .primary") == "Next":
+        assert tab.page.locator(".toured").count() == 1
+        seen.append(tab.page.inner_text(".tour h2"))
+        tab.page.click(".tour .primary")
+    assert len(set(seen)) == len(seen) == 6
+    assert tab.page.locator(".detail .pairs li").count() > 0, "the tour has chosen a memory"
+    tab.page.click(".tour .primary")
+    assert tab.page.locator(".tour").is_hidden()
+    tab.page.keyboard.press("t")
+    tab.page.keyboard.press("Escape")
+    assert tab.page.locator(".toured").count() == 0
+
+
 def test_hovering_shows_what_was_expected_there(tab):
     before = tab.page.inner_text(".prediction h2")
     tab.page.hover(".pane[data-pane='0'] .token >> nth=4")

@@ -16,7 +16,7 @@ from memory_mosaics.apps.explorer.reading import (
     InstrumentedModel,
 )
 from memory_mosaics.checkpoint import LoadedModel
-from memory_mosaics.inspection import inspect_position
+from memory_mosaics.inspection import inspect_position, through_norms
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.memory import PersistentMemoryConfig
 from memory_mosaics.text.tokenizer import byte_tokenizer
@@ -75,12 +75,31 @@ def test_it_shows_what_inspect_shows(name, request):
     for position in (0, 1, 63, 64, 89):
         wanted = inspect_position(trained.model, torch.tensor(tokens), position=position, top=3)
         (found,) = reading.overview(position, position + 1)
-        for layer, each, shown in zip(reading.model.layers, wanted, found, strict=True):
+        for layer, each, shown in zip(reading.model.layers, wanted, found[: len(wanted)], strict=True):
             assert shown["effective"] == pytest.approx(each.effective.tolist(), rel=2e-3, abs=1e-4)
             pairs = reading.detail((*layer, 1), position, position + 1)[0]["pairs"][:3]
             weights = [weight for weight in each.weights[1].tolist() if weight >= 6e-4]
             assert [weight for _, weight in pairs] == pytest.approx(weights[: len(pairs)], abs=1e-4)
             assert len(pairs) >= len(weights)
+
+
+@pytest.mark.parametrize("name", ["twin", "grouped"])
+def test_with_those_of_mlps_contributions_add_up_to_the_logit(name, request):
+    """Above the average token, of every layer and the embedding."""
+    trained = request.getfixturevalue(name)
+    tokens = (torch.arange(80) * 7 % 280).tolist()
+    reading = CachedText(InstrumentedModel(trained))
+    reading.update(tokens)
+    described = reading.model.describe_layers()
+    assert [layer["kind"] for layer in described if layer.get("closed")] == ["channel", "channel"]
+    (found,), model = reading.overview(79, 80, 9), trained.model
+    total = sum(sum(layer["contribution"]) for layer in found)
+    x = model.embedding(torch.tensor([tokens]))
+    x = (x if model.positions is None else model.positions(x)[0])[:, 79:]
+    x = through_norms(model, model.blocks[0].channel_mixer, x, reading.chunks[1].spreads[15:16])[0, 0]
+    output = model.output.detach()
+    logits, embedding = output @ whole(model, tokens)[79], float(x.detach() @ (output[9] - output.mean(dim=0)))
+    assert total + embedding == pytest.approx(float(logits[9] - logits.mean()), rel=2e-3, abs=2e-3)
 
 
 @pytest.mark.parametrize("placement", ["pre", "post"])

@@ -3,10 +3,12 @@
 import json
 import socket
 import threading
+from functools import partial
 
 import pytest
+import torch
 
-from apps.conftest import asked_by_hand, in_a_thread
+from apps.conftest import asked_by_hand, in_a_thread, send
 from memory_mosaics.cli import main
 from memory_mosaics.text.tokenizer import byte_tokenizer
 from waiting import HANG, until
@@ -47,6 +49,77 @@ def test_log_probabilities(ask):
     assert all(log <= 0 for log in logs["token_logprobs"])
 
 
+def test_echo_scores_the_prompt_as_the_model_does(ask, server):
+    """What lm-evaluation-harness asks of local-completions, and with no token to generate."""
+    loaded = server[0].loaded
+    prompt = loaded.tokenizer.encode("Once there was a kite.")
+    asked = {"prompt": prompt, "echo": True, "logprobs": 1, "temperature": 0}
+    wanted = loaded.model(torch.tensor([prompt]))[0][0].log_softmax(-1)[range(len(prompt) - 1), prompt[1:]].tolist()
+    for length in (0, 1):
+        _, _, answer = ask("/v1/completions", asked | {"max_tokens": length})
+        (choice,), logs = answer["choices"], answer["choices"][0]["logprobs"]
+        assert choice["text"].startswith("Once there was a kite.")
+        assert (logs["token_logprobs"][0], logs["top_logprobs"][0]) == (None, None)
+        assert logs["token_logprobs"][1 : len(prompt)] == pytest.approx(wanted, abs=1e-4)
+        assert len(logs["tokens"]) == len(prompt) + length
+        assert all(
+            choice["text"][at:].startswith(token) for at, token in zip(logs["text_offset"], logs["tokens"], strict=True)
+        )
+        assert answer["usage"]["completion_tokens"] == length
+    _, _, stream = ask("/v1/completions", asked | {"max_tokens": 2, "stream": True})
+    assert json.loads(stream.split("\n\n")[0].removeprefix("data: "))["choices"][0]["text"] == "Once there was a kite."
+    assert ask("/v1/completions", asked | {"prompt": "a", "max_tokens": 0})[2]["choices"][0]["text"] == "a"
+
+
+def test_bias_penalties_and_min_p_decide_what_is_sampled(ask, server):
+    first, second = (str(server[0].loaded.tokenizer.encode(letter)[0]) for letter in "AB")
+
+    def tokens(**fields):
+        _, _, answer = ask("/v1/completions", {"prompt": "Once", "max_tokens": 8, "logprobs": 0, "seed": 1} | fields)
+        return answer["choices"][0]["logprobs"]["tokens"]
+
+    assert set(tokens(logit_bias={first: 100})) == {"A"}
+    banned = {str(token): -100 for token in range(300) if str(token) != second}
+    assert set(tokens(logit_bias=banned)) == {"B"}
+    biases = {"logit_bias": {first: 100, second: 90}, "temperature": 0}
+    assert set(tokens(**biases)) == {"A"}
+    assert set(tokens(**biases, presence_penalty=2)) == {"A"}, "once, and not enough"
+    assert set(tokens(**biases, frequency_penalty=2)) == {"A", "B"}, "each time"
+    assert tokens(min_p=1.0) == tokens(temperature=0), "only the most probable"
+
+
+def test_several_models_metrics_log_and_docs(story_run, tmp_path, monkeypatch, capsys):
+    def visit(server):
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [server.listening]})
+        thread.start()
+        until(lambda: server.started)
+        ask = partial(send, server.listening.getsockname())
+        for name, status in (("one", 200), ("two", 200), ("teller", 404), (None, 200)):
+            body = {"prompt": "Once", "max_tokens": 3, "temperature": 0, "model": name, "logit_bias": {"65": 100}}
+            assert ask("/v1/completions", body)[0] == status
+        assert [model["id"] for model in ask("/v1/models")[2]["data"]] == ["one", "two"]
+        assert ask("/health")[2]["models"] == ["one", "two"]
+        assert 'mosaics_requests_total{model="one"} 2\n' in ask("/metrics")[2]
+        assert 'mosaics_completion_tokens_total{model="two"} 3\n' in ask("/metrics")[2]
+        page = ask("/docs")[2]
+        assert all(word in page for word in ("/v1/chat/completions", "min_p", "from -2 to 2", "<code>two</code>"))
+        assert "src=" not in page, "nothing from other hosts"
+        server.should_exit = True
+        thread.join()
+
+    monkeypatch.setattr("memory_mosaics.apps.server.Server.run_until_interrupted", visit)
+    log, twice = tmp_path / "requests.jsonl", [str(story_run)] * 2
+    assert main(["serve", *twice, "--name", "one", "two", "--port", "0", "--log", str(log)]) == 0
+    assert "requests answered: 3" in capsys.readouterr().out
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["status"] for line in lines[:4]] == [200, 200, 404, 200]
+    assert lines[1].items() >= {"path": "/v1/completions", "model": "two", "completion_tokens": 3}.items()
+    assert main(["serve", *twice, "--name", "one"]) == 2
+    assert "a name of its own for each of the 2 models, not 1 name" in capsys.readouterr().err
+    assert main(["serve", *twice, "--port", "0"]) == 2
+    assert "is named twice" in capsys.readouterr().err
+
+
 def test_a_stream_ends_with_done(ask):
     status, _, text = ask("/v1/completions", {"prompt": "Once", "stream": True, "n": 2, "max_tokens": 4})
     assert status == 200
@@ -77,7 +150,7 @@ def test_a_stream_has_no_usage_unless_requested(ask):
         ({"prompt": "a", "stream": "yes"}, "stream: Input should be a valid boolean"),
         ({"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options needs stream: true"),
         ({"prompt": "a", "stream_options": {"x": 1}}, "unknown field 'stream_options.x'"),
-        ({"prompt": "a", "presence_penalty": 0.5}, "presence_penalty is not supported by this server"),
+        ({"prompt": "a", "suffix": "b"}, "suffix is not supported by this server"),
     ],
 )
 def test_a_malformed_completion(ask, body, message):

@@ -94,7 +94,11 @@ def test_models_and_health(client):
         ({"prompt": [1, 999]}, "token 999 is not in the vocabulary of 300 tokens"),
         ({"prompt": {"text": "Once"}}, "prompt: must be a string, a list of token ids, or a list of these"),
         ({"stop": [""]}, "stop: must be a string or a list of at most 16 strings, none of them empty"),
-        ({"echo": True}, "echo is not supported by this server"),
+        ({"suffix": "end"}, "suffix is not supported by this server"),
+        ({"max_tokens": 0}, "max_tokens may be 0 only with echo"),
+        ({"logit_bias": {"the": 1}}, "logit_bias: must have token ids as names and values from -100 to 100"),
+        ({"logit_bias": {"999": 1}}, "logit_bias: token 999 is not in the vocabulary of 300 tokens"),
+        ({"presence_penalty": 3}, "presence_penalty: Input should be less than or equal to 2, not 3"),
         ({"extra_body": {"speed": 3}}, "unknown field 'speed'"),
     ],
 )

@@ -20,8 +20,10 @@ __all__ = ["Explorer", "View", "explore", "show"]
 MAX_MODELS = 4
 SEARCH_DEPTH = 3  # folder levels in which runs are looked for, to name them in an error
 
+PORT = 8642
 
-def explore(runs: list[str], *, port: int = 8642, device: str = "auto", browser: bool = False) -> dict[str, Any]:
+
+def explore(runs: list[str], *, port: int = PORT, device: str = "auto", browser: bool = False) -> dict[str, Any]:
     """Look inside trained models on a web page that only this machine can open: type, hover, click, edit memories.
 
     Ctrl-C stops it. Nothing is written and nothing leaves the machine.

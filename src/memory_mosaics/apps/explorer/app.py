@@ -66,6 +66,7 @@ def build_app(explorer: Explorer) -> FastAPI:
 
     app.post("/api/read")(explorer.read)
     app.post("/api/look")(explorer.look)
+    app.post("/api/continue")(explorer.continuation)
 
     @app.post("/api/moons")
     def moons(body: MoonsRequest) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from memory_mosaics.text.tokenizer import StreamDecoder
 
 MAX_CHARACTERS, MAX_TOKENS, MAX_EDITS = 20_000, 4096, 64  # of a text
 MAX_TOKEN_CHARACTERS = 100  # of a text typed for one token
+MAX_CONTINUED = 64  # tokens added at once
 PAGE_TOKENS = 6 * CHUNK_TOKENS
 SESSIONS = 4  # kept per model
 MAX_RECORDED = 6000  # memories times positions of which a file has every memory; beyond that it has one
@@ -84,6 +85,14 @@ class LookRequest(TextRequest):
     """All memories at one token."""
 
     look: Look
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContinueRequest(TextRequest):
+    """So many tokens that continue a text, each the most probable; the first is `token` if that is given."""
+
+    length: int = 16
+    token: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,6 +223,24 @@ class Session:
                     found["memory"]["checksums"] = {pair: self.checksums[pair + peek] for pair in pairs}
         return found
 
+    def continuation(self, length: int, token: int | None) -> str:
+        """Return the text of the tokens that continue this one, with its edits."""
+        if not 1 <= length <= MAX_CONTINUED:
+            raise UserError(f"length must be from 1 to {MAX_CONTINUED}, not {length}")
+        if not self.plain.tokens:
+            raise UserError("the text is empty: there is nothing to continue")
+        if token is not None:
+            self.check_token(token)
+        tokens, limit = list(self.plain.tokens), min(MAX_TOKENS, self.model.model.max_positions or MAX_TOKENS)
+        text, count = CachedText(self.model), len(tokens)
+        while len(tokens) < min(count + length, limit):
+            text.update(tokens, self.edits, self.plain)
+            following = int(text.most_probable(len(tokens) - 1, len(tokens))) if token is None else token
+            if following == self.tokenizer.end_of_text:
+                break
+            tokens, token = [*tokens, following], None
+        return self.tokenizer.decode(tokens[count:]).rstrip("\ufffd")  # the last may be a part of a character
+
     def record(self, first: int, last: int, memory: Memory | None) -> dict[str, Any]:
         """Return everything that can be shown of a page: of all memories, or if that is too much of one in detail."""
         memories = [(*layer, head) for layer, info in self.model.info.items() for head in range(info.heads)]
@@ -319,6 +346,11 @@ class Explorer:
             if not 0 <= position < count:
                 raise UserError(f"position {position} is outside a text of {count} tokens")
             return session.look(position, request.look)
+
+    def continuation(self, request: ContinueRequest) -> dict[str, str]:
+        """Return the text that continues a text."""
+        with self.lock:
+            return {"text": self._session(request).continuation(request.length, request.token)}
 
     def record(self, request: PaneRequest) -> dict[str, Any]:
         """Return a page of a text with everything that can be shown of it, for a file without a server."""

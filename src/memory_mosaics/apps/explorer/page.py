@@ -11,7 +11,7 @@ from typing import Any
 
 from memory_mosaics.files import write_text
 
-SCRIPTS = ("basics", "source", "text", "mosaic", "cards", "pane", "moons", "export", "main")
+SCRIPTS = ("basics", "source", "text", "mosaic", "cards", "pane", "moons", "export", "tour", "main")
 
 
 def read_asset(name: str) -> str:

@@ -22,11 +22,11 @@ from operator import eq
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError
-from memory_mosaics.inspection import decay_and_sharpness, head_contributions, residual_norms, spread
+from memory_mosaics.inspection import decay_and_sharpness, head_contributions, residual_norms, spread, through_norms
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.scales import fold_for_inference
 from memory_mosaics.shapes import Bool, Float, Int
@@ -138,6 +138,7 @@ class Chunk:
     parameters: dict[Layer, dict[str, Tensor]] = field(
         default_factory=dict
     )  # lambda and beta: (H) or, per token, (T H)
+    outputs: dict[Layer, Tensor] = field(default_factory=dict)  # (T W), of mixers that retrieve nothing
     state: Any = None  # before the chunk, without what grows
     next_tokens: NextTokens | None = None  # computed on request
 
@@ -156,6 +157,7 @@ class InstrumentedModel:
         self.mean_output = self.model.output.detach().float().mean(dim=0)  # the output vector of the average token
         self.layers: dict[Layer, RetrievalMixer] = {}
         self.info: dict[Layer, MemoryInfo] = {}
+        self.others: dict[Layer, nn.Module] = {}  # mixers that retrieve nothing, such as an MLP
         self.stopped = False  # set by another thread
         self._edits: dict[Layer, LayerEdits] = {}
         self._chunk = Chunk([])  # that is being read
@@ -167,6 +169,9 @@ class InstrumentedModel:
                 if isinstance(mixer, RetrievalMixer):
                     self.layers[number, kind], self.info[number, kind] = mixer, mixer.memory_info()
                     mixer.prepare_retrieval = self._capture_retrievals((number, kind), mixer, mixer.prepare_retrieval)
+                elif mixer is not None:
+                    self.others[number, kind] = mixer
+                    mixer.forward = self._capture_output((number, kind), mixer.forward)
         for norm in residual_norms(self.model):
             norm.register_forward_pre_hook(lambda norm, x: self._spreads.append(spread(norm, x[0][0])))
 
@@ -208,9 +213,18 @@ class InstrumentedModel:
 
         return captured
 
+    def _capture_output(self, layer: Layer, forward: Callable[..., Any]) -> Any:
+        def captured(x: Tensor, state: Any = None, mask: Any = None) -> Any:
+            y, state = forward(x, state, mask)
+            self._chunk.outputs[layer] = y[0]
+            return y, state
+
+        return captured  # in place of a hook: copies of a module share its hooks
+
     def describe_layers(self) -> list[dict[str, Any]]:
         """Return the layers: their position, name, and what is constant of their memories.
 
+        Those that retrieve nothing come last and are `closed`: of them there is a contribution and no detail.
         `per_token` are the measures that change from token to token, of which an overview has the values.
         """
         chunk, _, _ = self.read([0], None, {})
@@ -221,6 +235,9 @@ class InstrumentedModel:
             layer |= {name: _numbers(values) for name, values in parameters.items() if name not in per_token}
             layer |= {"sees": info.sees} if info.sees else {}
             described.append(layer | {"per_token": ["contribution", "effective", *per_token]})
+        for (block, kind), mixer in self.others.items():
+            layer = {"block": block, "kind": kind, "name": type(mixer).__name__, "heads": 1, "peek": None}
+            described.append(layer | {"per_token": ["contribution"], "closed": True})
         return described
 
 
@@ -346,6 +363,10 @@ class CachedText:
             found = {"effective": torch.where(squares > 0, 1 / squares, 0.0)}
             found["contribution"] = torch.einsum("thw,tw->th", adds, direction.to(adds.dtype))
             layers.append(found | {name: values[times] for name, values in chunk.per_token(layer).items()})
+        for layer, mixer in self.model.others.items():
+            alone = chunk.outputs[layer][times].float()[:, None]
+            adds = through_norms(self.model.model, mixer, alone, chunk.spreads[times])
+            layers.append({"contribution": torch.einsum("thw,tw->th", adds, direction.to(adds.dtype))})
         return [
             [{name: _numbers(values[time]) for name, values in layer.items()} for layer in layers]
             for time in range(last - first)

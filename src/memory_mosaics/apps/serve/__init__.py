@@ -1,14 +1,15 @@
-"""A trained model behind OpenAI's API: `mosaics serve`."""
+"""Trained models behind OpenAI's API: `mosaics serve`."""
 
 import os
 import re
 import sys
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from memory_mosaics.checkpoint import LoadedModel
-from memory_mosaics.errors import UserError, check_range
+from memory_mosaics.checkpoint import iter_models, unique_names
+from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.runtime import find_device
 
 API_KEY = "MOSAICS_API_KEY"
@@ -16,12 +17,13 @@ GRACE_SECONDS = 10.0  # for unfinished requests when the server is stopped
 
 
 def serve(
-    run: Path,
+    runs: list[str],
     *,
     port: int = 8000,
     host: str = "127.0.0.1",
     api_key: str | None = None,
-    name: str | None = None,
+    name: list[str] | None = None,
+    log: Path | None = None,
     max_tokens: int = 2048,
     context: int | None = None,
     requests: int = 64,
@@ -29,22 +31,23 @@ def serve(
     max_body: int = 1_000_000,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Serve a trained model to every client of OpenAI's API, until Ctrl-C.
+    """Serve trained models to every client of OpenAI's API, until Ctrl-C.
 
-    It has /v1/completions and /v1/chat/completions, both with streaming, /v1/models and /health. Concurrent requests
-    are decoded together.
+    It has /v1/completions and /v1/chat/completions, both with streaming, /v1/models, /health, /metrics and /docs.
+    Concurrent requests to a model are decoded together.
 
     Args:
-        run: the folder of a training run, or a checkpoint folder
+        runs: the folders of training runs, or checkpoint folders
         port: the port to listen on; 0 picks a free one
         host: the address to listen on; only this machine can reach the default, all machines 0.0.0.0
         api_key: the key that clients must send; better set by the environment variable MOSAICS_API_KEY, which other
             users of the machine cannot see
-        name: the name of the model for clients; by default that of the folder
+        name: the names of the models for clients; by default those of the folders
+        log: a file to which one line of JSON per request is added: time, path, status, seconds and numbers of tokens
         max_tokens: the maximum length of an answer
         context: the maximum tokens of prompt and answer together; by default the model's positions, or 8192
-        requests: the maximum number of unfinished requests; more are answered with status 429
-        rows: the maximum number of texts that are decoded together
+        requests: the maximum number of unfinished requests per model; more are answered with status 429
+        rows: the maximum number of texts per model that are decoded together
         max_body: the maximum bytes of a request
         device: cuda, mps or cpu; auto takes the first that is available
     """
@@ -52,33 +55,62 @@ def serve(
     key = _check_key(os.environ.get(API_KEY) if api_key is None else api_key)
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise UserError("this needs FastAPI and uvicorn: pip install 'memory-mosaics[serve]'")
-    from memory_mosaics.apps.serve.app import Service, build_app
+    from memory_mosaics.apps.serve.app import RequestLog, Service, build_app
     from memory_mosaics.apps.server import Server, is_local, listen
 
-    loaded = LoadedModel.open(run, name=name or run.resolve().name, device=find_device(device))
-    loaded.tokenizer.encode("a")  # a tokenizer that cannot be built fails here, not in the first request
-    with listen(host, port) as listening:
+    limits = {"max_tokens": max_tokens, "context": context, "requests": requests, "rows": rows, "max_body": max_body}
+    services: list[Service] = []
+    with ExitStack() as stack:
+        for trained in iter_models(_names(runs, name), device=find_device(device)):
+            trained.tokenizer.encode("a")  # a tokenizer that cannot be built fails here, not in the first request
+            services.append(Service(trained, **limits))
+            stack.callback(services[-1].engine.stop)
+        listening = stack.enter_context(listen(host, port))
+        app: Any = build_app(*services)
+        if log is not None:
+            app = RequestLog(app, stack.enter_context(_open_log(log)))
         if key is None and not is_local(listening):
             print("mosaics: no API key: whoever reaches this address can use the model", file=sys.stderr)
-        limits = {"max_tokens": max_tokens, "context": context, "requests": requests, "rows": rows}
-        service = Service(loaded, max_body=max_body, **limits)
+        shown = " and ".join(service.loaded.name for service in services)
+        verb = "is" if len(services) == 1 else "are"
+
+        def halt() -> None:
+            for service in services:
+                service.engine.halt()
+
         server = Server(
-            build_app(service),
+            app,
             listening,
-            max_requests=service.max_concurrent,
+            max_requests=sum(service.max_concurrent for service in services),
             max_body=max_body,
             api_key=key,
-            on_ready=lambda url: print(f"{loaded.name} is served at {url}/v1; press Ctrl-C to stop", flush=True),
-            halt=service.engine.halt,
-            unfinished=lambda: service.engine.unfinished,
+            on_ready=lambda url: print(f"{shown} {verb} served at {url}/v1; press Ctrl-C to stop", flush=True),
+            halt=halt,
+            unfinished=lambda: sum(service.engine.unfinished for service in services),
             grace=GRACE_SECONDS,
         )
-        try:
-            server.run_until_interrupted()
-        finally:
-            service.engine.stop()
-    print(f"\nstopped; requests answered: {service.answered}", flush=True)
-    return {"answered": service.answered}
+        server.run_until_interrupted()
+    answered = sum(service.answered for service in services)
+    print(f"\nstopped; requests answered: {answered}", flush=True)
+    return {"answered": answered}
+
+
+def _names(runs: list[str], names: list[str] | None) -> dict[str, Path]:
+    """Return the folder of each model by its name for clients."""
+    if names is None:
+        return unique_names(runs)
+    if len(names) != len(runs) or len(set(names)) < len(names):
+        raise UserError(
+            f"--name must have a name of its own for each of the {len(runs)} models, not {len(names)} names"
+        )
+    return {name: Path(run) for name, run in zip(names, runs, strict=True)}
+
+
+def _open_log(file: Path) -> Any:
+    try:
+        return file.open("a", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write the log {file}: {one_line(error)}") from error
 
 
 def _check_key(key: str | None) -> str | None:

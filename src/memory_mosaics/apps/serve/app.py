@@ -1,6 +1,7 @@
-"""OpenAI's API for one model.
+"""OpenAI's API for one or more models.
 
-POST /v1/completions    POST /v1/chat/completions    GET /v1/models    GET /v1/models/NAME    GET /health
+POST /v1/completions    POST /v1/chat/completions    GET /v1/models    GET /v1/models/NAME
+GET /health    GET /metrics    GET /docs
 """
 
 import asyncio
@@ -9,13 +10,17 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import torch
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from jinja2 import Environment
 from starlette.concurrency import run_in_threadpool
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memory_mosaics.apps.serve.engine import Engine, EngineStopped, QueueFull, Row, TokenLogprobs
 from memory_mosaics.apps.serve.schemas import (
@@ -46,18 +51,38 @@ class TextStream:
     def __init__(self, tokenizer: Tokenizer, length: int, stops: Sequence[str], emit: Callable[[TextChunk], None]):
         self.tokenizer, self.length, self.stops, self.emit = tokenizer, length, stops, emit
         self.decoder = StreamDecoder(tokenizer)
-        self.count = 0
+        self.count, self.echoes = 0, False
         self.emitted, self.pending = 0, ""  # the characters emitted, and the text that is not
         self.tokens: list[EmittedToken] = []
+
+    def on_prompt(self, prompt: Sequence[int], logprobs: Sequence[TokenLogprobs] | None) -> bool:
+        """Emit the prompt, with the log-probabilities if there are any; return whether tokens may follow."""
+        text, tokens, self.echoes = "", [], True
+        for number, token in enumerate(prompt):
+            if number == 0 and logprobs is not None:
+                tokens.append(EmittedToken(self._text(token), None, None, 0))
+            elif logprobs is not None:
+                tokens.append(self._emitted(token, logprobs[number - 1], len(text)))
+            text += "" if token == self.tokenizer.end_of_text else self.decoder.add(token)
+        ends = self.length == 0
+        text += self.decoder.flush() if ends else ""
+        self.emitted = len(text)
+        self.emit(TextChunk(text, tokens, "length" if ends else None))
+        return not ends
+
+    def _text(self, token: int) -> str:
+        return "" if token == self.tokenizer.end_of_text else self.tokenizer.decode([token])
+
+    def _emitted(self, token: int, logprobs: TokenLogprobs, offset: int) -> EmittedToken:
+        top = [(self.tokenizer.decode([index]), logprob) for index, logprob in logprobs.top]
+        return EmittedToken(self._text(token), logprobs.sampled, top, offset)
 
     def on_token(self, token: int, logprobs: TokenLogprobs | None) -> bool:
         """Add a token; return whether more may follow."""
         self.count += 1
         ends = token == self.tokenizer.end_of_text
-        if logprobs is not None and not ends:
-            top = [(self.tokenizer.decode([index]), logprob) for index, logprob in logprobs.top]
-            offset = self.emitted + len(self.pending)
-            self.tokens.append(EmittedToken(self.tokenizer.decode([token]), logprobs.sampled, top, offset))
+        if logprobs is not None and (self.echoes or not ends):  # who scores a text counts its tokens
+            self.tokens.append(self._emitted(token, logprobs, self.emitted + len(self.pending)))
         self.pending += "" if ends else self.decoder.add(token)
         reason = "stop" if ends else "length" if self.count >= self.length else None
         if reason:
@@ -74,7 +99,7 @@ class TextStream:
             return
         text, self.pending = self.pending[:final], self.pending[final:]
         self.emitted += len(text)
-        tokens = [token for token in self.tokens if token.offset < self.emitted]
+        tokens = [token for token in self.tokens if token.offset < self.emitted or (reason and self.echoes)]
         self.tokens = self.tokens[len(tokens) :]
         self.emit(TextChunk(text, tokens, reason))
 
@@ -163,13 +188,18 @@ class Service:
         self.template = load_chat_template(loaded.folder)
         vocabulary = loaded.tokenizer.vocabulary
         self.engine = Engine(loaded.model, vocabulary=vocabulary, max_rows=rows, max_requests=requests)
-        self.answered = 0
+        self.totals = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0}  # of requests answered, for /metrics
 
-    def check_model(self, name: str | None) -> None:
-        """Raise an error if the request names another model."""
-        if name is not None and name != self.loaded.name:
-            message = f"there is no model {name[:60]!r}; this server has {self.loaded.name!r}"
-            raise ApiError(404, message, param="model", code="model_not_found")
+    @property
+    def answered(self) -> int:
+        """The number of requests answered."""
+        return self.totals["requests"]
+
+    def count(self, request: Request, usage: dict[str, int]) -> None:
+        """Count an answered request, and leave its tokens to the log."""
+        request.scope["usage"] = {"model": self.loaded.name} | usage
+        for name in self.totals:
+            self.totals[name] += usage.get(name, 1)
 
     def encode(self, body: GenerationRequest) -> list[list[int]]:
         """Return the tokens of each prompt; an empty one starts a new text."""
@@ -181,6 +211,8 @@ class Service:
         for token in (token for prompt in prompts for token in prompt):
             if not 0 <= token < tokenizer.vocabulary:
                 raise UserError(f"prompt: token {token} is not in the vocabulary of {tokenizer.vocabulary} tokens")
+        if unknown := [token for token in body.logit_bias or () if int(token) >= tokenizer.vocabulary]:
+            raise UserError(f"logit_bias: token {unknown[0]} is not in the vocabulary of {tokenizer.vocabulary} tokens")
         return prompts
 
     def start(self, body: GenerationRequest, prompts: list[list[int]]) -> Generation:
@@ -192,6 +224,7 @@ class Service:
                 index = len(generation.rows)
                 send = generation.sender(index)
                 stream = TextStream(self.loaded.tokenizer, length, body.stop, send)
+                echo = partial(stream.on_prompt, prompt) if getattr(body, "echo", None) else None
                 row = Row(
                     prompt=torch.tensor(prompt),
                     length=length,
@@ -199,6 +232,8 @@ class Service:
                     # As in `mosaics generate`: a seed gives the same texts here and there.
                     generator=torch.Generator().manual_seed((seed * 1_000_003 + index) % 2**63),
                     logprobs=body.top_tokens,
+                    penalties=body.penalties,
+                    on_prompt=echo,
                     on_token=stream.on_token,
                     on_error=send,
                 )
@@ -210,6 +245,8 @@ class Service:
     def _length(self, body: GenerationRequest, prompt: int) -> int:
         """Return how many tokens to generate after a prompt of so many."""
         wanted = body.length or 0
+        if body.length == 0 and prompt <= self.context:
+            return 0
         if prompt >= self.context or wanted + prompt > self.context:
             requested = f" and you asked for {wanted} more" if wanted else ""
             message = f"the context is {self.context} tokens; your prompt has {prompt}{requested}. Shorten one of them"
@@ -220,7 +257,6 @@ class Service:
 
     async def respond(self, request: Request, body: GenerationRequest) -> Response:
         """Return the response to a request, once it is complete or as a stream."""
-        self.check_model(body.model)
         self.engine.check()  # before the prompts are tokenized
         prompts = await run_in_threadpool(self.encode, body)
         await _check_connected(request)  # else nobody would read the stream, and nothing cancel its rows
@@ -232,7 +268,7 @@ class Service:
         chunks: list[list[TextChunk]] = [[] for _ in generation.rows]
         async for index, chunk in generation.chunks(request):
             chunks[index].append(chunk)
-        self.answered += 1
+        self.count(request, generation.usage)
         choices = [form.choice(index, TextChunk.join(parts)) for index, parts in enumerate(chunks)]
         return JSONResponse(form.response(*choices, usage=generation.usage))
 
@@ -248,7 +284,7 @@ class Service:
                 yield _event(form.response(form.choice(index, chunk), **no_usage))
             if usage:
                 yield _event(form.response(usage=generation.usage))
-            self.answered += 1
+            self.count(request, generation.usage)
             yield "data: [DONE]\n\n"
         except Exception as error:
             yield f"data: {bytes(error_response(error).body).decode()}\n\n"
@@ -282,34 +318,101 @@ def render_chat(template: ChatTemplate | None, messages: Sequence[ChatMessage]) 
         raise UserError(f"the chat template does not accept these messages: {one_line(error)}") from error
 
 
-def build_app(service: Service) -> FastAPI:
-    """Build the application."""
+class RequestLog:
+    """ASGI middleware that appends one JSON object per request to a file: no texts, but their lengths."""
+
+    def __init__(self, app: ASGIApp, file: IO[str]):
+        self.app, self.file = app, file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start, status = time.monotonic(), 0
+
+        async def observe(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, observe)
+        finally:
+            line = {"time": round(time.time(), 3), "method": scope["method"], "path": scope["path"], "status": status}
+            line |= {"seconds": round(time.monotonic() - start, 3)} | scope.get("usage", {})
+            self.file.write(json.dumps(line) + "\n")
+            self.file.flush()
+
+
+def metrics_text(services: Sequence[Service]) -> str:
+    """Return the counts of all models in Prometheus' text format."""
+    values = {f"{name}_total": "counter" for name in services[0].totals} | {"requests_unfinished": "gauge"}
+    lines = []
+    for name, kind in values.items():
+        lines.append(f"# TYPE mosaics_{name} {kind}")
+        for service in services:
+            totals = {f"{name}_total": count for name, count in service.totals.items()}
+            value = (totals | {"requests_unfinished": service.engine.unfinished})[name]
+            lines.append(f"mosaics_{name}{{model={json.dumps(service.loaded.name)}}} {value}")
+    return "\n".join(lines) + "\n"
+
+
+def docs_page(app: FastAPI, names: Sequence[str]) -> str:
+    """Return one page about all requests and their fields, without anything from other hosts."""
+    schema = app.openapi()
+    template = Environment(autoescape=True).from_string(
+        files("memory_mosaics.apps.serve").joinpath("docs.html").read_text("utf-8")
+    )
+    return template.render(paths=schema["paths"], schemas=schema["components"]["schemas"], names=names)
+
+
+def build_app(*services: Service) -> FastAPI:
+    """Build the application; a request that names no model is for the first."""
     app = FastAPI(title="memory-mosaics", docs_url=None, redoc_url=None)  # their pages load scripts from other hosts
     add_error_handlers(app, QueueFull, EngineStopped)
-    name = service.loaded.name
-    card = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "memory-mosaics"}
+    by_name = {service.loaded.name: service for service in services}
+    about = {"object": "model", "created": int(time.time()), "owned_by": "memory-mosaics"}
+
+    def find(name: str | None) -> Service:
+        if name is None:
+            return services[0]
+        if name not in by_name:
+            message = f"there is no model {name[:60]!r}; this server has {', '.join(map(repr, by_name))}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+        return by_name[name]
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        if service.engine.stopped:
+        """Whether all models work, and the number of unfinished requests."""
+        if any(service.engine.stopped for service in services):
             raise EngineStopped("the engine has stopped")
-        return {"status": "ok", "model": name, "requests": service.engine.unfinished}
+        unfinished = sum(service.engine.unfinished for service in services)
+        return {"status": "ok", "models": [*by_name], "requests": unfinished}
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """Counts of requests and tokens for Prometheus."""
+        return PlainTextResponse(metrics_text(services), media_type="text/plain; version=0.0.4")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(docs_page(app, [*by_name]))
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [card]}
+        """The models."""
+        return {"object": "list", "data": [{"id": name} | about for name in by_name]}
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
-        service.check_model(name)
-        return card
+        """One model."""
+        return {"id": find(name).loaded.name} | about
 
     @app.post("/v1/completions")
     async def completions(request: Request, body: CompletionRequest) -> Response:
-        return await service.respond(request, body)
+        """Continue a text, a list of texts, or token ids."""
+        return await find(body.model).respond(request, body)
 
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
-        return await service.respond(request, body)
+        """Continue the messages of a chat."""
+        return await find(body.model).respond(request, body)
 
     return app

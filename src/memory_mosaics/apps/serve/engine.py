@@ -6,10 +6,10 @@ such as those of mixers without a fixed capacity, stay in batches of their own, 
 """
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -17,10 +17,11 @@ from torch import Tensor
 
 from memory_mosaics.decoding import Decoder, Sampler
 from memory_mosaics.language_model import LanguageModel
-from memory_mosaics.shapes import Int
+from memory_mosaics.shapes import Float, Int
 from memory_mosaics.stores import map_state
 
 MAX_PREFILL_TOKENS = 16_384  # with padding: reading more prompts together is not faster, and needs memory
+SCORED_TOKENS = 512  # of a prompt, whose logits are in memory at once
 MAX_CAPACITY_RATIO = 2  # batches of more different capacities are not merged: every row would pay for the largest
 STOPPED = "the server is being stopped"
 
@@ -33,14 +34,39 @@ class TokenLogprobs(NamedTuple):
 
 
 @dataclass(eq=False, kw_only=True)
+class Penalties:
+    """What is added to the logits of a row: a bias, and less for tokens that it has generated, once and each time."""
+
+    bias: dict[int, float]
+    presence: float
+    frequency: float
+    counts: Counter[int] = field(default_factory=Counter)
+
+    def apply(self, logits: Float[Tensor, " vocabulary"]) -> Float[Tensor, " vocabulary"]:
+        """Return the logits to sample from."""
+        added = self.bias | {
+            token: self.bias.get(token, 0.0) - self.presence - self.frequency * count
+            for token, count in self.counts.items()
+        }
+        index = torch.tensor(list(added), dtype=torch.long, device=logits.device)
+        return logits.index_add(0, index, torch.tensor(list(added.values())).to(logits))
+
+
+@dataclass(eq=False, kw_only=True)
 class Row:
-    """One sequence to generate. `on_token` gets each token and returns whether more follow; `on_error` gets errors."""
+    """One sequence to generate. `on_token` gets each token and returns whether more follow; `on_error` gets errors.
+
+    `on_prompt`, if given, gets the log-probabilities of the prompt's tokens from the second on, if these are wanted,
+    and returns whether any are to be generated.
+    """
 
     prompt: Int[Tensor, " T"]
     length: int
     sampler: Sampler
     generator: torch.Generator
     logprobs: int | None = None  # how many of the most probable tokens to report with each; None reports nothing
+    penalties: Penalties | None = None
+    on_prompt: Callable[[list[TokenLogprobs] | None], bool] | None = None
     on_token: Callable[[int, TokenLogprobs | None], bool]
     on_error: Callable[[BaseException], None]
     finished: bool = False  # also set from other threads, to cancel the row
@@ -119,7 +145,11 @@ class Engine:
         with self.changed:
             self.changed.wait_for(lambda: self.waiting or self.batches or self.stopped)
             started = self._next_rows()
-        for rows in _group_by_length(started):
+        for row in started:
+            with _report_errors([row]):
+                if row.on_prompt is not None and not row.on_prompt(self._score(row)):
+                    row.finished = True
+        for rows in _group_by_length([row for row in started if not row.finished]):
             with _report_errors(rows):
                 batch = Batch(self.model, rows, self.vocabulary)
                 if not any(other.merge(batch) for other in self.batches):
@@ -128,6 +158,17 @@ class Engine:
             with _report_errors(batch.live):
                 batch.step()
         self.batches = [batch for batch in self.batches if batch.live]
+
+    def _score(self, row: Row) -> list[TokenLogprobs] | None:
+        """Return the log-probabilities of the tokens of a prompt from the second on, or None if none are wanted."""
+        scored: list[TokenLogprobs] = []
+        if row.logprobs is None or len(row.prompt) < 2:
+            return None if row.logprobs is None else scored
+        tokens = row.prompt.to(self.model.embedding.weight.device)
+        features = self.model.features(self.model.embedding(tokens[None, :-1]))[0][0]
+        for part, following in zip(features.split(SCORED_TOKENS), tokens[1:].split(SCORED_TOKENS), strict=True):
+            scored += logprobs_of(self.model.logits(part)[:, : self.vocabulary], following.tolist(), row.logprobs)
+        return scored
 
     def _next_rows(self) -> list[Row]:
         """Return the rows to start now, one of each request in turn."""
@@ -168,6 +209,8 @@ class Batch:
         for slot, row in enumerate(self.slots):
             if row is not None and not row.finished:
                 logprobs = None if row.logprobs is None else self._logprobs(slot, sampled[slot], row.logprobs)
+                if row.penalties is not None:
+                    row.penalties.counts[sampled[slot]] += 1
                 if not row.on_token(sampled[slot], logprobs):
                     row.finished = True  # never set to False: another thread may have cancelled the row meanwhile
         if any(row is not None and row.finished for row in self.slots):
@@ -213,6 +256,10 @@ class Batch:
 
     def _sample(self) -> Int[Tensor, " slots"]:
         logits = self.decoder.logits[:, : self.vocabulary]
+        penalties = {slot: row.penalties for slot, row in enumerate(self.slots) if row is not None and row.penalties}
+        logits = logits.clone() if penalties else logits
+        for slot, each in penalties.items():
+            logits[slot] = each.apply(logits[slot])
         tokens = logits.argmax(dim=-1)
         groups: dict[Sampler, list[int]] = {}
         for slot, row in enumerate(self.slots):
@@ -224,9 +271,16 @@ class Batch:
         return tokens
 
     def _logprobs(self, slot: int, token: int, count: int) -> TokenLogprobs:
-        logprobs = self.decoder.logits[slot, : self.vocabulary].float().log_softmax(dim=-1)
-        top = logprobs.topk(min(count, len(logprobs)))
-        return TokenLogprobs(float(logprobs[token]), list(zip(top.indices.tolist(), top.values.tolist(), strict=True)))
+        return logprobs_of(self.decoder.logits[slot : slot + 1, : self.vocabulary], [token], count)[0]
+
+
+def logprobs_of(logits: Float[Tensor, "T vocabulary"], tokens: list[int], count: int) -> list[TokenLogprobs]:
+    """Return the log-probability of each token, and the `count` most probable ones beside it."""
+    logprobs = logits.float().log_softmax(dim=-1)
+    top = logprobs.topk(min(count, logprobs.shape[1]))
+    own = logprobs[range(len(tokens)), tokens].tolist()
+    pairs = [list(zip(*row, strict=True)) for row in zip(top.indices.tolist(), top.values.tolist(), strict=True)]
+    return [TokenLogprobs(*each) for each in zip(own, pairs, strict=True)]
 
 
 @contextmanager

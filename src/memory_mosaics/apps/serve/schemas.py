@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from memory_mosaics.apps.serve.engine import Penalties
 from memory_mosaics.decoding import Sampler
 
 MAX_CHOICES = 128  # texts of one request
@@ -41,7 +42,11 @@ class CommonRequest(StrictModel):
     max_tokens: int | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=1)  # not OpenAI's, but of most servers with its API
+    top_k: int | None = Field(None, ge=1)  # not OpenAI's, but of most servers with its API, as is min_p
+    min_p: float | None = Field(None, ge=0, le=1)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    logit_bias: dict[str, float] | None = None
     seed: int | None = None
     stop: Any = Field(None, validate_default=True)
     n: int | None = Field(None, ge=1, le=MAX_CHOICES)
@@ -73,11 +78,25 @@ class CommonRequest(StrictModel):
             raise ValueError("stream_options needs stream: true")
         return self
 
+    @field_validator("logit_bias")
+    @classmethod
+    def _check_bias(cls, bias: dict[str, float] | None) -> dict[str, float] | None:
+        if bias and not all(token.isdecimal() and abs(value) <= 100 for token, value in bias.items()):
+            raise ValueError("must have token ids as names and values from -100 to 100")
+        return bias
+
+    @property
+    def penalties(self) -> Penalties | None:
+        """What is added to the logits, if anything."""
+        bias = {int(token): value for token, value in (self.logit_bias or {}).items()}
+        presence, frequency = self.presence_penalty or 0.0, self.frequency_penalty or 0.0
+        return Penalties(bias=bias, presence=presence, frequency=frequency) if bias or presence or frequency else None
+
     @property
     def sampler(self) -> Sampler:
         """How tokens are sampled."""
         temperature = 1.0 if self.temperature is None else float(self.temperature)
-        return Sampler(temperature=temperature, top_k=self.top_k, top_p=self.top_p)
+        return Sampler(temperature=temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p)
 
     @property
     def length(self) -> int | None:
@@ -91,7 +110,9 @@ class CompletionRequest(CommonRequest):
     default_length = 16
 
     prompt: Any = Field("", validate_default=True)
+    max_tokens: int | None = Field(None, ge=0)
     logprobs: int | None = Field(None, ge=0, le=5)
+    echo: bool | None = None
 
     @field_validator("prompt")
     @classmethod
@@ -103,6 +124,8 @@ class CompletionRequest(CommonRequest):
 
     @model_validator(mode="after")
     def _check_choices(self) -> "CompletionRequest":
+        if self.max_tokens == 0 and not self.echo:
+            raise ValueError("max_tokens may be 0 only with echo")
         choices = (self.n or 1) * len(self.prompt)
         if choices > MAX_CHOICES:
             raise ValueError(f"a request may ask for at most {MAX_CHOICES} texts, not {choices}; send several requests")
@@ -170,11 +193,14 @@ GenerationRequest = CompletionRequest | ChatRequest
 
 @dataclass(frozen=True)
 class EmittedToken:
-    """A token with its log-probability, the most probable tokens with theirs, and its position in the text."""
+    """A token with its log-probability, the most probable tokens with theirs, and its position in the text.
+
+    The first token of a prompt has neither.
+    """
 
     text: str
-    logprob: float
-    top: list[tuple[str, float]]
+    logprob: float | None
+    top: list[tuple[str, float]] | None
     offset: int
 
 
@@ -218,13 +244,13 @@ class ResponseFormat:
 
     def _logprobs(self, tokens: Sequence[EmittedToken]) -> dict[str, Any]:
         if self.chat:
-            tops = [{"top_logprobs": [_token(*top) for top in token.top]} for token in tokens]
-            rows = [_token(token.text, token.logprob) | top for token, top in zip(tokens, tops, strict=True)]
+            tops = [{"top_logprobs": [_token(*top) for top in token.top or ()]} for token in tokens]
+            rows = [_token(token.text, token.logprob or 0.0) | top for token, top in zip(tokens, tops, strict=True)]
             return {"content": rows, "refusal": None}
         return {
             "tokens": [token.text for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
-            "top_logprobs": [dict(token.top) for token in tokens],
+            "top_logprobs": [None if token.top is None else dict(token.top) for token in tokens],
             "text_offset": [token.offset for token in tokens],
         }
 

@@ -45,9 +45,10 @@ def check() -> None:
 
 def tables() -> dict[str, Any]:
     """Return the figures of all experiments: by file name, or a function that returns them for given results."""
-    from memory_mosaics.experiments.figures import arena, language, speed, tasks  # which import the helpers below
+    # these import the helpers below
+    from memory_mosaics.experiments.figures import arena, language, speed, stores, tasks
 
-    return language.FIGURES | tasks.FIGURES | speed.FIGURES | arena.FIGURES
+    return language.FIGURES | tasks.FIGURES | speed.FIGURES | stores.FIGURES | arena.FIGURES
 
 
 def names(experiment: str) -> list[str]:

@@ -12,6 +12,7 @@ from memory_mosaics.experiments.figures import (
     BLUE,
     COLOURS,
     DASHED,
+    GREEN,
     GREY,
     INK,
     LABELS,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DASHES = ("-", "--", ":", "-.")  # distinguish models of one architecture, which share a colour
+HEAD_COLOURS = (ORANGE, BLUE, GREEN, "#CC79A7", "#E69F00", "#56B4E9")
 UNSMOOTHED = 8  # positions at the start, hardly smoothed, that do not determine the limits of the axis
 
 
@@ -318,7 +320,36 @@ def widths(results: dict[str, Any]) -> "Figure | None":
     return figure
 
 
+def memories(results: dict[str, Any]) -> "Figure":
+    """A tile per contextual memory: for each word that is read, the words whose pairs it answers from."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    tokens, weights = results["picture"]["tokens"], np.array(results["picture"]["weights"])
+    blocks, heads, length = weights.shape[:3]
+    width = 3.2 * heads + 1.4
+    figure, panels = canvas(blocks, heads, width, 3.4 * blocks + 1.1, "")
+    title = f"A Memory Mosaic reads a story: its {blocks * heads} memories at work"
+    figure.suptitle(title, fontweight="bold", fontsize=17, x=0.01, ha="left")
+    colours = [HEAD_COLOURS[head % len(HEAD_COLOURS)] for head in range(heads)]
+    for block, row in enumerate(panels):
+        for head, axes in enumerate(row):
+            shades = LinearSegmentedColormap.from_list("memory", ["#FFFFFF", colours[head]])
+            seen = np.where(np.tri(length, k=-1, dtype=bool), weights[block, head] ** 0.5, np.nan)  # small ones too
+            axes.imshow(seen, cmap=shades, vmin=0, vmax=1)
+            axes.set(xticks=[], yticks=range(length) if head == 0 else [])
+            if head == 0:
+                axes.set_yticklabels([token.strip() for token in tokens], fontsize=6)
+            axes.tick_params(length=0)
+            axes.spines[:].set_visible(False)
+            corner: Any = {"transform": axes.transAxes, "ha": "right", "va": "top", "color": colours[head]}
+            axes.text(0.97, 0.95, f"block {block + 1}\nmemory {head + 1}", fontsize=10, **corner)
+    note = "Row: the word that is read. Column: an earlier word; the darker, the more its pair counts in the answer."
+    figure.supxlabel(note, fontsize=10, x=0.01, ha="left")
+    return figure
+
+
 FIGURES = {
+    "demo": {"memories.png": memories},
     "curves": {"curves.png": training_curves, "step_sizes.png": step_sizes},
     "sweep": {"sweep.png": sweep},
     "runs": {"runs.png": runs},

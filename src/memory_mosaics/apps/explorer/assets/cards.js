@@ -69,8 +69,12 @@ class PredictionCard {
     const bars = h("span", { class: "bars" }, edited ? bar(" was", was ?? 0) : null, bar("", now ?? 0));
     const share = h("span", { class: "share" },
       edited ? h("s", {}, was === null ? "<" : percent(was)) : null, now === null ? "less" : percent(now));
-    const comes = id === next;
-    return h("li", { class: comes ? "next" : null }, guess, bars, share, comes ? h("em", {}, "comes next") : null);
+    const comes = id === next, ends = pane.position === pane.data.count - 1 && !RECORD;
+    const add = ends ? h("button", {
+      class: "small add", title: "Continue the text with it", "aria-label": `Continue the text with ${quoted(token)}`,
+      "data-key": `add-${id}`, onclick: () => pane.app.extend(pane, { length: 1, token: id }),
+    }, "+") : null;
+    return h("li", { class: comes ? "next" : null }, guess, bars, share, comes ? h("em", {}, "comes next") : add);
   }
 }
 

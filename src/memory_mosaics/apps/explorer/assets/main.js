@@ -65,6 +65,22 @@ class App {
     this.typed();
   }
 
+  // Continue the text by what a model expects, from one of its tokens on if that is given.
+  async extend(pane, { length = 16, token = null } = {}) {
+    const text = this.text;
+    try {
+      const found = await postJson("/api/continue", { ...pane.request(text), length, token });
+      if (text !== this.box.value) return; // typed meanwhile
+      if (!found.text) return message.show("The text ends here: the model expects nothing after it.");
+      pane.release();
+      this.box.selectionStart = this.box.value.length;
+      this.write(text + found.text);
+      this.grow();
+    } catch (error) {
+      message.show(error.message);
+    }
+  }
+
   typed() {
     const { characters } = DATA.limits, text = this.box.value, count = countCharacters(text);
     if (count > characters) {
@@ -172,6 +188,9 @@ class App {
     guarded("save-html", saveHtml);
     guarded("save-png", savePng);
     byId("save-html").hidden = Boolean(RECORD);
+    this.tour = new Tour(this);
+    byId("tour").hidden = Boolean(RECORD);
+    byId("tour").addEventListener("click", () => this.tour.start());
     byId("help").addEventListener("click", () => byId("keys").showModal());
   }
 
@@ -192,7 +211,10 @@ class App {
     };
     const examples = Object.entries(DATA.examples).flatMap(([name, text], i) => (
       [i ? ", " : "Try ", h("button", { class: "link", onclick: () => take(text) }, name)]));
-    byId("examples").append(...(RECORD ? [] : [...examples, " · "]), h("button", {
+    const further = h("button", {
+      class: "link", id: "continue", title: "Add the 16 most probable tokens", onclick: () => this.extend(this.panes[0]),
+    }, "continue the text");
+    byId("examples").append(...(RECORD ? [] : [...examples, " · ", further, " · "]), h("button", {
       class: "link", "aria-pressed": "false", id: "guesses", onclick: () => this.guess(!this.guessing),
     }, "guesses under the text"));
   }
@@ -200,6 +222,7 @@ class App {
   #keys() {
     document.addEventListener("keydown", (event) => {
       const typing = event.target.closest("textarea, input:not([type=range]), select, dialog");
+      if (event.key === "Escape" && this.tour.open) return this.tour.close();
       if (event.key === "Escape" && !byId("keys").open) {
         for (const pane of this.shownPanes()) pane.release();
         if (typing) event.target.blur();
@@ -209,6 +232,7 @@ class App {
       const pane = this.shownPanes().includes(this.current) ? this.current : this.panes[0];
       const keys = {
         "/": () => this.box.focus(), "?": () => byId("keys").showModal(),
+        c: () => !RECORD && this.extend(pane), t: () => !RECORD && this.tour.start(),
         o: () => pane.toggle(), u: () => !RECORD && pane.undo(null),
         1: () => this.show("explore"), 2: () => this.show("compare"), 3: () => this.show("moons"),
       };

@@ -26,8 +26,8 @@ class MosaicView {
 
   build() {
     const { layers } = this.pane.model;
-    const memories = layers.some((layer) => layer.name.includes("memory"));
-    this.title.textContent = memories ? "Memories" : layers.length ? "Heads" : "Nothing here retrieves";
+    const open = layers.filter((layer) => !layer.closed), memories = open.some((layer) => layer.name.includes("memory"));
+    this.title.textContent = memories ? "Memories" : open.length ? "Heads" : "Nothing here retrieves";
     this.element.classList.toggle("none", layers.length === 0);
     this.#choices(layers);
     const kinds = ["sequence", "channel"].map((kind) => layers.filter((layer) => layer.kind === kind));
@@ -65,7 +65,7 @@ class MosaicView {
         const memory = [layer.block, layer.kind, head];
         return h("button", {
           class: "tile", role: "gridcell", tabindex: "-1", "data-memory": JSON.stringify(memory),
-          disabled: !this.pane.source.has(memory),
+          disabled: layer.closed || !this.pane.source.has(memory),
         }, h("span"));
       })));
     const most = Math.max(...layers.map((layer) => heads(layer).length));
@@ -123,10 +123,12 @@ class MosaicView {
     tile.classList.toggle("off", off);
     tile.classList.toggle("edited", edits.some((edit) => edit.pair !== null));
     tile.classList.toggle("strong", strength > 0.62);
-    const name = kind === "channel" ? "persistent memory" : "memory";
-    const label = `block ${block}, ${name} ${head}${off ? ", off" : ""}: ${MEASURES[this.measure][0]} ${number(value)}`;
+    const layer = this.pane.model.layers.find((one) => one.block === block && one.kind === kind);
+    const name = layer.closed ? layer.name : `${kind === "channel" ? "persistent memory" : "memory"} ${head}`;
+    const label = `block ${block}, ${name}${off ? ", off" : ""}: ${MEASURES[this.measure][0]} ${number(value)}`;
     tile.setAttribute("aria-label", label);
-    tile.title = tile.disabled ? `${label}; its pairs are not in this file` : label;
+    const why = layer.closed ? "it retrieves nothing" : "its pairs are not in this file";
+    tile.title = tile.disabled ? `${label}; ${why}` : label;
     tile.firstChild.textContent = value === null ? "" : contribution ? signed(value) : number(value, 2);
     tile.firstChild.dataset.short = value === null ? "" : this.#short(value);
   }

@@ -1,0 +1,184 @@
+r"""Recall from an index against exact recall: speed, error and bound, on keys of a trained model and drawn ones.
+
+    mosaics prepare books.jsonl --out books --tokenizer bpe --vocabulary 4096 --valid_share 0.03 --seed 1
+    mosaics train books --out runs/books --model.width 128 --model.heads 2 --model.blocks 2 --model.context 256 \
+        --training.steps 600 --training.stop_at 455
+    python experiments/stores/indexed.py runs/books books --out experiments/stores/indexed
+
+Pairs are in memory-mapped files, under --work, which a second call uses again; results are written after each kind of
+keys, and a kind that has them is not measured again. A kind of keys is `uniform`, `clustered` (1,000 directions, and
+noise whose norm is half of theirs), or `BLOCK.HEAD` of the model, whose queries are keys of held-out books.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jsonargparse import auto_cli
+from torch import Tensor
+
+from memory_mosaics.benchmarks.timing import Timer
+from memory_mosaics.checkpoint import LoadedModel
+from memory_mosaics.experiments import figures
+from memory_mosaics.files import read_json
+from memory_mosaics.inspection import retrievals
+from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.ops.indexed_recall import BATCH, PIECE, Index
+from memory_mosaics.ops.recall import recall
+from memory_mosaics.results import environment_info, progress_bar, round_digits, write_results
+from memory_mosaics.text.corpus import Corpus
+
+WIDTH, CLUSTERS, TIME, ROWS = 64, 1000, 512, 16
+CHUNK = 2**16  # pairs drawn at a time
+
+
+def main(
+    model: Path,
+    data: Path,
+    *,
+    kinds: list[str] = ["1.0", "1.1", "clustered", "uniform"],  # noqa: B006 (a flag's default)
+    pairs: int = 10_000_000,
+    queries: int = 256,
+    sharpness: list[float] = [10.0, 50.0],  # noqa: B006
+    work: Path = Path("runs/indexed"),
+    out: Path = Path("runs/indexed"),
+) -> None:
+    """Measure all kinds of keys and write results.json and the figure."""
+    file = out / "results.json"
+    results = (
+        read_json(file) if file.exists() else {"study": "indexed", "pairs": pairs, "kinds": {}} | environment_info()
+    )
+    for kind in kinds:
+        if kind not in results["kinds"]:
+            keys, values, asked = collect(kind, model, data, pairs, queries, work)
+            results["kinds"][kind] = measure(kind, keys, values, asked, sharpness)
+            out.mkdir(parents=True, exist_ok=True)
+            write_results(file, results)
+    figures.draw_if_possible(results, out)
+
+
+def collect(kind: str, model: Path, data: Path, pairs: int, queries: int, work: Path) -> tuple[Tensor, Tensor, Tensor]:
+    """Keys and values, in files of this kind, and the keys of queries."""
+    files = [work / f"{kind}-{name}-{pairs}.npy" for name in ("keys", "values")]
+    if kind in ("clustered", "uniform"):
+        train, asked = drawn(kind, seed=0), next(drawn(kind, seed=1))[0]
+    else:
+        loaded, corpus = LoadedModel.open(model), Corpus.open(data)
+        loaded.check_tokenizer_of(corpus)
+        block, head = map(int, kind.split("."))
+        train, held_out = (read(loaded.model, corpus.tokens(split), block, head) for split in ("train", "valid"))
+        asked = torch.cat([keys for keys, _ in held_out])
+    if not files[1].exists():
+        work.mkdir(parents=True, exist_ok=True)
+        partial = [file.with_suffix(".part") for file in files]
+        maps = [np.lib.format.open_memmap(file, "w+", np.float32, (pairs, WIDTH)) for file in partial]
+        with progress_bar(f"pairs of {kind}", pairs, "pair") as bar:
+            for both in train:
+                first, count = bar.n, min(len(both[0]), pairs - bar.n)
+                for stored, new in zip(maps, both, strict=True):
+                    stored[first : first + count] = new[:count].numpy()
+                bar.update(count)
+                if bar.n == pairs:
+                    break
+        for old, new in zip(partial, files, strict=True):
+            old.rename(new)
+    keys, values = (torch.from_numpy(np.load(file, mmap_mode="c")) for file in files)
+    order = torch.randperm(len(asked), generator=torch.Generator().manual_seed(0))  # neighbours in a text are alike
+    return keys, values, asked[order[:queries]]
+
+
+def drawn(kind: str, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Keys, and as values a fixed linear map of them with noise of the same norm, normalised."""
+    fixed, draws = torch.Generator().manual_seed(7), torch.Generator().manual_seed(seed)
+    matrix = torch.randn(WIDTH, WIDTH, generator=fixed) / WIDTH**0.5
+    centres = F.normalize(torch.randn(CLUSTERS, WIDTH, generator=fixed), dim=-1)
+    while True:
+        noise, other = torch.randn(2, CHUNK, WIDTH, generator=draws) / WIDTH**0.5
+        centre = centres[torch.randint(CLUSTERS, (CHUNK,), generator=draws)]
+        keys = F.normalize(noise if kind == "uniform" else centre + 0.5 * noise, dim=-1)
+        yield keys, F.normalize(keys @ matrix + other, dim=-1)
+
+
+def read(model: LanguageModel, tokens: Any, block: int, head: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The pairs that one memory of the model stores while it reads windows of the text."""
+    for first in range(0, len(tokens) - ROWS * TIME, ROWS * TIME):
+        window = torch.from_numpy(np.asarray(tokens[first : first + ROWS * TIME]).astype(np.int64)).view(ROWS, TIME)
+        for layer in retrievals(model, window):
+            if (layer.block, layer.kind) == (block, "sequence"):
+                keys, values = layer.retrieval.pairs[:2]
+                keys = keys[:, : values.shape[1], head].flatten(0, 1)  # the last ones have no value yet
+                yield F.normalize(keys, dim=-1), values[:, :, head].flatten(0, 1)
+                break
+
+
+@torch.inference_mode()
+def measure(kind: str, keys: Tensor, values: Tensor, queries: Tensor, sharpness: list[float]) -> dict[str, Any]:
+    """Build the index, compare its answers with exact ones, and time both in turn."""
+    start = time.perf_counter()
+    index = Index(keys, values)
+    found: dict[str, Any] = {"build_seconds": round(time.perf_counter() - start), "lists": len(index.lists.counts)}
+    keys, values = index.lists.keys, index.lists.values
+    for beta in sharpness:
+        answers, bounds, lse, pairs_read, exact = [], [], [], [], []
+        with progress_bar(f"{kind}, beta {beta:g}", len(queries), "query") as bar:
+            for some in queries.split(BATCH):
+                each = index.answer(some, beta)
+                exact.append(by_products(some, keys, values, beta, torch.float64))
+                for part, one in zip((answers, lse, bounds, pairs_read), each, strict=True):
+                    part.append(one)
+                bar.update(len(some))
+        truth, bound = torch.cat(exact), torch.cat(bounds).double() * index.value_norm
+        error = (torch.cat(answers).double() - truth).norm(dim=1)
+        relative, ratio = error / truth.norm(dim=1), bound / error.clamp(min=1e-12)
+        found[f"{beta:g}"] = {
+            "queries": len(queries),
+            "violations": int((error > bound).sum()),
+            "no_guarantee": round_digits((bound > index.value_norm).double().mean().item()),
+            **{name: spread(x) for name, x in {"relative_error": relative, "bound": bound, "ratio": ratio}.items()},
+            "share_read": round_digits(torch.cat(pairs_read).double().mean().item() / len(keys)),
+            "points": round_digits(torch.stack([error, bound], dim=1)[:256].clamp(max=1e300).numpy(), 3),
+            "speed": [timed(index, queries[:rows], beta) for rows in (1, BATCH)],
+        }
+        print(kind, {name: x for name, x in found[f"{beta:g}"].items() if name != "points"}, flush=True)
+    return found
+
+
+def spread(x: Tensor) -> dict[str, float]:
+    """The median, the 90th percentile and the maximum."""
+    values = {"median": x.median(), "p90": x.quantile(0.9), "max": x.max()}
+    return {name: round_digits(min(value.item(), 1e300), 3) for name, value in values.items()}
+
+
+def by_products(
+    queries: Tensor, keys: Tensor, values: Tensor, beta: float, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Exact recall in blocks of pairs, with sums over blocks in `dtype`; no score is above 1."""
+    answer, total = torch.zeros(len(queries), WIDTH, dtype=dtype), torch.zeros(len(queries), 1, dtype=dtype)
+    for some_keys, some_values in zip(keys.split(PIECE), values.split(PIECE), strict=True):
+        weights = (queries @ some_keys.T).sub_(1).mul_(beta).exp_()
+        answer += weights @ some_values
+        total += weights.sum(dim=1, keepdim=True)
+    return answer / total
+
+
+def timed(index: Index, queries: Tensor, beta: float) -> dict[str, Any]:
+    """Seconds of exact recall, by the op and by products, and of the index, which take turns; ratio to the faster."""
+    keys, values = index.lists.keys, index.lists.values
+    functions = {
+        "recall": lambda: recall(queries[None, :, None], keys[None, :, None], values[None, :, None], beta),
+        "products": lambda: by_products(queries, keys, values, beta),
+        "index": lambda: index.answer(queries, beta),
+    }
+    seconds = Timer(torch.device("cpu")).medians(functions, 3, warm_up=1)
+    faster = min(seconds["recall"], seconds["products"])
+    return {"queries": len(queries), "times_exact": round_digits(faster / seconds["index"], 3)} | {
+        f"{name}_seconds": round_digits(value, 3) for name, value in seconds.items()
+    }
+
+
+if __name__ == "__main__":
+    auto_cli(main, as_positional=True)
