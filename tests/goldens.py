@@ -183,7 +183,7 @@ def attention(folder: Path) -> Any:
 def generated(folder: Path) -> Any:
     words = ["--prompt", "One day", "--length", 24, "--device", "cpu"]
     seed = ["--seed", 3]
-    ways = (seed, [*seed, "--temperature", 0], [*seed, "--top_k", 5, "--top_p", 0.9, "--count", 2], ["--beams", 3])
+    ways = (seed, ["--temperature", 0], [*seed, "--top_k", 5, "--top_p", 0.9, "--count", 2], ["--beams", 3])
     return [mosaics("generate", shared() / "mosaic", *words, *way).splitlines() for way in ways]
 
 

@@ -232,19 +232,21 @@ def test_a_hundred_languages_are_enough_for_memories_and_not_for_a_transformer()
 def test_the_numbers_of_the_page_on_speed_are_those_measured():
     page, results = (ROOT / "docs" / "speed.md").read_text(), json.loads((ROOT / "benchmarks/results.json").read_text())
     for row in results["train"]["rows"]:
-        cells = f"{row['steps_per_second']:.4g} | {row['tokens_per_second']:,.0f} | {row['of_twin']:.2f}"
-        assert f"| {row['size']} | {label(row)} | {cells} | {row['mfu']:.1%} | {row['peak_gib']:.2f} |" in page
+        cells = f"{row['steps_per_second']:.4g} | {row['tokens_per_second']:,.0f} | {row['relative_speed']:.2f}"
+        assert (
+            f"| {row['size']} | {label(row)} | {cells} | {row['product_share']:.1%} | {row['peak_gib']:.2f} |" in page
+        )
     for row in results["decode"]["rows"]:
         cells = f"{row['tokens_per_second']:,.0f} | {row['prefill_ms']:.4g} | {row['token_ms']:.4g}"
         assert f"| {row['batch']} | {label(row)} | {cells} |" in page
     for row in results["memory"]["rows"]:
-        speed = f"{row['tokens_per_second']:,.0f} | {row['of_twin']:.2f} | {row['peak_gib']:.2f}"
+        speed = f"{row['tokens_per_second']:,.0f} | {row['relative_speed']:.2f} | {row['peak_gib']:.2f}"
         cells = f"{speed} | {row['recall_microseconds']:.4g} | {row['rest_microseconds']:.4g}"
-        assert f"| {row['time']:,} | {row['batch']} | {label(row)} | {cells} |" in page
+        assert f"| {row['context']:,} | {row['batch']} | {label(row)} | {cells} |" in page
     for row in results["kernels"]["rows"]:
         shares = ("" if (share := row[f"{way}_share"]) is None else f"{share:.0%}" for way in ("forward", "backward"))
         cells = f"{row['forward_ms']:.4g} | {row['backward_ms']:.4g} | {' | '.join(shares)}"
-        assert f"| {row['op']} | {row['batch']} x {row['time']} | {row['form']} | {cells} |" in page
+        assert f"| {row['op']} | {row['batch']} x {row['context']} | {row['form']} | {cells} |" in page
 
 
 def test_decoding_is_at_least_twice_as_fast_as_that_of_transformers():

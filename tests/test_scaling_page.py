@@ -36,7 +36,8 @@ def check_lines():
         for row in read(f"plan/{name}.json")["rows"]:
             if not row["fitted"]:
                 time, peak = row["step_seconds"], row["peak_gib"]
-                cells = [row["size"], row["label"], f"{row['batch']} x {row['time']}", f"{1e3 * time['predicted']:.4g}"]
+                shape = f"{row['batch']} x {row['context']}"
+                cells = [row["size"], row["label"], shape, f"{1e3 * time['predicted']:.4g}"]
                 cells += [f"{1e3 * time['measured']:.4g}", f"{time['ratio']:.2f}"]
                 cells += [f"{peak[key]:.2f}" for key in ("predicted", "measured", "ratio")] if peak else [""] * 3
                 yield "| " + " | ".join(cells) + " |"

@@ -181,7 +181,7 @@ def read_text(file: Path, limit: int = MAX_JSON_BYTES) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """Parse a JSON text; ValueError also for what could not be written again: half a surrogate pair, NaN."""
+    """Parse a JSON text; ValueError also for what could not be written again: a lone surrogate, NaN."""
     value = json.loads(text, parse_constant=_finite, parse_float=_finite)
     if re.search(r"\\ud[89a-f]", text, re.IGNORECASE):
         json.dumps(value, ensure_ascii=False).encode()
@@ -204,7 +204,7 @@ def read_json(file: Path) -> Any:
         raise UserError(f"{file} is damaged or not JSON: {one_line(error)}") from error
 
 
-MAX_YAML_DEPTH, MAX_YAML_ALIASES = 100, 16  # deeper, PyYAML overflows its stack; more could grow without bound
+MAX_YAML_DEPTH = MAX_YAML_ALIASES = 100  # deeper, PyYAML overflows its stack; nested aliases could grow without bound
 
 
 def check_yaml(text: str, limit: int = MAX_JSON_BYTES) -> str:
@@ -213,12 +213,17 @@ def check_yaml(text: str, limit: int = MAX_JSON_BYTES) -> str:
 
     if len(text) > limit:
         raise UserError(f"a YAML text of {len(text):,} characters is larger than the {limit:,} that it may have")
-    depth = aliases = 0
+    has_anchor: list[bool] = []  # of the collections that are open
+    aliases = 0
     for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        aliases += isinstance(event, yaml.AliasEvent)
-        if depth > MAX_YAML_DEPTH or aliases > MAX_YAML_ALIASES:
-            bounds = f"{MAX_YAML_DEPTH} levels and {MAX_YAML_ALIASES} aliases"
+        if isinstance(event, yaml.CollectionStartEvent):
+            has_anchor.append(event.anchor is not None)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            has_anchor.pop()
+        is_alias = isinstance(event, yaml.AliasEvent)
+        aliases += is_alias
+        if len(has_anchor) > MAX_YAML_DEPTH or aliases > MAX_YAML_ALIASES or (is_alias and any(has_anchor)):
+            bounds = f"{MAX_YAML_DEPTH} levels and {MAX_YAML_ALIASES} aliases, none within an anchor"
             raise UserError(f"YAML may have at most {bounds}, and line {event.start_mark.line + 1} has more")
     return text
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.files import remove_temporary, temporary_path, write_text
+from memory_mosaics.files import read_json, remove_temporary, temporary_path, write_text
 from memory_mosaics.version import __version__
 
 
@@ -30,6 +30,21 @@ def create_output_folder(out: Path) -> None:
         remove_temporary(probe)
     except OSError as error:
         raise UserError(f"cannot write to {out}: {one_line(error)}; name another folder with --out") from error
+
+
+def read_results(out: Path, study: str) -> dict[str, Any]:
+    """Return what results.json of a folder has already, if anything; refuse that of another experiment."""
+    file = out / "results.json"
+    try:
+        results = read_json(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return {"study": study}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{one_line(error)}; remove it, or name another --out") from error
+    found = results.get("study") if isinstance(results, dict) else None
+    if found != study:
+        raise UserError(f"{file} is of an experiment {found!r}, not {study!r}; name another --out")
+    return results
 
 
 def environment_info(device: torch.device | None = None) -> dict[str, Any]:
@@ -79,12 +94,15 @@ NORMAL_95 = 1.959964  # half the width of a 95 % confidence interval of a normal
 STUDENT_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
 
-def mean_and_interval(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean over independent runs and half the width of its 95 % confidence interval, None for one run."""
-    if len(values) < 2:
-        return float(values[0]), None
-    error = float(np.std(values, ddof=1)) / len(values) ** 0.5
-    return float(np.mean(values)), _student_95(len(values) - 1) * error
+def mean_and_interval(values: Sequence[float], *, digits: int | None = None) -> tuple[float, float | None]:
+    """Return the mean over independent runs and half the width of its 95 % confidence interval, None for one run.
+
+    With `digits` the mean is rounded to as many significant digits, and the interval to three.
+    """
+    mean, within = float(np.mean(values)), None
+    if len(values) > 1:
+        within = _student_95(len(values) - 1) * float(np.std(values, ddof=1)) / len(values) ** 0.5
+    return (mean, within) if digits is None else (round_digits(mean, digits), round_digits(within, 3))
 
 
 def _student_95(degrees: int) -> float:

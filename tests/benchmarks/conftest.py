@@ -7,7 +7,7 @@ import pytest
 from memory_mosaics.benchmarks import bench, throughput
 
 CEILINGS = {"product": "by decree", "product_tflops": 1.0, "copy_gbs": 100.0}
-SIZE = throughput.Size(name="tiny", width=16, blocks=1, heads=2, vocabulary=20, batch=2, time=12)
+SIZE = throughput.Size(name="tiny", width=16, blocks=1, heads=2, vocabulary=20, batch=2, context=12)
 WORK = throughput.Workload(
     sizes=[(SIZE, throughput.PAIR)],
     lengths=[(4, 6), (2, 12)],

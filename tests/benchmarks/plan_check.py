@@ -22,14 +22,14 @@ from memory_mosaics.models import ARCHITECTURES
 from memory_mosaics.results import round_digits
 
 OPS = {"LeakyAverage": "key", "GatedAverage": "gated key", "Taps": "value"}
-SIZE = ("width", "blocks", "batch", "time")
+SIZE = ("width", "blocks", "batch", "context")
 PUBLISHED = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text())["published"]
 
 
 def work_of(row):
     """What a training row of `mosaics bench` computes, in one process and one micro-batch."""
     sizes = {name: row[name] for name in ("width", "blocks", "heads", "vocabulary")}
-    config = ARCHITECTURES[row["model"]].config(context=row["time"], dropout=row.get("dropout", 0.0), **sizes)
+    config = ARCHITECTURES[row["model"]].config(context=row["context"], dropout=row.get("dropout", 0.0), **sizes)
     return count_work(config), Layout(1, row["batch"], row["batch"])
 
 
@@ -48,7 +48,7 @@ def rates_from(results):
     first = {row["model"]: row for row in of_size if not row.get("dropout")}
     pair = [work_of(first[name])[0] for name in ("memory-mosaic", "transformer")]
     device, blocks = results["profile"], runs[0]["blocks"]
-    tokens = runs[0]["batch"] * runs[0]["time"]
+    tokens = runs[0]["batch"] * runs[0]["context"]
 
     def spent(*kinds):
         return sum(row["ms"] for row in profile if row["step"] == "training" and row["kind"] in kinds) / 1e3
@@ -66,7 +66,7 @@ def rates_from(results):
         )
 
     few, many = form("contextual recall")
-    slope = (per_operation(few) - per_operation(many)) / (1 / few["time"] - 1 / many["time"])
+    slope = (per_operation(few) - per_operation(many)) / (1 / few["context"] - 1 / many["context"])
     bytes_ = HALF if device["device"] == "cuda" else FULL
     traffic = 3 * bytes_ / (device["ceilings"]["copy_gbs"] * 1e9)  # products write logits once and read them twice
     logits = len(pair) * tokens * runs[0]["vocabulary"]
@@ -75,7 +75,7 @@ def rates_from(results):
     slots = sum(each.flops for work in pair for each in work.recalls if each.persistent)
     rates = {
         "products": (spent("matrix products") - traffic * logits) / operations,
-        "recall": per_operation(many) - slope / many["time"],
+        "recall": per_operation(many) - slope / many["context"],
         "recall_few": slope,
         "slots": spent("persistent recall") / (RECALL * tokens * blocks * slots),
         "pointwise": spent("norms, residuals and the like") / (tokens * blocks * sum(work.saved for work in pair)),
@@ -90,7 +90,7 @@ def rates_from(results):
     for name, op in OPS.items():
         row = form(op)[0]
         seconds = (row["forward_ms"] + row["backward_ms"]) / 1e3
-        rates["extractors"][name] = seconds / (row["batch"] * row["time"] * runs[0]["width"])
+        rates["extractors"][name] = seconds / (row["batch"] * row["context"] * runs[0]["width"])
     for row in of_size:
         if row.get("dropout") and row["model"] == "memory-mosaic":
             without = first["memory-mosaic"]
@@ -121,7 +121,7 @@ def compare(results):
     rates, rows, first = rates_from(results), [], results["train"]["rows"][0]
     for section in ("train", "memory"):
         for row in results[section]["rows"]:
-            about = {name: row[name] for name in ("label", "size", "batch", "time")}
+            about = {name: row[name] for name in ("label", "size", "batch", "context")}
             of_size = all(row[key] == first[key] for key in SIZE)
             about["fitted"] = of_size and (not row.get("dropout") or row["model"] == "memory-mosaic")
             about["step_seconds"] = compared(total(row, rates), row["step_seconds"])

@@ -8,6 +8,7 @@ from benchmarks.conftest import CEILINGS
 from memory_mosaics import results
 from memory_mosaics.benchmarks import bench
 from memory_mosaics.cli import COMMANDS, main
+from memory_mosaics.experiments import figures
 
 
 def results_in(folder):
@@ -30,7 +31,7 @@ def test_all_of_them(tiny, tmp_path, capsys):
         assert bench.table(name, section) in output
     for row in results["train"]["rows"]:
         assert f"{row['parameters']:,}" in output
-        assert row["mfu"] > 0
+        assert row["product_share"] > 0
     for file in ("speed.png", "memory.png", "profile.png"):
         assert (tmp_path / file).read_bytes().startswith(b"\x89PNG")
         (tmp_path / file).unlink()
@@ -90,7 +91,7 @@ def test_ctrl_c_keeps_the_rows_of_an_unfinished_benchmark(tiny, tmp_path, monkey
 
 
 def test_without_matplotlib(tiny, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(bench.figures, "available", lambda: False)
+    monkeypatch.setattr(figures, "available", lambda: False)
     bench.run(["decode"], tmp_path, cpu=True)
     assert "mosaics draw makes them" in capsys.readouterr().out
     assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
@@ -112,9 +113,9 @@ def test_a_table_shows_what_was_measured():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"study": "moons"}', "is of an experiment 'moons', not of mosaics bench; name another --out"),
+        ('{"study": "moons"}', "is of an experiment 'moons', not 'bench'; name another --out"),
         ("[1]", "is of an experiment None"),
-        ("{", "cannot add to"),
+        ("{", "results.json is damaged"),
     ],
 )
 def test_results_of_something_else_are_left_alone(content, message, tmp_path, capsys):
@@ -162,7 +163,7 @@ def test_the_commit_is_known_within_the_repository(monkeypatch):
 
 
 def test_nothing_drawn_is_reported(tmp_path, capsys):
-    assert bench.figures.draw({"study": "bench"}, tmp_path) == []
+    assert figures.draw({"study": "bench"}, tmp_path) == []
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "results.json").write_text('{"study": "bench"}')
     assert main(["draw", str(tmp_path)]) == 0

@@ -90,7 +90,7 @@ def test_backward_passes_are_captured(timer):
 
 
 def test_profile(timer):
-    size = throughput.Size(name="small", width=128, blocks=2, heads=2, vocabulary=512, batch=4, time=256)
+    size = throughput.Size(name="small", width=128, blocks=2, heads=2, vocabulary=512, batch=4, context=256)
     work = replace(WORK, sizes=[(size, throughput.PAIR)], batches=[1], prompt=16, length=64)
     found = [row for row in profile.measure(timer, CEILINGS, work) if "kernel" not in row]
     for step in ("training", "decoding"):

@@ -64,10 +64,10 @@ def test_rows_beside_ours(tiny, file, tmp_path, capsys):
     assert theirs["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
     assert theirs["settings"] == "eager, float32"
     assert theirs["parameters"] == 2 * SIZE.vocabulary * SIZE.width  # without bias
-    assert theirs["tokens_per_second"] == pytest.approx(SIZE.batch * SIZE.time / theirs["step_seconds"], rel=1e-3)
+    assert theirs["tokens_per_second"] == pytest.approx(SIZE.batch * SIZE.context / theirs["step_seconds"], rel=1e-3)
     theirs_again, transformer_again, _ = section["rows"][3:]  # of this size; two of one name have one twin
     ratio = theirs_again["tokens_per_second"] / transformer_again["tokens_per_second"]
-    assert theirs_again["of_twin"] == pytest.approx(ratio, rel=1e-3)
+    assert theirs_again["relative_speed"] == pytest.approx(ratio, rel=1e-3)
     assert transformer["batch"] == mosaic["batch"] == theirs["batch"] == SIZE.batch
     assert f"GPT of double.py, {theirs['sha256'][:8]}" in output
     assert "number of parameters" not in output
@@ -77,7 +77,7 @@ def test_it_trains_on_the_same_tokens_with_the_same_optimizer(file):
     size, device = replace(SIZE, dropout=0.25), torch.device("cpu")
     module = outside.load(file)
     model = outside.build(module, size)
-    assert (model.config.block_size, model.config.n_layer, model.config.dropout) == (size.time, size.blocks, 0.25)
+    assert (model.config.block_size, model.config.n_layer, model.config.dropout) == (size.context, size.blocks, 0.25)
     torch.manual_seed(0)
     ours = throughput.RandomTokens(size, device)
     torch.manual_seed(0)

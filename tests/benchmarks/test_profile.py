@@ -11,7 +11,7 @@ from torch.autograd import DeviceType
 from benchmarks.conftest import CEILINGS, SIZE, WORK
 from memory_mosaics.benchmarks import bench, profile, throughput
 from memory_mosaics.benchmarks.profile import COPIES, KEYS, LOSS, OPTIMISER, POINTWISE, PRODUCTS, REST, VALUES, Slice
-from memory_mosaics.benchmarks.timing import Timer
+from memory_mosaics.benchmarks.timing import TABLES, Timer
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments.figures import LABELS, STYLE, speed
 from memory_mosaics.ops import common
@@ -224,7 +224,7 @@ def _recalls(row, model):
 
 
 def section():
-    about = {"size": "tiny", "batch": 2, "time": 12, "share": 0.1, "launches": 3}
+    about = {"size": "tiny", "batch": 2, "context": 12, "share": 0.1, "launches": 3}
     rows = [
         about | {"step": step, "model": name, "label": LABELS[name], "kind": kind, "ms": scale * (place + 1)}
         for step, scale in (("training", 2.0), ("decoding", 0.01))
@@ -251,6 +251,7 @@ def drawn():
 
 def test_the_figure_has_a_bar_for_each_step_and_model():
     assert list(speed.KINDS) == list(profile.KINDS)
+    assert {kind for table in ("kernels", "operators") for _, kind in TABLES[table]} <= set(profile.KINDS)
     assert set(STYLE["pale"]) <= set(speed.KINDS)
     figure = drawn()
     for axes, total in zip(figure.axes, ("132", "0.660"), strict=False):

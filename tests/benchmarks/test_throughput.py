@@ -55,16 +55,16 @@ def test_training_rows(monkeypatch):
         Timer, "medians", lambda self, steps, *_, **__: dict(zip(steps, (0.5, 0.25, 1.0, 2.0), strict=False))
     )
     four = ("memory-mosaic", "transformer", "transformer-alibi", "mamba")
-    rows = throughput.add_twin_ratio(
+    rows = throughput.add_relative_speed(
         list(throughput.measure_training(CPU, CEILINGS, replace(WORK, sizes=[(SIZE, four)])))
     )
     assert [row["model"] for row in rows] == list(four)
     assert [row["tokens_per_second"] for row in rows] == [48, 96, 24, 12]
-    assert [row["of_twin"] for row in rows] == [0.5, 1, 0.25, 0.125]
+    assert [row["relative_speed"] for row in rows] == [0.5, 1, 0.25, 0.125]
     model = LanguageModel(SIZE.config("memory-mosaic"))
     flops = count_work(model.config).model_flops * 48 / 1e12
     assert rows[0]["tflops"] == pytest.approx(flops, rel=1e-3)
-    assert rows[0]["mfu"] == pytest.approx(flops / CEILINGS["product_tflops"], rel=1e-3)
+    assert rows[0]["product_share"] == pytest.approx(flops / CEILINGS["product_tflops"], rel=1e-3)
     assert rows[0]["parameters"] == sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -75,13 +75,13 @@ def test_a_model_that_does_not_fit_is_named_and_the_others_go_on(monkeypatch):
     monkeypatch.setattr(throughput, "training_step", full)
     rows = list(throughput.measure_training(CPU, CEILINGS, WORK))
     assert [row["failed"] for row in rows] == ["out of memory"] * 2
-    assert throughput.add_twin_ratio(rows) == rows
+    assert throughput.add_relative_speed(rows) == rows
     assert next(throughput.measure_lengths(CPU, CEILINGS, WORK))["failed"] == "out of memory"
 
 
 def test_memory_rows_take_recall_off():
     rows = list(throughput.measure_lengths(CPU, CEILINGS, replace(WORK, repeats={"memory": 2})))
-    assert [(row["time"], row["batch"], row["model"]) for row in rows] == [
+    assert [(row["context"], row["batch"], row["model"]) for row in rows] == [
         (time, batch, name) for time, batch in ((6, 4), (12, 2)) for name in throughput.PAIR
     ]
     for row in rows:
@@ -149,12 +149,12 @@ def test_transformers_writes_as_many_tokens():
 
 def test_kernel_rows():
     rows = list(kernels.measure(CPU, CEILINGS, WORK))
-    found = {(row["op"], row["form"], row["time"]) for row in rows}
+    found = {(row["op"], row["form"], row["context"]) for row in rows}
     along = {"key": "PyTorch", "gated key": "PyTorch", "value": "PyTorch", "contextual recall": "recall"}
-    assert {(op, form, shape.time) for op, form in along.items() for shape in SHAPES} <= found
+    assert {(op, form, shape.context) for op, form in along.items() for shape in SHAPES} <= found
     assert {("persistent recall", "flash", 40), ("loss", "PyTorch", 40)} <= found
     assert "op" not in {form for _, form, _ in found}
-    assert not [row for row in rows if row["op"] == "loss" and row["time"] == 33]
+    assert not [row for row in rows if row["op"] == "loss" and row["context"] == 33]
     for row in rows:
         assert row["failed"] is None
         limit = CEILINGS["copy_gbs" if row["unit"] == "GB/s" else "product_tflops"]

@@ -84,8 +84,8 @@ def test_another_text_of_the_same_name_is_another_text(place, tmp_path, few_prom
 def test_a_part_that_cannot_be_done_is_named_and_the_page_is_there(place, tmp_path, few_prompts, capsys):
     options = {"windows": 5, "sequences": 4, "device": "cpu", "length": [40], "out": tmp_path}
     all_figures.run([str(place / "learned")], data=[str(place / "corpus")], **options)
-    assert "Left out: there is nothing to measure" in capsys.readouterr().out
-    assert "Left out: there is nothing to measure" in (tmp_path / "report.html").read_text()
+    assert "attention is left out: there is nothing to measure" in capsys.readouterr().out
+    assert "attention is left out: there is nothing to measure" in (tmp_path / "report.html").read_text()
 
 
 def test_a_text_without_a_validation_split_is_read_too(place, tmp_path, few_prompts, capsys):
@@ -98,7 +98,7 @@ def test_a_text_without_a_validation_split_is_read_too(place, tmp_path, few_prom
     message = "wikipedia: its valid split has no window of 16 or 24 tokens, so its train split is read there."
     printed = capsys.readouterr().out
     assert printed.splitlines().count(message) == 1
-    assert "Left out" not in printed
+    assert "left out" not in printed
     page = (tmp_path / "out" / "report.html").read_text()
     assert message in page
     assert "corpus (valid), windows of 16" in page
@@ -109,7 +109,7 @@ def test_a_split_that_is_named_is_the_one(place, tmp_path, few_prompts, capsys):
     corpora.prepare(["stories:20:7"], out=tmp_path / "wikipedia", tokenizer="bytes", valid_share=0.0)
     options = {"windows": 2, "sequences": 2, "device": "cpu", "length": [16], "out": tmp_path / "out"}
     all_figures.run([str(place / "mosaic")], data=[str(tmp_path / "wikipedia")], split="valid", **options)
-    assert capsys.readouterr().out.count("Left out: the valid split") == 2
+    assert capsys.readouterr().out.count("is left out: the valid split") == 2
 
 
 def test_attention_of_a_text_without_a_validation_split(place, tmp_path, few_prompts):

@@ -422,13 +422,17 @@ def test_seeds_that_failed_are_counted(suite):
         end(one, run, status="fail")
     record = one.results()["mixed"]["contestants"]["transformer"]
     assert {run["status"] for run in record["searched"]} == {"fail"}
-    assert arena._cell(record, 2) == "failed"
+    assert arena._cell(record, 2) == record["cell"] == "failed"
     one = replace(one, out=suite.parent / "other")
     for run in one._search_runs("transformer"):
         end(one, run, score=0.999)
     for run, status in zip(one.report_grid.runs, ("finished", "fail"), strict=True):
         end(one, run, status=status)
-    assert arena._cell(one.results()["mixed"]["contestants"]["transformer"], 2) == "0.500, 1 failed"
+    record = one.results()["mixed"]["contestants"]["transformer"]
+    assert (arena._cell(record, 2), record["cell"]) == ("0.500, 1 failed", "0.500 (1/2)")
+    shutil.rmtree(one.out / "trials" / arena.name_of(one.report_grid.runs[0]))
+    record = one.results()["mixed"]["contestants"]["transformer"]
+    assert arena._cell(record, 2) == record["cell"] == "-", "the other seed may still succeed"
 
 
 def test_each_text_that_is_read_has_a_row_and_its_anchors(tmp_path):
@@ -574,13 +578,14 @@ def test_a_verdict_needs_a_difference_beyond_its_interval_and_all_seeds():
         ({}, ["--tasks", "recal"], "no task 'recal' in the suite"),
         ({}, ["--contestants", "transfomer"], "no architecture 'transfomer'; did you mean transformer?"),
         ({}, ["--mine", "nowhere.Mixer"], "architecture nowhere.Mixer cannot be imported"),
-        ({}, ["--mine", "pathlib.Path"], "architecture pathlib.Path is no MixerConfig"),
+        ({}, ["--mine", "pathlib.Path"], "architecture pathlib.Path is not a MixerConfig"),
         ({}, ["--seeds", "0"], "seeds must be at least 1"),
-        ({"search": {"steps": [1]}}, [], "task recall: search.steps must be a list of values"),
+        ({"search": {"steps": [1]}}, [], "task recall: search.steps cannot be searched; these can: betas, clip"),
         ({"search": {"learning_rate": 0.001}}, [], "task recall: search.learning_rate must be a list of values"),
         ({"search": None}, [], "task recall: it must have the fields data, model, search, training"),
         ({"training": {"evaluate_windows": 3}}, [], "task recall: training.evaluate_windows cannot be given"),
         ({}, ["--estimate", "--report_only"], "--estimate and --report_only exclude each other"),
+        ({}, ["--estimate", "--jobs", "2"], "--estimate trains one model after the other and keeps none: leave out"),
         ({}, ["--runtime.samples", "2"], "--runtime.samples 2: the arena writes no samples"),
         ({"search": {"learning_rate": []}}, [], "task recall: search.learning_rate must be a list of values"),
         ({"search": {"learning_rate": [-1.0]}}, [], "task recall: learning_rate must be positive"),

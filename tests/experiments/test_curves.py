@@ -102,7 +102,7 @@ def test_figures_can_be_drawn_elsewhere(corpus, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_seeds_are_trained_at_the_best_rate_of_a_search_that_ends_inside(corpus, tmp_path, capsys):
+def test_seeds_are_trained_at_the_best_rate_of_a_search_that_goes_beyond_its_edge(corpus, tmp_path, capsys):
     results = train_curves(
         corpus,
         tmp_path,
@@ -116,13 +116,15 @@ def test_seeds_are_trained_at_the_best_rate_of_a_search_that_ends_inside(corpus,
         search = {run["learning_rate"]: run["valid_loss"] for run in own if run["seed"] == 0}
         assert search[row["learning_rate"]] == min(search.values())
         assert len(search) > 2, "these rates are too small: the search goes on to larger ones"
+        assert row["at_edge"] == (row["learning_rate"] in (min(search), max(search)))
         chosen = [run["valid_loss"] for run in own if run["learning_rate"] == row["learning_rate"]]
         assert [run["seed"] for run in own if run["learning_rate"] == row["learning_rate"]] == [0, 1, 2]
         assert row["valid_loss"] == pytest.approx(sum(chosen) / 3, abs=1e-5)
         assert row["valid_loss_within"] == pytest.approx(4.303 * np.std(chosen, ddof=1) / 3**0.5, rel=1e-2)
     lines = capsys.readouterr().out.partition("mean and 95 % interval over seeds:\n")[2].splitlines()
-    assert lines[0].split()[-2:] == ["seeds", "failed"]
-    assert all(line.split()[-2:] == ["3", "0"] for line in lines[1:3])
+    assert lines[0].split()[-4:] == ["seeds", "failed", "at", "edge"]
+    at_edge = ["yes" if row["at_edge"] else "no" for row in results["summary"]]
+    assert [line.split()[-3:] for line in lines[1:3]] == [["3", "0", each] for each in at_edge]
 
 
 @pytest.mark.usefixtures("undrawn")

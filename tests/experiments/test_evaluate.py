@@ -37,7 +37,7 @@ def test_every_model_reads_the_same_windows(place, tmp_path, capsys):
     assert {model["windows"] for model in results["models"]} == {10}
     assert results["models"][0]["bytes"] == results["models"][2]["bytes"] > results["models"][1]["bytes"]
     output = capsys.readouterr().out
-    assert output.startswith("learned has 24 learned positions: its curve ends there, before 32\n")
+    assert output.startswith("learned has 24 learned positions: it reads each window up to there, not 32\n")
     for model in results["models"]:
         mean = sum(model["by_position"]) / len(model["by_position"])
         assert model["loss"] == pytest.approx(mean, abs=1e-3)

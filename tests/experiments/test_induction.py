@@ -10,6 +10,7 @@ from memory_mosaics.experiments import figures, induction
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.results import write_results
 from memory_mosaics.tasks.induction import InductionData
+from memory_mosaics.training.trainer import Diverged
 
 TINY = InductionData(vocabulary=16, length=64, triggers=3, fixed_triggers=True, entropy=1.6)
 NAMES = ["memory", "transformer-1", "transformer-1-shifted", "transformer-2"]
@@ -167,9 +168,24 @@ def test_a_wrong_argument_is_named_before_anything_is_written(tmp_path, change, 
     assert not (tmp_path / "new").exists()
 
 
-def test_an_overflow_names_the_remedy(tmp_path):
-    with pytest.raises(UserError, match="contextual memory, 1 block overflows; lower learning_rate, now 1e"):
-        run(tmp_path, learning_rate=1e30)
+def test_models_that_diverge_are_named_and_the_others_trained(tmp_path, monkeypatch, capsys):
+    with pytest.raises(UserError, match="no model was trained; lower learning_rate, now 1e"):
+        run(tmp_path / "all", steps=2, learning_rate=1e30)
+    assert len(json.loads((tmp_path / "all" / "results.json").read_text())["failed"]) == len(NAMES)
+    original = induction.train
+
+    def train(*args, name, **options):
+        if name == "transformer-1":
+            raise Diverged("the loss is nan")
+        return original(*args, name=name, **options)
+
+    monkeypatch.setattr(induction, "train", train)
+    for _ in range(2):  # the second time nothing is trained, and the seconds are those of the training
+        results = run(tmp_path / "one", steps=2)
+        assert list(results["models"]) == [name for name in NAMES if name != "transformer-1"]
+        assert results["failed"] == {"transformer-1-seed0": "the loss is nan"}
+        assert results["seconds"] == round(sum(model["seconds"] for model in results["models"].values()), 1)
+        assert "transformer-1-seed0 failed: the loss is nan" in capsys.readouterr().out
 
 
 def test_a_file_in_the_way_is_named(tmp_path):

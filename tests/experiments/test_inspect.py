@@ -8,6 +8,7 @@ import torch
 from experiments.conftest import SIZES
 from memory_mosaics import LanguageModel, PersistentMemoryConfig, checkpoint, memory_mosaic, transformer
 from memory_mosaics.cli import main
+from memory_mosaics.experiments import inspect
 from memory_mosaics.inspection import inspect_position, patterns
 from memory_mosaics.norms import RMSNormConfig, ScaledNormConfig
 from memory_mosaics.text.tokenizer import byte_tokenizer
@@ -142,6 +143,11 @@ def test_one_head(mosaic, twin, capsys):
     assert "nothing is stored yet" in output
     assert main(["inspect", str(twin), TEXT, "--block", "1", "--head", "2"]) == 0
     assert "block 1, attention\n  head 2   beta 0.3536" in capsys.readouterr().out
+
+
+def test_one_head_in_json(mosaic):
+    found = inspect.run(mosaic, TEXT, block=1, head=2, top=3)
+    assert [[head["head"] for head in each["heads"]] for each in found["mixers"]] == [[2], [2]]
 
 
 def test_a_head_that_only_some_mixers_have(tmp_path, capsys):

@@ -31,14 +31,6 @@ def test_every_model_continues_every_prompt(results):
     assert "not a verdict" in results["rules"]
 
 
-def test_the_markdown_has_boxes_to_tick(out):
-    text = (out / "prompts.md").read_text(encoding="utf-8")
-    assert text.count("| ☐ | ☐ | ☐ |") == 48
-    assert [group in text for group in ("## Factual", "## Reasoning", "## Consistency")] == [True] * 3
-    rows = [line for line in text.splitlines() if "☐" in line]
-    assert all(len(re.findall(r"(?<!\\)\|", row)) == 7 for row in rows), "no text breaks its table"
-
-
 def test_the_page_refers_to_nothing_outside(out):
     text = (out / "prompts.html").read_text(encoding="utf-8")
     assert all(link.startswith("data:") for link in re.findall(r'(?:src|href)="([^"]*)"', text))
@@ -49,7 +41,7 @@ def test_the_page_refers_to_nothing_outside(out):
 def test_no_text_ends_the_script(results, tmp_path):
     evil = '</script><script>alert(1)</script> & "quotes"'
     results = results | {"prompts": [{"prompt": evil}], "models": {evil: {"texts": [evil], "by_rule": [None]}}}
-    prompts.write_pages(results, tmp_path)
+    prompts.write_judging_page(results, tmp_path)
     text = (tmp_path / "prompts.html").read_text(encoding="utf-8")
     assert text.count("<script") == 2
     assert "alert(1)</script>" not in text
@@ -57,33 +49,20 @@ def test_no_text_ends_the_script(results, tmp_path):
 
 def test_the_page_marks_verdicts_of_rules(results, tmp_path):
     models = {"one": {"texts": [" a cat."], "by_rule": [True]}, "two": {"texts": [" a dog."], "by_rule": [False]}}
-    prompts.write_pages(results | {"prompts": [{"prompt": "See"}], "models": models}, tmp_path)
+    prompts.write_judging_page(results | {"prompts": [{"prompt": "See"}], "models": models}, tmp_path)
     text = (tmp_path / "prompts.html").read_text()
     assert "by rule: looks right" in text
     assert "by rule: looks wrong" in text
 
 
-def test_one_wording_for_texts_that_no_rule_judges(out, results, capsys):
+def test_one_wording_for_texts_that_no_rule_judges(out, results):
     looks = results["models"]["mosaic"]["by_rule"]
     message = f"{looks.count(True)} of {24 - looks.count(None)} judged look right, {looks.count(None)} undecided"
-    paper, page = ((out / name).read_text(encoding="utf-8") for name in ("prompts.md", "prompts.html"))
-    assert f"| mosaic | {message} |" in paper
-    assert "| undecided | ☐" in paper
+    assert prompts.score(looks) == message
+    page = (out / "prompts.html").read_text(encoding="utf-8")
     assert "by rule: undecided" in page
     assert "<th>right of judged</th><th>undecided</th>" in page
     assert "no say" not in page
-
-
-def test_markdown_shows_prompts_as_they_are(results, tmp_path):
-    evil = "<script>alert(1)</script> `code` | *bold* [a](b) &lt;\n# no heading"
-    prompt = {"prompt": evil, "group": evil, "ability": evil}
-    models = {evil: {"texts": [evil], "by_rule": [None]}}
-    prompts.write_pages(results | {"prompts": [prompt], "models": models}, tmp_path)
-    text = (tmp_path / "prompts.md").read_text(encoding="utf-8")
-    marks = re.findall(r"(?<!\\)[<>`*\[\]&]", text.split("right | partly")[0].split("## ", 1)[1])
-    assert [mark for mark in marks if mark != ">"] == []
-    assert "> \\# no heading ..." in text
-    assert all(len(re.findall(r"(?<!\\)\|", row)) in (3, 7) for row in text.splitlines() if row.startswith("| "))
 
 
 def interrupted(*_):
@@ -112,7 +91,7 @@ def test_ctrl_c_keeps_the_models_that_are_finished(mosaic, twin, tmp_path, monke
     monkeypatch.setattr(prompts, "continuations", interrupted)
     with pytest.raises(KeyboardInterrupt):
         prompts.run([str(twin)], length=2, device="cpu", out=tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ["results.json"], "no page of other models beside it"
+    assert json.loads((tmp_path / "results.json").read_text(encoding="utf-8")) == found, "it and its page stay"
 
 
 def test_progress_is_shown(mosaic, tmp_path, monkeypatch, capsys):

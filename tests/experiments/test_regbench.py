@@ -245,7 +245,7 @@ def test_two_searches_do_not_train_the_same_at_once(tmp_path):
         pytest.fail("trained twice")
 
     grids = [
-        Grid(out=tmp_path, name_of=lambda _: "one", train=each, listed=[{}], quiet=False) for each in (train, fail)
+        Grid(out=tmp_path, name_of=lambda _: "one", train=each, settings=[{}], quiet=False) for each in (train, fail)
     ]
     found = []
     first, second = (threading.Thread(target=lambda g=grid: found.append(run_trial(g, {}))) for grid in grids)
@@ -257,7 +257,9 @@ def test_two_searches_do_not_train_the_same_at_once(tmp_path):
     end.set()
     first.join()
     second.join()
-    assert found == [{"status": "finished"} | measured] * 2
+    assert [{name: one[name] for name in ("status", *measured)} for one in found] == [
+        {"status": "finished"} | measured
+    ] * 2
 
 
 @pytest.mark.parametrize(
@@ -268,7 +270,7 @@ def test_two_searches_do_not_train_the_same_at_once(tmp_path):
             {"architectures": ["nothing.Here"]},
             "architecture nothing.Here cannot be imported: No module named 'nothing'",
         ),
-        ({"architectures": ["math.pi"]}, "architecture math.pi is no MixerConfig, but 3.14"),
+        ({"architectures": ["math.pi"]}, "architecture math.pi is not a MixerConfig: 3.14"),
         ({"architectures": [".."]}, "architecture .. cannot be imported"),
         ({"cluster": "ray"}, "--cluster ray needs Ray"),
         ({"environments": [0]}, "environments must be at least 1, not 0"),

@@ -3,6 +3,7 @@
 import re
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -12,10 +13,10 @@ from memory_mosaics.experiments import regbench_models
 
 
 def test_a_mixer_of_your_own(tmp_path, monkeypatch):
-    """As docs/regbench.md says it: a module that lies where the command is given."""
-    guide = (Path(__file__).parents[2] / "docs" / "regbench.md").read_text()
+    """As docs/regbench.md says it: the mixer of adding_a_mixer.md in a module that lies where the command is given."""
+    guide = (Path(__file__).parents[2] / "docs" / "adding_a_mixer.md").read_text()
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL) if "@part" in block]
-    (tmp_path / "my_mixers.py").write_text(code)
+    (tmp_path / "my_mixers.py").write_text(code := dedent(code))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     results = run(tmp_path / "out", architectures=["my_mixers.RunningMeanConfig", "lstm"], jobs=2)

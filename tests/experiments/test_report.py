@@ -81,33 +81,33 @@ def test_a_killed_command_does_not_look_finished(tmp_path):
             seen.append(found(tmp_path))
             yield {"number": number}
 
+    collect_records([{"of": "an earlier command"}], {"study": "evaluate", "models": []}, tmp_path)
     results = {"study": "evaluate", "models": []}
     collect_records(records(), results, tmp_path)
-    assert [(at["interrupted"], len(at["models"])) for at in seen] == [(True, 0), (True, 1)]
+    assert [(at["interrupted"], len(at["models"])) for at in seen] == [(False, 1), (True, 1)]
     assert found(tmp_path) == results == {"study": "evaluate", "models": [{"number": 0}, {"number": 1}],
                                           "interrupted": False}  # fmt: skip
 
 
-def test_stopped_before_the_first_it_is_not_taken_for_the_one_before(tmp_path, capsys):
-    collect_records([{"a": 1}], {"study": "evaluate", "models": []}, tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        collect_records(stopping(KeyboardInterrupt()), {"study": "evaluate", "models": []}, tmp_path)
-    assert found(tmp_path) == {"study": "evaluate", "models": [], "interrupted": True}
-    assert main(["draw", str(tmp_path)]) == 2
-    assert "stopped before its first model was measured" in capsys.readouterr().err
+def test_results_of_another_experiment_are_left_alone(tmp_path):
+    (tmp_path / "results.json").write_text('{"study": "moons"}')
+    with pytest.raises(UserError, match=r"results.json is of an experiment 'moons', not 'evaluate'; name another"):
+        collect_records([{"a": 1}], {"study": "evaluate", "models": []}, tmp_path)
+    assert found(tmp_path) == {"study": "moons"}
 
 
-def test_an_error_before_the_first_loses_nothing(tmp_path):
+@pytest.mark.parametrize("error", [UserError("no"), RuntimeError("no"), KeyboardInterrupt()])
+def test_an_error_before_the_first_loses_nothing(error, tmp_path):
     collect_records([{"a": 1}], {"study": "evaluate", "models": []}, tmp_path)
     for name in ("loss_by_position.png", "page.html", "mine.png"):
         (tmp_path / name).write_bytes(b"drawn")
     before = {file: file.read_bytes() for file in tmp_path.iterdir()}
-    with pytest.raises(UserError):
-        collect_records(stopping(UserError("no")), {"study": "evaluate", "models": []}, tmp_path, pages=("page.html",))
+    with pytest.raises(type(error)):
+        collect_records(stopping(error), {"study": "evaluate", "models": []}, tmp_path, page="page.html")
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
     with pytest.raises(UserError):
         collect_records(
-            stopping(UserError("no"), {"b": 2}), {"study": "evaluate", "models": []}, tmp_path, pages=("page.html",)
+            stopping(UserError("no"), {"b": 2}), {"study": "evaluate", "models": []}, tmp_path, page="page.html"
         )
     assert found(tmp_path) == {"study": "evaluate", "models": [{"b": 2}], "interrupted": True}
     assert sorted(file.name for file in tmp_path.iterdir()) == ["mine.png", "results.json"]
@@ -119,11 +119,12 @@ def test_old_figures_do_not_stay_beside_new_results(place, tmp_path):
     (tmp_path / "mine.png").write_bytes(b"of the user")
     evaluate.run([str(place / "mosaic")], length=24, windows=3, **options)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["mine.png", "results.json"]
+    options["out"] = out = tmp_path / "attention"
     attention.run([str(place / "mosaic")], length=[24], sequences=3, **options)
-    assert (tmp_path / "width.png").exists()
+    assert (out / "width.png").exists()
     attention.run([str(place / "alibi")], length=[24], sequences=3, **options)
-    assert (tmp_path / "heads.png").exists()
-    assert not (tmp_path / "width.png").exists()
+    assert (out / "heads.png").exists()
+    assert not (out / "width.png").exists()
 
 
 def test_drawing_again_takes_away_what_is_not_drawn(place, tmp_path):

@@ -11,8 +11,17 @@ import yaml
 
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
-from memory_mosaics.experiments.runner import RECIPES, Grid, raise_errors, ray_share, run_grids, show_progress
-from memory_mosaics.results import write_results
+from memory_mosaics.experiments.runner import (
+    RECIPES,
+    Grid,
+    failures,
+    merge_environments,
+    raise_errors,
+    ray_share,
+    run_grids,
+    show_progress,
+)
+from memory_mosaics.results import environment_info, write_results
 from waiting import until
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -87,7 +96,7 @@ def train(settings: dict, folder: Path) -> dict:
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_run_that_raises_is_left_out_and_the_others_are_trained(processes, tmp_path, capsys):
-    grid = Grid(out=tmp_path, name_of=name_of, train=train, listed=[{"number": number} for number in range(4)])
+    grid = Grid(out=tmp_path, name_of=name_of, train=train, settings=[{"number": number} for number in range(4)])
     assert not run_grids([grid], processes=processes)
     assert "run1: error, CUDA out of memory\n" in capsys.readouterr().err
     ended = {folder.name: outcome["status"] for folder in grid.folders() if (outcome := grid.outcome(folder))}
@@ -102,6 +111,30 @@ def test_a_run_that_raises_is_left_out_and_the_others_are_trained(processes, tmp
     assert run_grids([grid], processes=processes)
     raise_errors([grid])
     assert [len((folder / "tried").read_text()) for folder in grid.folders()] == [1, 2, 1, 1]
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_measure_that_is_nan_is_a_fail(quiet, tmp_path):
+    grid = Grid(out=tmp_path, name_of=name_of, train=train, settings=[{"number": 2}], quiet=quiet)
+    assert run_grids([grid])
+    assert failures(grid) == {"run2": "tests: a number is NaN or Inf"}
+
+
+def test_the_environment_is_that_of_the_runs(tmp_path):
+    grid = Grid(out=tmp_path, name_of=name_of, train=train, settings=[{"number": 0}])
+    run_grids([grid])
+    own = grid.outcome(tmp_path / "trials/run0")
+    torch_version = own["versions"]["torch"]
+    assert merge_environments([dict(own)]) == environment_info()
+    other = {"versions": own["versions"] | {"torch": "2.9"}, "commit": "abc", "hardware": "B"}
+    outcomes = [own, other | {"hardware": "A"}, other, {"status": "unfinished"}]
+    merged = merge_environments(outcomes)
+    assert merged["hardware"] == "; ".join(sorted(["A", "B", environment_info()["hardware"]]))
+    assert merged["versions"]["torch"] == "; ".join(sorted(["2.9", torch_version]))
+    assert merged["versions"]["numpy"] == environment_info()["versions"]["numpy"]
+    assert merged["commit"] == "; ".join(sorted(["abc", str(environment_info()["commit"])]))
+    assert outcomes[1]["commit"] == "abc"
+    assert merge_environments([dict(other)]) == other
 
 
 @pytest.mark.parametrize(
@@ -119,7 +152,7 @@ def test_a_process_on_ray_fits_a_node(nodes, processes, share):
 
 
 def test_a_save_that_fails_is_said_once_and_tried_again(tmp_path, capsys):
-    grid, tries = Grid(out=tmp_path, name_of=name_of, train=train, listed=[{"number": 0}]), []
+    grid, tries = Grid(out=tmp_path, name_of=name_of, train=train, settings=[{"number": 0}]), []
 
     def save():
         tries.append(1)

@@ -275,6 +275,7 @@ def test_a_damaged_outcome_is_named(tmp_path, damage):
             {"method": "grid", "space": Space(dropout="0..0.1")},
             "grid takes lists, and space.dropout is the range 0.0..0.1",
         ),
+        ({"method": "table", "trials": 3}, "--trials 3 is of --method random and tpe"),
         ({"method": "random", "space": Space(dropout="a lot")}, "space.dropout: 'a lot' is neither a list"),
         ({"method": "random", "space": Space(steps="9..3")}, "space.steps: '9..3'"),
         ({"method": "random", "space": Space(dropout="0..2")}, "dropout must be in"),

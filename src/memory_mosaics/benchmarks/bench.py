@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 
 from memory_mosaics.benchmarks import kernels, outside, profile, throughput
 from memory_mosaics.benchmarks.timing import TABLES, Timer, measure_ceilings
-from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.experiments import figures
-from memory_mosaics.files import read_json
+from memory_mosaics.errors import UserError
+from memory_mosaics.experiments.report import print_summary
 from memory_mosaics.models import ARCHITECTURES
-from memory_mosaics.results import create_output_folder, environment_info, round_digits, write_results
+from memory_mosaics.results import create_output_folder, environment_info, read_results, round_digits, write_results
 from memory_mosaics.runtime import RuntimeConfig, find_device, start_runtime
 
 
@@ -33,7 +32,9 @@ BENCHMARKS = {
     "train": Benchmark(throughput.measure_training),
     "decode": Benchmark(throughput.measure_decoding),
     "kernels": Benchmark(kernels.measure),
-    "memory": Benchmark(throughput.measure_lengths, hidden=("size", "parameters", "steps_per_second", "tflops", "mfu")),
+    "memory": Benchmark(
+        throughput.measure_lengths, hidden=("size", "parameters", "steps_per_second", "tflops", "product_share")
+    ),
     "profile": Benchmark(profile.measure, table_rows=profile.table_rows),
     "compare": Benchmark(outside.measure),
 }
@@ -66,13 +67,16 @@ def run(
             raise UserError(f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
     if compare is not None and "compare" not in names:
         raise UserError(f"--compare {compare} is not used by {', '.join(names)}; add compare to them")
-    results, interrupted = read_results(out), False
+    if compare is None and "compare" in names:
+        raise UserError("nothing to compare with; give --compare FILE, such as nanoGPT's model.py")
+    module = compare and outside.load(compare)
+    results, interrupted = read_results(out, "bench"), False
     device = "cuda" if find_device("auto") == "cuda" and not cpu else "cpu"
     with start_runtime(RuntimeConfig(device=device)) as world:
         if world.distributed:
             raise UserError("the benchmarks measure one process; start them without torchrun")
         create_output_folder(out)
-        timer, work = Timer(world.device), replace(throughput.Workload.for_device(device), compare=compare)
+        timer, work = Timer(world.device), replace(throughput.Workload.for_device(device), compare=module)
         about = environment_info(world.device) | {"device": device}
         try:
             about["ceilings"] = measure_ceilings(timer)
@@ -90,42 +94,28 @@ def run(
                     break
                 section = {"command": command, **about, "seconds": round(time.perf_counter() - start, 1)}
                 section |= {"interrupted": True} if interrupted else {}
-                section["rows"] = _rounded(throughput.add_twin_ratio([row for row in rows if "kernel" not in row]))
+                section["rows"] = _rounded(throughput.add_relative_speed([row for row in rows if "kernel" not in row]))
                 kernels = _rounded([row for row in rows if "kernel" in row])
                 results[name] = section | ({"kernels": kernels} if kernels else {})
                 ordered = {key: results[key] for key in BENCHMARKS if key in results}
                 write_results(out / "results.json", {"study": "bench"} | ordered)
-                print(f"{table(name, results[name])}\n")
+                print(f"\n{table(name, results[name])}")
                 if interrupted:
                     break
         except KeyboardInterrupt:
             interrupted = True
-    stopped = "Stopped; what was finished is kept. " if interrupted else ""
-    some = any(name in results for name in BENCHMARKS)
-    where = f"Results: {out / 'results.json'}. {figures.draw_if_possible(results, out)}" if some else "No results."
-    print(stopped + where)
-    return results | {"interrupted": interrupted}
+    results |= {"interrupted": interrupted}
+    if any(name in results for name in BENCHMARKS):
+        print_summary("", results, out)
+    else:
+        print("Stopped. No results.")
+    return results
 
 
 def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {key: round_digits(value) if isinstance(value, float) else value for key, value in row.items()} for row in rows
     ]
-
-
-def read_results(out: Path) -> dict[str, Any]:
-    """Return what results.json holds already: sections of benchmarks, or none."""
-    file = out / "results.json"
-    try:
-        results = read_json(file)
-    except (FileNotFoundError, NotADirectoryError):
-        return {"study": "bench"}
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot add to {file}: {one_line(error)}; remove it, or name another --out") from error
-    study = results.get("study") if isinstance(results, dict) else None
-    if study != "bench":
-        raise UserError(f"{file} is of an experiment {study!r}, not of mosaics bench; name another --out")
-    return results
 
 
 def table(name: str, section: dict[str, Any]) -> str:

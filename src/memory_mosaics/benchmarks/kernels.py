@@ -57,7 +57,7 @@ def measure(timer: Timer, ceilings: dict[str, Any], work: Workload) -> Iterator[
         case = build(timer, size)
         if not timer.cuda:  # no layer uses the op there
             case.forms.pop("op", None)
-        about = {"op": case.op, "batch": size.batch, "time": size.time, "unit": case.unit}
+        about = {"op": case.op, "batch": size.batch, "context": size.context, "unit": case.unit}
         yield from (about | row for row in _measure(timer, ceilings, case, work.repeats["kernels"]))
 
 
@@ -108,7 +108,7 @@ def _keys(timer: Timer, size: Size) -> Case:
 
 
 def _gated_keys(timer: Timer, size: Size) -> Case:
-    shape = (size.batch, size.time, size.heads)
+    shape = (size.batch, size.context, size.heads)
     gates = [torch.rand(shape, device=timer.device).requires_grad_() for _ in range(2)]
     case = _extractor(timer, size, "gated key", gated_average, lambda *inputs: gated_key(*inputs)[0], *gates)
     return replace(case, work=(case.work[0], 2 * case.work[0]))
@@ -123,7 +123,7 @@ def _extractor(
     timer: Timer, size: Size, op: str, plain: Callable[..., Tensor], fused: Callable[..., Tensor], *weights: Tensor
 ) -> Case:
     """Return an operation on each head over time whose output is normalised."""
-    raw = _random(timer, size.batch, size.time, size.heads, size.width // size.heads)
+    raw = _random(timer, size.batch, size.context, size.heads, size.width // size.heads)
 
     def normalised(raw: Tensor, *weights: Tensor) -> Tensor:
         return normalise(plain(raw, *weights)).to(raw.dtype)
@@ -134,7 +134,7 @@ def _extractor(
 
 def _contextual(timer: Timer, size: Size) -> Case:
     """Query t sees the t pairs before it: to the stock kernels, causal attention on shifted tensors."""
-    B, T, H, D = size.batch, size.time, size.heads, size.width // size.heads
+    B, T, H, D = size.batch, size.context, size.heads, size.width // size.heads
     inputs = (_random(timer, B, T, H, D), _random(timer, B, T - 1, H, D))
     functions = {"recall": partial(recall, causal_offset=0)} | {
         name: partial(_stock, backend, delay=1) for name, backend in STOCK[timer.device.type].items()
@@ -148,7 +148,7 @@ def _contextual(timer: Timer, size: Size) -> Case:
 
 
 def _persistent(timer: Timer, size: Size) -> Case:
-    N, H, D = size.batch * size.time, size.heads, size.width // size.heads
+    N, H, D = size.batch * size.context, size.heads, size.width // size.heads
     slots = 7 * size.width // 2  # as in the paper
     inputs = tuple(_random(timer, 1, length, H, D) for length in (N, slots, slots))
     forms = {"recall": recall}
@@ -166,7 +166,7 @@ def _stock(backend: SDPBackend, queries: Tensor, stored: Tensor, values: Tensor,
 
 
 def _loss(timer: Timer, size: Size, *, chunked: bool = False) -> Case:
-    N = size.batch * size.time
+    N = size.batch * size.context
     targets = torch.randint(size.vocabulary, (N,), device=timer.device)
     inputs = (_random(timer, N, size.width), _random(timer, size.vocabulary, size.width), targets)
     work = 2 * N * size.vocabulary * size.width

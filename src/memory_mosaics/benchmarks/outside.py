@@ -43,7 +43,7 @@ def load(file: Path) -> Any:
         name = f"outside_{digest[:16]}"
         spec = spec_from_file_location(name, file)
         if spec is None or spec.loader is None:
-            raise UserError(f"{file} is no Python file")
+            raise UserError(f"{file} is not a Python file")
         module: Any = module_from_spec(spec)
         sys.modules[name] = module  # dataclasses look for their module there
         with redirect_stdout(sys.stderr):
@@ -57,7 +57,7 @@ def load(file: Path) -> Any:
 
 def build(module: Any, size: Size) -> nn.Module:
     """Return its model of this size, without bias, as ours are."""
-    sizes = {"block_size": size.time, "vocab_size": size.vocabulary, "n_layer": size.blocks, "n_head": size.heads}
+    sizes = {"block_size": size.context, "vocab_size": size.vocabulary, "n_layer": size.blocks, "n_head": size.heads}
     with redirect_stdout(sys.stderr):
         return module.GPT(module.GPTConfig(**sizes, n_embd=size.width, dropout=size.dropout, bias=False))
 
@@ -72,10 +72,8 @@ def training_step(model: nn.Module, task: RandomTokens) -> Callable[[], Tensor]:
 
 def measure(timer: Timer, ceilings: dict[str, Any], work: Workload) -> Iterator[dict[str, Any]]:
     """Yield a row per size and model: theirs, our transformer, our Memory Mosaic, one by one on CUDA, else in turns."""
-    if work.compare is None:
-        raise UserError("nothing to compare with; give --compare FILE, such as nanoGPT's model.py")
-    module, names = load(work.compare), [OUTSIDE, *reversed(PAIR)]
-    about = {"file": work.compare.name, "sha256": module.sha256, "settings": SETTINGS[timer.device.type]}
+    module, names = work.compare, [OUTSIDE, *reversed(PAIR)]
+    about = {"file": Path(module.__file__).name, "sha256": module.sha256, "settings": SETTINGS[timer.device.type]}
     for size in progress([size for size, _ in work.sizes], "compare"):
         for group in [[name] for name in names] if timer.cuda else [names]:
             yield from _measure(timer, size, group, module, about, work.repeats["train"])

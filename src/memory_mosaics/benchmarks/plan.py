@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from memory_mosaics.benchmarks.work import HALF, RESIDUAL, Work, count_work
 from memory_mosaics.errors import UserError, check_range, did_you_mean, one_line
+from memory_mosaics.experiments.report import text_table
 from memory_mosaics.files import read_yaml
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.models import PRESETS, preset
@@ -175,6 +176,8 @@ def plan(name: str, config: LanguageModelConfig, gpu: Gpu, gpus: int, batch: int
     """Return all layouts that fit; what makes no sense or does not fit is an error that says what would."""
     micro = chosen.get("micro_batch")
     check_range(1, float("inf"), **{"--gpus": gpus, "--batch": batch, "--micro_batch": micro})
+    if gpus == 1 and chosen.get("sharding") == "fsdp":
+        raise UserError("--sharding fsdp needs several GPUs; give --gpus, or leave it out")
     if gpus > PER_NODE and (over := gpus % PER_NODE):
         raise UserError(
             f"{gpus} GPUs are not whole nodes of {PER_NODE}; choose {gpus - over} or {gpus - over + PER_NODE}"
@@ -196,9 +199,10 @@ def plan(name: str, config: LanguageModelConfig, gpu: Gpu, gpus: int, batch: int
 
 
 def _missing(work: Work, rates: Rates) -> str | None:
-    """Name the sequence mixer if only its products are counted: it does not retrieve, and was never measured."""
+    """Name what was never measured: a sequence mixer that does not retrieve, and extractors."""
     known = work.mixer in rates["mixers"] or any(not each.persistent for each in work.recalls)
-    return None if known else work.mixer
+    unknown = [name for name in work.extractors if name not in rates["extractors"]]
+    return ", ".join([*([] if known else [work.mixer]), *unknown]) or None
 
 
 def _remedy(work: Work, gpu: Gpu, gpus: int, batch: int) -> str:
@@ -267,16 +271,15 @@ def run(
 def table(found: dict[str, Any]) -> str:
     """Return a plan as text, a line per layout."""
     kinds = ["weights", "gathered", "moments", "gradients", "activations", "logits", "peak"]
-    lines = [["GiB per GPU:", "micro-batches", *kinds, "step s", "tokens/s", "MFU", "days"]]
+    header, lines = ["GiB per GPU:", "micro-batches", *kinds, "step s", "tokens/s", "MFU", "days"], []
     for row in found["rows"]:
         name = f"{row['sharding'] or 'one process'}{', checkpointing' if row['checkpointing'] else ''}"
         cells = [name, f"{row['micro_steps']} of {row['micro_batch']}"]
         cells += [f"{row['memory_gib'][kind]:.1f}" for kind in kinds] + [f"{row['step_seconds']:.4g}"]
         lines.append([*cells, f"{row['tokens_per_second']:,.0f}", f"{row['mfu']:.1%}", f"{row['days']:.3g}"])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    text = ("  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines)
     about = f"{found['model']}, {found['parameters']:,} parameters, on {found['gpus']} {found['gpu']}: "
     about += f"{found['batch']} x {found['context']} tokens per step, {found['tokens']:.4g} in total"
     missing = found["not_counted"]
-    note = f"Of {missing} the products alone are counted: a step takes longer and needs more memory."
-    return "\n".join([about, *text, *([] if missing is None else [note])])
+    note = f"Not measured: {missing}. Of a mixer the products alone are counted, and an extractor is timed as Taps: "
+    note += "a step may take longer and need more memory."
+    return "\n".join([about, text_table(header, lines), *([] if missing is None else [note])])

@@ -68,8 +68,8 @@ def measure(timer: Timer, ceilings: dict[str, Any], work: Workload) -> Iterator[
     The rows of kernels are those with "kernel".
     """
     about = {
-        "training": {"size": work.size.name, "batch": work.size.batch, "time": work.size.time},
-        "decoding": {"size": work.size.name, "batch": work.batches[0], "time": work.prompt + work.length},
+        "training": {"size": work.size.name, "batch": work.size.batch, "context": work.size.context},
+        "decoding": {"size": work.size.name, "batch": work.batches[0], "context": work.prompt + work.length},
     }
     for step, name in progress([(step, name) for step in about for name in throughput.PAIR], "profile"):
         timer.reset()

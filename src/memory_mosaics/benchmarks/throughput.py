@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,12 +41,12 @@ class Size:
     heads: int
     vocabulary: int
     batch: int
-    time: int
+    context: int
     dropout: float = 0.0
 
     def config(self, architecture: str) -> LanguageModelConfig:
         sizes = {"width": self.width, "blocks": self.blocks, "heads": self.heads, "vocabulary": self.vocabulary}
-        return ARCHITECTURES[architecture].config(context=self.time, dropout=self.dropout, **sizes)
+        return ARCHITECTURES[architecture].config(context=self.context, dropout=self.dropout, **sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +60,7 @@ class Workload:
     prompt: int
     length: int
     repeats: dict[str, int]
-    compare: Path | None = None  # the file of another model
+    compare: Any = None  # the module of another model: outside.py
 
     @classmethod
     def for_device(cls, device: str) -> "Workload":
@@ -73,17 +72,17 @@ class Workload:
         """The first size, which is that of all benchmarks but training."""
         return self.sizes[0][0]
 
-    def resized(self, batches_and_times: Iterable[tuple[int, int]]) -> list[Size]:
+    def resized(self, shapes: Iterable[tuple[int, int]]) -> list[Size]:
         """Return that size with each of these batch sizes and sequence lengths."""
-        return [replace(self.size, batch=batch, time=time) for batch, time in batches_and_times]
+        return [replace(self.size, batch=batch, context=context) for batch, context in shapes]
 
 
 class RandomTokens(TokenTask):
     """A task of one batch of random tokens, the same at every step."""
 
     def __init__(self, size: Size, device: torch.device):
-        tokens = torch.randint(size.vocabulary, (size.batch, size.time + 1), device=device)
-        self.batch_size, self.tokens_per_step = size.batch, size.batch * size.time
+        tokens = torch.randint(size.vocabulary, (size.batch, size.context + 1), device=device)
+        self.batch_size, self.tokens_per_step = size.batch, size.batch * size.context
         self.tokens = Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
     def batch(self, step: int, rows: slice = slice(None)) -> Batch:
@@ -114,14 +113,14 @@ def measure_training(timer: Timer, ceilings: dict[str, Any], work: Workload) -> 
         yield from _measure_size(timer, ceilings, size, models, repeats=work.repeats["train"])
 
 
-def add_twin_ratio(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def add_relative_speed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add to each training row its speed relative to the transformer of the same size, where both were measured."""
-    size = lambda row: (row.get("size"), row["batch"], row["time"])  # noqa: E731
+    size = lambda row: (row.get("size"), row["batch"], row["context"])  # noqa: E731
     trained = [row for row in rows if row.get("steps_per_second")]
-    twins = {size(row): row["tokens_per_second"] for row in trained if row["model"] == "transformer"}
+    transformers = {size(row): row["tokens_per_second"] for row in trained if row["model"] == "transformer"}
     for row in trained:
-        if twin := twins.get(size(row)):
-            row["of_twin"] = row["tokens_per_second"] / twin
+        if speed := transformers.get(size(row)):
+            row["relative_speed"] = row["tokens_per_second"] / speed
     return rows
 
 
@@ -139,7 +138,7 @@ def _measure_size(
     `recalls`, a function per model, takes its turns with them; a row then has its `recall_seconds`.
     """
     groups = [[name] for name in models] if timer.cuda else [list(models)]
-    for group in progress(groups, f"{size.name}, {size.batch} x {size.time}"):
+    for group in progress(groups, f"{size.name}, {size.batch} x {size.context}"):
         yield from _measure_group(timer, ceilings, size, group, repeats, recalls or {})
 
 
@@ -172,10 +171,10 @@ def _measure_group(
         row = training_row(size, name, seconds[name])
         if name in recalls:
             row["recall_seconds"] = seconds[f"recall {name}"]
-        flops = count_work(model.config).model_flops * size.batch * size.time
+        flops = count_work(model.config).model_flops * size.batch * size.context
         tflops = flops / seconds[name] / 1e12
         row |= {"parameters": parameter_count(model)["total"], "peak_gib": timer.peak_gib()}
-        rows.append(row | {"tflops": tflops, "mfu": tflops / ceilings["product_tflops"]})
+        rows.append(row | {"tflops": tflops, "product_share": tflops / ceilings["product_tflops"]})
     return rows
 
 
@@ -184,7 +183,7 @@ def training_row(size: Size, name: str, seconds: float | None = None, *, label: 
     row = {"model": name, "label": label or ARCHITECTURES[name].label, "size": size.name}
     row |= {key: value for key, value in asdict(size).items() if key != "name"}
     row |= {"step_seconds": seconds, "steps_per_second": seconds and 1 / seconds}
-    return row | {"tokens_per_second": seconds and size.batch * size.time / seconds}
+    return row | {"tokens_per_second": seconds and size.batch * size.context / seconds}
 
 
 def measure_lengths(timer: Timer, ceilings: dict[str, Any], work: Workload) -> Iterator[dict[str, Any]]:
@@ -203,7 +202,7 @@ def measure_lengths(timer: Timer, ceilings: dict[str, Any], work: Workload) -> I
                 if alone is None:
                     alone = timer.median(_recall_once(timer, size, row["model"]), repeats, cold=True)
                 whole = 1e6 / row["tokens_per_second"]
-                part = 1e6 * size.blocks * alone / (size.batch * size.time)
+                part = 1e6 * size.blocks * alone / (size.batch * size.context)
                 row |= {"microseconds": whole, "recall_microseconds": part, "rest_microseconds": whole - part}
             yield row
 
@@ -211,7 +210,7 @@ def measure_lengths(timer: Timer, ceilings: dict[str, Any], work: Workload) -> I
 def _recall_once(timer: Timer, size: Size, model: str) -> Callable[[], object]:
     """Return a function: recall from the context, forward and backward, as in one block of a model of that size."""
     dtype = torch.bfloat16 if timer.cuda else torch.float32
-    shape = (size.batch, size.time, size.heads, size.width // size.heads)
+    shape = (size.batch, size.context, size.heads, size.width // size.heads)
     keys, gradient = (torch.randn(shape, device=timer.device, dtype=dtype) for _ in range(2))
     if model == "memory-mosaic":  # the keys are the queries, and the last one has no value yet
         inputs = [keys, torch.randn_like(keys[:, 1:])]

@@ -91,7 +91,7 @@ def run(
             results = _run_once(command, runs, request, out / name, **options, **resources)
             parts.append({"results": results, "folder": out / name})
         except UserError as error:
-            note(f"Left out: {error}")
+            note(f"{name} is left out: {error}")
 
     for corpus in corpora:
         name = corpus.folder.name
@@ -113,9 +113,13 @@ def run(
 def _run_once(command: Any, runs: list[str], request: dict[str, Any], folder: Path, **options: Any) -> dict[str, Any]:
     """Return the results in a folder if a command finished there with the same request; else run it."""
     file = folder / "request.json"
-    with suppress(FileNotFoundError, UserError):  # a damaged file: it is measured again
+    try:
         if read_json(file) == request and isinstance(found := read_json(folder / "results.json"), dict):
             return found
+    except FileNotFoundError:
+        pass
+    except UserError:  # a damaged file: it is measured again
+        (folder / "results.json").unlink(missing_ok=True)
     file.unlink(missing_ok=True)
     found = command.run(runs, out=folder, **options)
     if found.get("interrupted"):

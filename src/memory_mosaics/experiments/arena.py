@@ -34,7 +34,7 @@ import yaml
 
 from memory_mosaics.config import MAX_JOBS, to_plain
 from memory_mosaics.errors import UserError, check_range, did_you_mean, one_line
-from memory_mosaics.experiments.figures.arena import best_anchor, best_transformer, verdict
+from memory_mosaics.experiments.figures.arena import best_anchor, best_transformer, cell_text, verdict, why_untested
 from memory_mosaics.experiments.outcomes import export_outcomes, import_outcomes
 from memory_mosaics.experiments.own_mixers import check_causal, fingerprint
 from memory_mosaics.experiments.report import TEMPLATES, text_table, write_page
@@ -45,7 +45,9 @@ from memory_mosaics.experiments.runner import (
     check_devices,
     check_outcome,
     check_setup,
+    is_at_edge,
     merge_environments,
+    next_value,
     raise_errors,
     report,
     run_grids,
@@ -73,7 +75,7 @@ ESTIMATE_STEPS = 30
 RUNTIME = RuntimeConfig(samples=0)
 SAVE_SECONDS = 60.0  # between checkpoints: most runs end sooner
 
-TEXT_MEASURES = ("loss", "seen", "gain", "bits_per_byte")  # of the second table
+TEXT_MEASURES = ("loss", "seen", "gain", "bits_per_byte")  # of the third table
 
 
 def run(
@@ -124,6 +126,10 @@ def run(
     check_range(1, 10_000, seeds=seeds)
     if estimate and report_only:
         raise UserError("--estimate and --report_only exclude each other; give one of them")
+    if estimate and (jobs > 1 or cluster or outcomes):
+        raise UserError(
+            "--estimate trains one model after the other and keeps none: leave out --jobs, --cluster and --outcomes"
+        )
     common = {} if report_only else check_devices(runtime, cluster)  # a report is made on any machine
     if runtime.samples:
         raise UserError(f"--runtime.samples {runtime.samples}: the arena writes no samples; leave it out")
@@ -171,13 +177,13 @@ def run(
     tested = any("score" in one for task in results["tasks"].values() for one in task["contestants"].values())
     if tested:
         write_page(out / "arena.html", TEMPLATES / "arena.html", title="The arena", results=results)
-    report(results, out, table(results), drawable=tested, also=f"Page: {out / 'arena.html'}. " if tested else "")
+    report(results, out, table(results), drawable=tested, also=f"Page: {out / 'arena.html'}." if tested else "")
     raise_errors(() if report_only else grids)
     return results
 
 
 def check_merged(folder: Path, tasks: Sequence[str], *, estimate: bool) -> None:
-    """Refuse to merge what would be ignored: all or some files are of other tasks, or nothing is to be read."""
+    """Refuse a folder without files TASK.jsonl, files of other tasks, and --estimate, which would ignore them."""
     if estimate:
         raise UserError("--estimate and --merge exclude each other; give one of them")
     names = sorted(file.stem for file in folder.glob("[!.]*.jsonl"))
@@ -277,9 +283,9 @@ class Contest:
             out=self.out,
             name_of=name_of,
             train=self.train,
-            listed=runs,
-            fields=("valid_loss", "valid_score"),
-            shown=(f"{metric} {{valid_score:.3f}}",),
+            settings=runs,
+            required_fields=("valid_loss", "valid_score"),
+            summary_formats=(f"{metric} {{valid_score:.3f}}",),
             keep_checkpoints=keep_checkpoints,
         )
 
@@ -346,7 +352,7 @@ class Contest:
     def check_outcome(self, outcome: Outcome) -> str:
         """Return the name of the run that an outcome is of; an error for a damaged one."""
         run = {field: outcome[field] for field in ("contestant", *self.task.search, "seed")}
-        check_outcome(outcome, self._grid([run]).fields)
+        check_outcome(outcome, self._grid([run]).required_fields)
         self._check_tests(outcome)
         return name_of(run)
 
@@ -420,6 +426,7 @@ class Contest:
         record |= {"reference": best_transformer(record), "best_anchor": best_anchor(record)}
         for name, one in found.items():
             one["verdict"] = verdict(record, name)
+            one["cell"] = cell_text(record, name)
         return record
 
     def _record(self, contestant: str, tests: list[int]) -> dict[str, Any] | None:
@@ -446,8 +453,10 @@ class Contest:
         if any(None in run for run in scores):
             return record | {"unreadable": True}  # longer than its table of positions
         if runs:
-            record |= dict(zip(("score", "within"), _mean([fmean(run) for run in scores]), strict=True))
-            record["by_test"] = [_mean(values) for values in zip(*scores, strict=True)]
+            record |= dict(
+                zip(("score", "within"), mean_and_interval([fmean(run) for run in scores], digits=4), strict=True)
+            )
+            record["by_test"] = [[*mean_and_interval(values, digits=4)] for values in zip(*scores, strict=True)]
             record |= {
                 "scores": round_digits([fmean(run) for run in scores], 4),
                 "curves": [one["curve"] for one in runs],
@@ -468,18 +477,17 @@ def test(tests: "Sequence[SyntheticTest | TextTest]", model: Any, here: Runtime)
     return [one and {name: round_digits(value, 5) for name, value in one.items()} for one in measures]
 
 
-def _mean(values: Sequence[float]) -> list[float | None]:
-    """Return mean and 95 % interval over runs."""
-    mean, within = mean_and_interval(values)
-    return [round_digits(mean, 4), round_digits(within, 3)]
-
-
 def _summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Return mean and 95 % interval over runs of every measure; those by position are [first, end, mean, interval]."""
     spans = zip(*(one["by_position"] for one in runs), strict=True)
-    by_position = [[int(cells[0][0]), int(cells[0][1]), *_mean([loss for _, _, loss in cells])] for cells in spans]
+    by_position = [
+        [int(cells[0][0]), int(cells[0][1]), *mean_and_interval([loss for _, _, loss in cells], digits=4)]
+        for cells in spans
+    ]
     names = [name for name in runs[0] if name != "by_position"]
-    return {name: _mean([one[name] for one in runs]) for name in names} | {"by_position": by_position}
+    return {name: [*mean_and_interval([one[name] for one in runs], digits=4)] for name in names} | {
+        "by_position": by_position
+    }
 
 
 def settings(contestant: str, values: Settings, seed: int) -> Settings:
@@ -505,21 +513,10 @@ def is_extensible(field: str, values: Sequence[Any]) -> bool:
     )
 
 
-def is_at_edge(chosen: Any, tried: Sequence[Any]) -> bool:
-    """Whether a larger value than the chosen one, or a smaller one, might have been better; there is none below 0."""
-    numbers = {value for value in tried if type(value) in (int, float)}
-    return len(numbers) > 1 and (chosen == max(numbers) or chosen == min(numbers) != 0)
-
-
 def beyond(values: Sequence[float], best: float) -> float | None:
-    """Return the next value of a sorted list beyond the best one, by the same ratio; None if that is not at an edge."""
-    if best == values[-1]:
-        ratio = best / values[-2] if values[-2] else 2.0
-    elif best == values[0] and best:
-        ratio = best / values[1]
-    else:
-        return None
-    return type(best)(float(f"{best * ratio:.3g}"))
+    """Return the next value of a sorted list beyond the best one, to three digits; None if that is not at an edge."""
+    found = next_value(values, best)
+    return None if found is None else type(best)(float(f"{found:.3g}"))
 
 
 def print_estimate(contests: Sequence[Contest], out: Path) -> dict[str, Any]:
@@ -594,8 +591,7 @@ def _with_interval(mean: float, within: float | None) -> str:
 def _cell(record: dict[str, Any], seeds: int) -> str:
     """Return a score, and whether seeds failed or are still to be trained."""
     if "score" not in record:
-        failed = "failed" if record.get("failed") == seeds or (record and "chosen" not in record) else "-"
-        return "n/a" if "unreadable" in record else failed
+        return why_untested(record, seeds) if record else "-"
     ended = record["seeds"] + record["failed"]
     notes = [f"{record['failed']} failed"] if record["failed"] else []
     notes += [f"{ended} of {seeds} seeds"] if ended < seeds else []

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from memory_mosaics.config import MAX_JOBS
-from memory_mosaics.errors import UserError, check_range, did_you_mean
+from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments import runner
 from memory_mosaics.experiments.figures.language import LABELS, best_runs
+from memory_mosaics.experiments.own_mixers import find_architecture
 from memory_mosaics.experiments.report import log_curve, text_table
 from memory_mosaics.experiments.runner import Grid, Outcome, Settings
 from memory_mosaics.models import ARCHITECTURES, matching_slots
-from memory_mosaics.results import mean_and_interval, round_digits, write_results
+from memory_mosaics.results import mean_and_interval, write_results
 from memory_mosaics.runtime import RuntimeConfig, start_runtime
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training import trainer
@@ -28,7 +29,7 @@ from memory_mosaics.training.config import ModelArgs, Run, Training
 from memory_mosaics.training.loggers import read_log
 
 RECIPE = runner.load_packaged("curves")
-MAX_EXTENSIONS = 4  # learning rates tried beyond either end of those that were named
+MAX_EXTENSIONS = 4  # learning rates tried beyond those that were named
 MEASURED = ("parameters", "train_loss", "valid_loss", "tokens_per_second", "seconds")
 MODEL = ModelArgs(**RECIPE["model"])
 TRAINING = Training(**RECIPE["training"])
@@ -59,8 +60,8 @@ def run(
             transformer-none, and the other mixers: mamba, rwkv, gla, ...; the first two if none are named
         blocks: the depths; 1 and 6 if none are named
         learning_rates: the largest of each run; 1e-3, 3e-3 and 6e-3 if none are named
-        seeds: how many; more than one first extends the learning rates until none of the best lies at their edge,
-            and trains the other seeds at the best of each architecture and depth
+        seeds: how many; more than one first extends the learning rates by up to four where the best lies at their
+            edge, and trains the other seeds at the best of each architecture and depth
         jobs: runs at once, each in a process of its own, distributed over the GPUs
         model: what all models have in common; --architectures and --blocks give name and blocks. Unless slots are
             given, a Memory Mosaic has those that make it as large as the first other architecture named, within 1 %
@@ -92,7 +93,7 @@ def run(
     shared = {key: value for key, value in asdict(model).items() if key not in ("name", "blocks")}
     results: dict[str, Any] = {"study": "curves", "interrupted": False, "corpus": describe(corpus), "seeds": seeds}
     results |= {"model": shared, "training": asdict(training), "runs": []}
-    grid = Grid(out=out, name_of=common.name_of, train=common.train, listed=common.listed, quiet=jobs > 1)
+    grid = Grid(out=out, name_of=common.name_of, train=common.train, settings=common.listed, quiet=jobs > 1)
 
     def save() -> None:
         write_results(out / "results.json", results | {"interrupted": True, "runs": common.records()})
@@ -105,8 +106,7 @@ def run(
         done = runner.run_grids([grid], processes=jobs, save=save)
         results["runs"] = world.broadcast(common.records())
         results |= {"interrupted": not done, "summary": summary(results["runs"])}
-        for outcome in filter(None, map(common.outcome, grid.runs)):
-            results |= {key: outcome[key] for key in ("versions", "hardware") if key in outcome}
+        results |= runner.merge_environments([one for one in map(common.outcome, grid.runs) if one])
         if world.is_rank0:
             runner.report(results, out, table(results), drawable=bool(results["summary"]))
     runner.raise_errors([grid])
@@ -152,20 +152,22 @@ class CommonSettings:
         name = "{architecture}-{blocks}-{learning_rate:g}".format(**settings)
         return name if settings["seed"] == self.base.training.seed else f"{name}-seed{settings['seed']}"
 
+    def folder(self, settings: Settings) -> Path:
+        return self.base.out / "trials" / self.name_of(settings)
+
     def run_of(self, settings: Settings) -> Run:
         """Return the training run of some settings."""
         rate, final = settings["learning_rate"], settings["learning_rate"] * self.final_share
         return replace(
             self.base,
-            out=self.base.out / "trials" / self.name_of(settings),
+            out=self.folder(settings),
             model=self.model(settings["architecture"], settings["blocks"]),
             training=replace(self.base.training, learning_rate=rate, final_learning_rate=final, seed=settings["seed"]),
         )
 
     def model(self, kind: str, depth: int) -> ModelArgs:
         """Return the model of an architecture."""
-        if kind not in ARCHITECTURES:
-            raise UserError(f"no architecture {kind!r}; {did_you_mean(kind, ARCHITECTURES)}")
+        find_architecture(kind, ARCHITECTURES)
         given = self.base.model
         model = replace(given, name=f"{kind}-12", blocks=depth, slots=None, position=None)
         if kind == "transformer":
@@ -179,17 +181,17 @@ class CommonSettings:
 
     def train(self, settings: Settings, folder: Path) -> Outcome | None:
         results = trainer.train(self.run_of(settings))
-        return None if results["interrupted"] else {name: results[name] for name in (*MEASURED, "versions", "hardware")}
+        return None if results["interrupted"] else {name: results[name] for name in (*MEASURED, *runner.ENVIRONMENT)}
 
     def outcome(self, settings: Settings) -> Outcome | None:
-        return runner.read_outcome(self.run_of(settings).out)
+        return runner.read_outcome(self.folder(settings))
 
     def records(self) -> list[dict[str, Any]]:
         """Return what results.json has of the runs that ended: their losses, their speed, and their curves."""
         return [self._record(settings, outcome) for settings in self.listed() if (outcome := self.outcome(settings))]
 
     def _record(self, settings: Settings, outcome: Outcome) -> dict[str, Any]:
-        folder = self.run_of(settings).out
+        folder = self.folder(settings)
         lines = read_log(folder / "log.jsonl")
         measures = {name: outcome.get(name) for name in MEASURED}
         losses = {"curve": log_curve(lines, "loss"), "measured": log_curve(lines, "train_loss", "valid_loss")}
@@ -200,14 +202,18 @@ def _key(record: dict[str, Any]) -> Settings:
     return {name: record[name] for name in ("architecture", "blocks")}
 
 
+def _tried(runs: list[dict[str, Any]], record: dict[str, Any]) -> list[float]:
+    """Return the learning rates of the architecture and depth of a record."""
+    return sorted(one["learning_rate"] for one in runs if _key(one) == _key(record))
+
+
 def _beyond_the_edge(runs: list[dict[str, Any]]) -> list[Settings]:
     """For each best run whose learning rate is the largest or smallest tried, return the next one: double or half."""
     further = []
     for best in best_runs(runs).values():
         rate = best["learning_rate"]
-        tried = [one["learning_rate"] for one in runs if _key(one) == _key(best)]
-        if rate in (max(tried), min(tried)):
-            next_rate = 2 * rate if rate == max(tried) else rate / 2
+        next_rate = runner.next_value(_tried(runs, best), rate, ratio=2.0)
+        if next_rate is not None:
             further.append(_key(best) | {"learning_rate": next_rate, "seed": best["seed"]})
     return further
 
@@ -221,9 +227,9 @@ def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         finished = [one for one in same if one["valid_loss"] is not None]
         row = {"architecture": kind, "blocks": depth, "learning_rate": best["learning_rate"], "seeds": len(finished)}
         row |= {"failed": len(same) - len(finished), "parameters": best["parameters"]}
+        row["at_edge"] = runner.is_at_edge(best["learning_rate"], _tried(runs, best))
         for name in ("train_loss", "valid_loss", "seconds"):
-            mean, within = mean_and_interval([one[name] for one in finished])
-            row |= {name: round_digits(mean, 6), f"{name}_within": round_digits(within, 3)}
+            row[name], row[f"{name}_within"] = mean_and_interval([one[name] for one in finished], digits=6)
         rows.append(row)
     return rows
 
@@ -251,9 +257,10 @@ def table(results: dict[str, Any]) -> str:
     rows = []
     for row in results["summary"]:
         within = "" if row["valid_loss_within"] is None else f" ± {row['valid_loss_within']:.3f}"
-        rows.append([*_cells(row), f"{row['valid_loss']:.3f}{within}", str(row["seeds"]), str(row["failed"])])
+        counts = [str(row["seeds"]), str(row["failed"]), "yes" if row["at_edge"] else "no"]
+        rows.append([*_cells(row), f"{row['valid_loss']:.3f}{within}", *counts])
     title = "At the best learning rate of the first seed, mean and 95 % interval over seeds:"
-    return f"{text}\n\n{title}\n{text_table([*header, 'valid loss', 'seeds', 'failed'], rows)}"
+    return f"{text}\n\n{title}\n{text_table([*header, 'valid loss', 'seeds', 'failed', 'at edge'], rows)}"
 
 
 def _cells(record: dict[str, Any]) -> list[str]:

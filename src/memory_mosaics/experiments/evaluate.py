@@ -32,6 +32,7 @@ from memory_mosaics.results import (
     create_output_folder,
     environment_info,
     mean_and_interval,
+    read_results,
     round_digits,
     write_results,
 )
@@ -88,7 +89,7 @@ def run(
         trained.check_tokenizer_of(corpus)
         trained.model.empty_state(policy)  # refuses a model without memories
         if (longest := trained.model.max_positions or length) < length:
-            print(f"{trained.name} has {longest} learned positions: its curve ends there, before {length}")
+            print(f"{trained.name} has {longest} learned positions: it reads each window up to there, not {length}")
     text = sample_windows(corpus, split=split, length=length, count=windows, at_documents=at_documents)
     results: dict[str, Any] = {"study": "evaluate", "interrupted": True} | text.describe()
     if anchors is not None:
@@ -173,8 +174,7 @@ def average_over_seeds(models: list[dict[str, Any]], recipes: list[Any]) -> list
 
 def _mean(losses: Sequence[Any], digits: int = 6) -> tuple[float | None, float | None]:
     """Return the rounded mean and half the width of its confidence interval; None where there are no losses."""
-    mean, within = (None, None) if losses[0] is None else mean_and_interval(losses)
-    return round_digits(mean, digits), round_digits(within, 3)
+    return (None, None) if losses[0] is None else mean_and_interval(losses, digits=digits)
 
 
 def _model_table(models: list[dict[str, Any]]) -> str:
@@ -234,6 +234,7 @@ def run_anchors(
         raise UserError(f"{training} and {data} have different tokenizers; prepare one with --tokenizer of the other")
     text = sample_windows(corpus, split=split, length=length, count=windows, at_documents=at_documents)
     create_output_folder(out)
+    read_results(out, "anchors")
     start = time.monotonic()
     counts, tokenizer = count_tokens(counted), corpus.tokenizer()
     labels = {f"unigram-{k:g}": f"unigram of the training text, add-{k:g}" for k in added}
@@ -265,5 +266,5 @@ def run_anchors(
     share = f"{results['unseen_share']:.1%} of the tokens never occur in {results['training']}"
     print(f"{results['corpus']}, {len(text):,} windows: {share}; uniform {results['uniform_loss']:.3f}")
     rows = [[one["label"], _number(one["loss"]), _number(one["loss_seen"])] for one in results["anchors"]]
-    print(f"{_table(['anchor', 'loss', 'seen'], rows, results['anchors'])}\nResults: {out / 'results.json'}.")
+    print_summary(_table(["anchor", "loss", "seen"], rows, results["anchors"]), results, out, draw=False)
     return results

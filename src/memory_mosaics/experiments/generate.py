@@ -67,6 +67,8 @@ def run(
         raise UserError("give --prompt or --prompts, not both")
     if beams is not None and (seed is not None or temperature != TEMPERATURE):
         raise UserError("beams take the most probable text: leave out --seed and --temperature, or --beams")
+    if temperature == 0 and (seed, top_k, top_p) != (None, None, None):
+        raise UserError("--temperature 0 takes the most probable token: leave out --seed, --top_k and --top_p")
     any_seed = random.SystemRandom().randrange(2**32) if seed is None else seed
     sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p)
     params = GenerationParams(length=length, sampler=sampler, beams=beams, seed=any_seed, count=count, compiled=compile)

@@ -16,7 +16,6 @@ those of Bietti et al. 2023, the recipe under which the two-block transformer is
 adds a warm-up and a decay.
 """
 
-import time
 from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
@@ -29,17 +28,24 @@ import torch.nn.functional as F
 from memory_mosaics.config import MAX_SEED, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments.report import text_table
-from memory_mosaics.experiments.runner import Grid, load_packaged, prepare, report, run_grids
+from memory_mosaics.experiments.runner import (
+    Grid,
+    failures,
+    load_packaged,
+    merge_environments,
+    prepare,
+    report,
+    run_grids,
+)
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.memory import ContextualMemoryConfig, TapsConfig
 from memory_mosaics.mixers.attention import AttentionConfig, LearnedPositionsConfig
 from memory_mosaics.ops.recall import recall
-from memory_mosaics.results import environment_info
 from memory_mosaics.runtime import RuntimeConfig, check_memory, start_runtime
 from memory_mosaics.tasks.induction import HELD_OUT, Induction, InductionData, measure
 from memory_mosaics.tasks.task import CountedBatch
 from memory_mosaics.training.config import TaskRun, Training
-from memory_mosaics.training.trainer import Diverged, Trainer
+from memory_mosaics.training.trainer import Trainer
 
 RECIPE = load_packaged("induction")
 HEADS = 4
@@ -87,24 +93,29 @@ def run(
     settings |= {"heads": HEADS} | asdict(task)
     prepare(out, arguments, {name: value for name, value in settings.items() if name != "seeds"})
     results: dict[str, Any] = {"study": "induction", "interrupted": False, "settings": settings}
-    results |= environment_info() | {"data": describe(task, held_out), "rules": rules(task, held_out)}
-    configs, start = models(task, width=width), time.perf_counter()
+    results |= {"data": describe(task, held_out), "rules": rules(task, held_out)}
+    configs = models(task, width=width)
     grid = Grid(
         out=out,
         name_of=lambda run: f"{run['name']}-seed{run['seed']}",
         train=lambda run, folder: train(configs[run["name"]], task, settings, folder, **run, held_out=held_out),
-        listed=[{"name": name, "seed": one} for name in configs for one in range(seed, seed + seeds)],
-        fields=("curve", "parameters", "final", "seconds"),
+        settings=[{"name": name, "seed": one} for name in configs for one in range(seed, seed + seeds)],
+        required_fields=("curve", "parameters", "final", "seconds"),
         quiet=False,
     )
-    results |= {"interrupted": not run_grids([grid]), "models": {}}
-    for run in grid.runs:
-        if outcome := grid.outcome(grid.folder(run)):
+    results |= {"interrupted": not run_grids([grid]), "models": {}, "failed": failures(grid)}
+    outcomes = [one for run in grid.runs if (one := grid.outcome(grid.folder(run)))]
+    for run in outcomes:
+        if run["status"] == "finished":
             about = {"label": LABELS[run["name"]], "blocks": configs[run["name"]].blocks, "seeds": []}
-            first = results["models"].setdefault(run["name"], about | {name: outcome[name] for name in grid.fields})
-            first["seeds"].append({"seed": run["seed"]} | outcome["final"])
-    results["seconds"] = round(time.perf_counter() - start, 1)
+            first = results["models"].setdefault(
+                run["name"], about | {name: run[name] for name in grid.required_fields}
+            )
+            first["seeds"].append({"seed": run["seed"]} | run["final"])
+    results |= merge_environments(outcomes) | {"seconds": round(sum(run.get("seconds", 0) for run in outcomes), 1)}
     report(results, out, table(results), drawable=bool(results["models"]))
+    if results["failed"] and not results["models"]:
+        raise UserError(f"no model was trained; lower learning_rate, now {learning_rate}")
     return results
 
 
@@ -182,12 +193,7 @@ def train(
         induction = Induction(task, **sizes, seed=seed, held_out=held_out)
         trainer = Trainer(run, induction, config, here)
         first = induction.evaluate(trainer.model.eval(), here)
-        try:
-            results = trainer.run()
-        except Diverged:
-            raise UserError(
-                f"the loss of {run.name} overflows; lower learning_rate, now {training.learning_rate}"
-            ) from None
+        results = trainer.run()
     if results["interrupted"]:
         return None
     names = ("accuracy", "accuracy_changing", "accuracy_others")

@@ -60,9 +60,9 @@ def run(
         "tokens": [trained.tokenizer.display(index) for index in tokens.tolist()],
         "position": at,
         "next": _predict(trained, tokens[: at + 1], top),
-        "mixers": [_to_json(each, trained.tokenizer) for each in mixers],
+        "mixers": [_to_json(each, trained.tokenizer, head) for each in mixers],
     }
-    print(table(found, head))
+    print(table(found))
     if json is not None:
         short = len(tokens) <= MAX_PATTERN_TOKENS
         found["patterns"] = [weights.tolist() for weights in patterns(trained.model, tokens)] if short else None
@@ -70,20 +70,19 @@ def run(
     return found
 
 
-def table(found: dict[str, Any], head: int | None = None) -> str:
+def table(found: dict[str, Any]) -> str:
     """Return a table of at most 100 columns."""
     tokens, at = found["tokens"], found["position"]
     expected = ", ".join(f"{_short(token)} {share:.0%}" for token, share in found["next"][:3])
     lines = [f"position {at} of {len(tokens)}, {_short(tokens[at])}; then {found['model']} expects {expected}"]
     for each in found["mixers"]:
         lines += ["", f"block {each['block']}, {each['mixer']}"]
-        for number, one in enumerate(each["heads"]):
-            if head in (None, number):
-                average = "" if one["lambda"] is None else f"   lambda {one['lambda']:.3f}"
-                beta = f"   beta {one['beta']:.4g}   {one['effective']:.1f} effective pairs"
-                sees = f"   sees {one['sees']}" if "sees" in one else ""
-                lines.append(f"  head {number}{average}{beta}{sees}")
-                lines += _rows(one, tokens, each["mixer"])
+        for one in each["heads"]:
+            average = "" if one["lambda"] is None else f"   lambda {one['lambda']:.3f}"
+            beta = f"   beta {one['beta']:.4g}   {one['effective']:.1f} effective pairs"
+            sees = f"   sees {one['sees']}" if "sees" in one else ""
+            lines.append(f"  head {one['head']}{average}{beta}{sees}")
+            lines += _rows(one, tokens, each["mixer"])
     return "\n".join(line[:100] for line in lines)
 
 
@@ -140,12 +139,13 @@ def _predict(trained: LoadedModel, tokens: Tensor, top: int) -> list[tuple[str, 
     return [(trained.tokenizer.display(index), share) for index, share in tokens_and_shares]
 
 
-def _to_json(each: MixerInspection, tokenizer: Tokenizer) -> dict[str, Any]:
+def _to_json(each: MixerInspection, tokenizer: Tokenizer, head: int | None) -> dict[str, Any]:
     heads = []
-    for number in range(len(each.weights)):
+    for number in range(len(each.weights)) if head is None else [head]:
         decay = float(each.decay[number])
         predicted = zip(each.tokens[number].tolist(), each.logits[number].tolist(), strict=True)
         heads.append({
+            "head": number,
             "lambda": None if isnan(decay) else decay,
             "beta": float(each.sharpness[number]),
             "effective": float(each.effective[number]),

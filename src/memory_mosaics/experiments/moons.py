@@ -20,11 +20,19 @@ from torch import Tensor
 from tqdm import tqdm
 
 from memory_mosaics.config import MAX_SEED, MAX_SIZE
-from memory_mosaics.errors import UserError, check_range, one_line
+from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments.report import text_table
-from memory_mosaics.experiments.runner import Grid, Outcome, load_packaged, prepare, report, run_grids
+from memory_mosaics.experiments.runner import (
+    Grid,
+    Outcome,
+    failures,
+    load_packaged,
+    merge_environments,
+    prepare,
+    report,
+    run_grids,
+)
 from memory_mosaics.ops.recall import merge, recall_with_lse
-from memory_mosaics.results import environment_info
 from memory_mosaics.runtime import RuntimeConfig, start_runtime
 from memory_mosaics.shapes import Float
 from memory_mosaics.tasks.moons import (
@@ -40,7 +48,7 @@ from memory_mosaics.tasks.moons import (
 )
 from memory_mosaics.training.config import TaskRun, Training
 from memory_mosaics.training.loggers import read_log
-from memory_mosaics.training.trainer import Diverged, Trainer
+from memory_mosaics.training.trainer import Trainer
 
 RECIPE = load_packaged("moons")
 LEARNING_RATE = 0.06
@@ -87,11 +95,10 @@ def run(
     task = MoonsData(moons=moons, length=max(800, 4 * shortest(moons)), integer_periods=integer_periods)
     configs = {count: MoonNetworkConfig(moons=moons, heads=count, copies=seeds) for count in heads}
     prepare(out, arguments, {name: value for name, value in settings.items() if name not in ("heads", "seeds")})
-    start, sky = time.perf_counter(), sky_of(task)
+    sky = sky_of(task)
     truth = [sky[0, context : context + AHEAD].tolist() for context in CONTEXTS]
     results: dict[str, Any] = {"study": "moons", "interrupted": False}
     results["settings"] = settings | {"batch_size": BATCH_SIZE, "attention_stride": STRIDE}
-    results |= environment_info()
     results["systems"] = {split: asdict(system) for split, system in systems(task).items()}
     results["sky"] = {"contexts": list(CONTEXTS), "truth": truth}
     grid = Grid(
@@ -100,17 +107,19 @@ def run(
         train=lambda run, folder: train_and_measure(
             task, configs[run["heads"]], folder, steps=steps, seed=seed, sequences=sequences
         ),
-        listed=[{"heads": count} for count in configs],
-        fields=FIELDS,
+        settings=[{"heads": count} for count in configs],
+        required_fields=FIELDS,
         quiet=False,
     )
-    results["interrupted"] = not run_grids([grid])
-    outcomes = {str(run["heads"]): grid.outcome(grid.folder(run)) for run in grid.runs}
+    results |= {"interrupted": not run_grids([grid]), "failed": failures(grid)}
+    outcomes = [one for run in grid.runs if (one := grid.outcome(grid.folder(run)))]
     results["networks"] = {
-        count: {name: outcome[name] for name in FIELDS} for count, outcome in outcomes.items() if outcome
+        str(run["heads"]): {name: run[name] for name in FIELDS} for run in outcomes if run["status"] == "finished"
     }
-    results["seconds"] = round(time.perf_counter() - start, 1)
+    results |= merge_environments(outcomes) | {"seconds": round(sum(run.get("seconds", 0) for run in outcomes), 1)}
     report(results, out, table(results), drawable=bool(results["networks"]))
+    if results["failed"] and not results["networks"]:
+        raise UserError("no network was trained: the loss of all has diverged; try another seed")
     return results
 
 
@@ -229,11 +238,8 @@ def train(
     )
     with torch.random.fork_rng(devices=[]), start_runtime(runtime) as here:
         trainer = Trainer(run, Moons(task, steps=steps, copies=config.copies, seed=seed), config, here)
-        try:
-            if trainer.run()["interrupted"]:
-                return None
-        except Diverged as error:
-            raise UserError(f"the loss of heads {config.heads} has diverged: {one_line(error)}") from None
+        if trainer.run()["interrupted"]:
+            return None
     lines = [line for line in read_log(out / "log.jsonl") if "loss" in line]
     curve = [[line["step"], *(round(loss, 7) for loss in line.get("losses", [line["loss"]]))] for line in lines]
     return trainer.model.requires_grad_(False), curve  # type: ignore[return-value]

@@ -3,18 +3,20 @@
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from memory_mosaics.config import MixerConfig
-from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.errors import UserError, did_you_mean, one_line
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.models import has_heads
+
+Found = TypeVar("Found")
 
 
 class OwnMixer(NamedTuple):
@@ -23,6 +25,16 @@ class OwnMixer(NamedTuple):
     label: str
     config: Callable[[int], MixerConfig]
     has_heads: bool
+
+
+def find_architecture(name: str, known: Mapping[str, Found], own: Callable[[OwnMixer], Found] | None = None) -> Found:
+    """Return one that is known by its name, or what `own` makes of a mixer of your own."""
+    if name in known:
+        return known[name]
+    if own is not None and "." in name:
+        return own(own_mixer(name))
+    dotted = " (your own has a dotted path: my_package.MyMixerConfig)" if own else ""
+    raise UserError(f"no architecture {name!r}; {did_you_mean(name, known)}{dotted}")
 
 
 def own_mixer(path: str) -> OwnMixer:
@@ -46,7 +58,7 @@ def _import_config(path: str) -> Any:
     except Exception as error:  # it may do anything
         raise UserError(f"architecture {path} cannot be imported: {one_line(error)}") from error
     if not (isinstance(found, MixerConfig) or (isinstance(found, type) and issubclass(found, MixerConfig))):
-        raise UserError(f"architecture {path} is no MixerConfig, but {found!r}; docs/adding_a_mixer.md says how")
+        raise UserError(f"architecture {path} is not a MixerConfig: {found!r}; docs/adding_a_mixer.md says how")
     return found
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,6 @@ from memory_mosaics.text.prompts import Prompt, default_prompts, read
 
 BY_RULE = {True: "looks right", False: "looks wrong", None: "undecided"}
 VERDICTS = ("right", "partly", "wrong")
-TITLE = "How models continue the same prompts"
 ABOUT_RULES = (
     '"By rule" is a first impression of how a text begins, where a rule can tell; a rule does not understand the text, '
     "and this is no verdict."
@@ -50,7 +48,7 @@ def run(
         length: maximum number of new tokens
         compile: compile each step with torch.compile: faster on CUDA, after some time for compilation
         device: cuda, mps or cpu; auto takes the first that is available
-        out: folder for prompts.html, prompts.md and results.json
+        out: folder for prompts.html and results.json
     """
     params = GenerationParams(length=length, beams=beams, compiled=compile)
     asked = default_prompts() if prompts is None else read(prompts)
@@ -71,10 +69,9 @@ def run(
             results["seconds"] = round(time.perf_counter() - start, 1)
             yield {trained.name: record}
 
-    pages = ("prompts.md", "prompts.html")
-    collect_records(records(), results, out, write_pages=lambda: write_pages(results, out), pages=pages)
+    collect_records(records(), results, out, write_page=lambda: write_judging_page(results, out), page="prompts.html")
     stopped = "Stopped: these are the models that were finished. " if results["interrupted"] else ""
-    print(f"{stopped}To judge in a browser: {out / 'prompts.html'}. On paper: {out / 'prompts.md'}.")
+    print(f"{stopped}To judge in a browser: {out / 'prompts.html'}.")
     return results
 
 
@@ -97,26 +94,16 @@ def score(by_rule: Sequence[bool | None]) -> str:
     return f"{by_rule.count(True)} of {len(by_rule) - unknown} judged look right, {unknown} undecided"
 
 
-def write_pages(results: dict[str, Any], out: Path) -> None:
-    """Write the page on which a person judges the texts, and the same in Markdown, to judge on paper.
+def write_judging_page(results: dict[str, Any], out: Path) -> None:
+    """Write the page on which a person judges the texts.
 
     The browser stores the verdicts under results["id"], which depends on all texts, and exports them as JSON.
     """
     texts = [results["prompts"], {name: found["texts"] for name, found in results["models"].items()}]
     results["id"] = hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
     method = f"Beam search of width {results['beams']}, at most {results['length']} tokens. {ABOUT_RULES}"
-    values = {"title": TITLE, "method": method, "results": results, "by_rule": BY_RULE, "verdicts": VERDICTS}
+    values = {"title": "How models continue the same prompts", "method": method, "verdicts": VERDICTS}
     prompts = [each["prompt"] for each in results["prompts"]]
     shown = {"id": results["id"], "models": list(results["models"]), "prompts": prompts}
-    write_page(out / "prompts.html", TEMPLATES / "prompts.html", shown=shown, **values)
-    functions = {"score": score, "cell": _one_line, "escape_markdown": _escape_markdown}
-    write_page(out / "prompts.md", TEMPLATES / "prompts.md", **functions, **values)
-
-
-def _one_line(text: str) -> str:
-    """Return Markdown for a cell of a table or a heading."""
-    return _escape_markdown(" / ".join(part.strip() for part in text.splitlines() if part.strip()))
-
-
-def _escape_markdown(text: str) -> str:
-    return re.sub(r"([\\|`*_<>\[\]#&~])", r"\\\1", text)
+    page = TEMPLATES / "prompts.html"
+    write_page(out / "prompts.html", page, results=results, by_rule=BY_RULE, shown=shown, **values)

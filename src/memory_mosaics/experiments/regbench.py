@@ -197,7 +197,7 @@ def run(
     collected(interrupted=True)  # a damaged outcome is found before anything is trained
     done = runner.run_grids(grids, processes=jobs, cluster=cluster, save=lambda: collected(interrupted=True))
     results = collected(interrupted=not done)
-    where = f"Tables: {out / 'tables.md'}. "
+    where = f"Tables: {out / 'tables.md'}."
     runner.report(results, out, f"{tables(results)}\n", drawable=bool(results["best"]), also=where)
     runner.raise_errors(grids)
     if done and not results["best"]:
@@ -226,10 +226,10 @@ def make_grid(
         out=out,
         name_of=name_of,
         train=partial(train, runtime),
-        listed=[] if drawn else runs,
+        settings=[] if drawn else runs,
         search=Search(**study, trials=drawn, seed=space["seed"][0]) if sweep else None,
-        fields=("train_loss", *BEST),
-        shown=("valid loss {valid_loss:.4f}", "accuracy {accuracy:.3f}", "TVD {tvd:.3f}", "{seconds:.0f} s"),
+        required_fields=("train_loss", *BEST),
+        summary_formats=("valid loss {valid_loss:.4f}", "accuracy {accuracy:.3f}", "TVD {tvd:.3f}", "{seconds:.0f} s"),
         prefix=f"{case_name(case)}-l",
         keep_checkpoints=False,
     )

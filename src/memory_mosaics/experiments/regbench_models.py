@@ -17,8 +17,8 @@ from typing import Any
 
 from memory_mosaics import models
 from memory_mosaics.config import MixerConfig
-from memory_mosaics.errors import UserError, did_you_mean, one_line
-from memory_mosaics.experiments.own_mixers import check_causal, own_mixer
+from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.experiments.own_mixers import OwnMixer, check_causal, find_architecture
 from memory_mosaics.language_model import LanguageModelConfig, weight_shapes
 from memory_mosaics.mixers.attention import LearnedPositionsConfig, MLPConfig
 from memory_mosaics.mixers.lstm import LSTMConfig
@@ -148,14 +148,12 @@ ELEVEN = tuple(name for name in ARCHITECTURES if not name.endswith("-as-publishe
 
 def architecture(name: str) -> Architecture:
     """One of those above, or a mixer of your own by its dotted path."""
-    if name in ARCHITECTURES:
-        return ARCHITECTURES[name]
-    if "." in name:
-        own = own_mixer(name)
+
+    def own_architecture(own: OwnMixer) -> Architecture:
         heads = 2 if own.has_heads else None
         return Architecture(label=own.label, config=partial(backbone, mixer=own.config), heads=heads)
-    hint = did_you_mean(name, ARCHITECTURES)
-    raise UserError(f"no architecture {name!r}; {hint} (your own has a dotted path: my_package.MyMixerConfig)")
+
+    return find_architecture(name, ARCHITECTURES, own_architecture)
 
 
 @cache

@@ -13,7 +13,7 @@ from memory_mosaics.experiments import figures
 from memory_mosaics.files import write_text
 from memory_mosaics.language_model import parameter_count
 from memory_mosaics.models import architecture_name
-from memory_mosaics.results import create_output_folder, write_results
+from memory_mosaics.results import create_output_folder, read_results, write_results
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -23,31 +23,31 @@ def collect_records(
     results: dict[str, Any],
     out: Path,
     *,
-    write_pages: Callable[[], object] | None = None,
-    pages: Sequence[str] = (),
+    write_page: Callable[[], object] | None = None,
+    page: str | None = None,
 ) -> None:
-    """Add records to results["models"] one by one, and write results.json, and the pages if there are any, after each.
+    """Add records to results["models"] one by one, and write results.json, and the page if there is one, after each.
 
     Until the last record results.json has "interrupted": true, so that a killed command does not appear complete.
-    Ctrl-C keeps the records that are there. Files of an earlier command in the folder (results.json, figures, `pages`)
-    are removed first; an error before the first record restores them.
+    Ctrl-C keeps the records that are there. The first record replaces what an earlier command left in the folder
+    (results.json, figures, `page`), which must be of the same experiment.
     """
     create_output_folder(out)
-    own = [out / name for name in ("results.json", *figures.names(results["study"]), *pages)]
-    before = {file: file.read_bytes() for file in own if file.is_file()}
-    for file in before:
-        file.unlink()
+    read_results(out, results["study"])
+    earlier = [out / name for name in (*figures.names(results["study"]), *filter(None, [page]))]
     models = results["models"]
 
     def write(*, interrupted: bool) -> None:
         results["interrupted"] = interrupted
-        if write_pages is not None and models:
-            write_pages()
+        if write_page is not None:
+            write_page()
         write_results(out / "results.json", results)
 
     try:
-        write(interrupted=True)
         for record in records:
+            if not models:
+                for file in earlier:
+                    file.unlink(missing_ok=True)
             models.append(record) if isinstance(models, list) else models.update(record)
             write(interrupted=True)
         write(interrupted=False)
@@ -55,12 +55,6 @@ def collect_records(
         results["interrupted"] = True
         if not models:
             raise
-    except UserError:
-        if not models:
-            (out / "results.json").unlink(missing_ok=True)
-            for file, content in before.items():
-                file.write_bytes(content)
-        raise
 
 
 def check_output_file(file: Path | None) -> None:
@@ -86,11 +80,20 @@ def log_curve(lines: Iterable[dict[str, Any]], *fields: str) -> list[list[float]
     return [[line["step"], *(round(line[name], 4) for name in fields)] for line in lines if fields[-1] in line]
 
 
-def print_summary(table: str, results: dict[str, Any], out: Path, *, draw: bool = True) -> None:
+def print_summary(
+    table: str,
+    results: dict[str, Any],
+    out: Path,
+    *,
+    draw: bool = True,
+    also: str = "",
+    if_stopped: str = "what was finished is kept",
+) -> None:
     """Print a table, whether the command was interrupted, and which files were written; draw the figures."""
-    stopped = "Stopped: these are the models that were finished. " if results["interrupted"] else ""
-    drawn = f" {figures.draw_if_possible(results, out)}" if draw else ""
-    print(f"{table}\n{stopped}Results: {out / 'results.json'}.{drawn}")
+    stopped = f"Stopped; {if_stopped}." if results.get("interrupted") else ""
+    drawn = figures.draw_if_possible(results, out) if draw else ""
+    print(table)
+    print(*filter(None, [stopped, f"Results: {out / 'results.json'}.", also, drawn]))
 
 
 def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -39,7 +39,7 @@ from tqdm import tqdm
 
 from memory_mosaics import checkpoint
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.experiments import figures
+from memory_mosaics.experiments.report import print_summary
 from memory_mosaics.files import (
     atomic_write,
     check_regular,
@@ -61,6 +61,7 @@ Settings = dict[str, Any]  # of a run: numbers and strings
 Outcome = dict[str, Any]  # of a run: "status" is finished or fail, then its settings and what was measured
 Values = list[Any] | tuple[Any, Any]  # choices, or the ends of a range
 
+ENVIRONMENT = ("versions", "commit", "hardware")  # fields of an outcome
 MAX_REDRAWS = 1000  # of values that were drawn before, until a space counts as exhausted
 FEW_REDRAWS = 20  # until the remaining combinations of a small space are enumerated
 MAX_COMBINATIONS = 100_000  # of a small space
@@ -95,10 +96,10 @@ class Grid:
     out: Path
     name_of: Callable[[Settings], str]
     train: Callable[[Settings, Path], Outcome | None]  # what was measured; None if it was told to stop
-    listed: list[Settings] | Callable[[], list[Settings]]  # in the order in which to train them; a search draws its own
+    settings: list[Settings] | Callable[[], list[Settings]]  # in the order of training; a search draws its own
     search: Search | None = None
-    fields: tuple[str, ...] = ("train_loss", "valid_loss")  # fields of an outcome that finished
-    shown: tuple[str, ...] = ("valid loss {valid_loss:.4f}",)  # in the line of a run that ended
+    required_fields: tuple[str, ...] = ("train_loss", "valid_loss")  # fields of an outcome that finished
+    summary_formats: tuple[str, ...] = ("valid loss {valid_loss:.4f}",)  # in the line of a run that ended
     prefix: str = ""  # of the names of runs that a search draws
     quiet: bool = True  # what a run prints goes into its output.txt, and one bar shows the progress of all
     keep_checkpoints: bool = True  # after the end
@@ -106,7 +107,7 @@ class Grid:
     @property
     def runs(self) -> list[Settings]:
         """All runs that are known now: what a function lists may depend on outcomes."""
-        return self.listed() if callable(self.listed) else self.listed
+        return self.settings() if callable(self.settings) else self.settings
 
     @property
     def count(self) -> int:
@@ -125,7 +126,7 @@ class Grid:
         return sorted(self.out.glob(f"trials/{self.prefix}*"))
 
     def outcome(self, folder: Path) -> Outcome | None:
-        return read_outcome(folder, self.fields)
+        return read_outcome(folder, self.required_fields)
 
     def queue(self) -> "ListQueue":
         return OptunaQueue(self, self.search) if self.search else ListQueue(self)
@@ -134,6 +135,24 @@ class Grid:
 def combinations(values: Mapping[str, Sequence[Any]]) -> list[Settings]:
     """Return the settings of all combinations of values."""
     return [dict(zip(values, row, strict=True)) for row in product(*values.values())]
+
+
+def next_value(tried: Sequence[float], best: float, *, ratio: float | None = None) -> float | None:
+    """Return the next value beyond the best one of a sorted list; None if that is not at an edge.
+
+    The ratio is that of the two values at the edge unless it is given.
+    """
+    if best == tried[-1]:
+        return best * (ratio or (best / tried[-2] if tried[-2] else 2.0))
+    if best == tried[0] and best:
+        return best / (ratio or tried[1] / best)
+    return None
+
+
+def is_at_edge(chosen: Any, tried: Sequence[Any]) -> bool:
+    """Whether a larger value than the chosen one, or a smaller one, might have been better; there is none below 0."""
+    numbers = {value for value in tried if type(value) in (int, float)}
+    return len(numbers) > 1 and (chosen == max(numbers) or chosen == min(numbers) != 0)
 
 
 def load_packaged(name: str) -> dict[str, Any]:
@@ -173,7 +192,7 @@ def _read_outcome(file: Path, fields: tuple[str, ...], labels: tuple[str, ...], 
 
 
 def check_outcome(outcome: Any, fields: Sequence[str], labels: Sequence[str] = ()) -> None:
-    """Raise an error for an outcome without one of the fields, or with values that are none."""
+    """Raise an error for an outcome without one of the fields, or with values that are not finite."""
     needed = {"fail": ("reason",), "finished": fields}[outcome["status"]]
     for name in (*needed, *labels):
         outcome[name]  # a KeyError if it is missing
@@ -209,7 +228,7 @@ def lock(out: Path, name: str) -> FileLock:
 
 
 class ListQueue:
-    """Runs that are all known: next is one that has no outcome, ended with no error, and that nobody trains."""
+    """Trains a fixed list of runs: next is an unlocked one without outcome or error."""
 
     def __init__(self, grid: Grid):
         self.grid = grid
@@ -228,15 +247,15 @@ class ListQueue:
     def next_trial(self) -> tuple[Settings, FileLock] | None:
         """Return a run that this process may train, and its lock, which it has now."""
         for settings in self._unfinished():
-            mine = lock(self.grid.out, self.grid.name_of(settings))
+            trial_lock = lock(self.grid.out, self.grid.name_of(settings))
             with suppress(Timeout):  # another process trains it
-                mine.acquire(timeout=0)
+                trial_lock.acquire(timeout=0)
                 if self._is_unfinished(settings):
-                    return settings, mine
-                mine.release()  # it ended in the meantime
+                    return settings, trial_lock
+                trial_lock.release()  # it ended in the meantime
         return None
 
-    def busy(self) -> bool:
+    def has_unfinished(self) -> bool:
         return next(self._unfinished(), None) is not None
 
 
@@ -390,9 +409,10 @@ def run_trial(grid: Grid, settings: Settings) -> Outcome | None:
                     torch.cuda.synchronize()
                 return measured
             not_finite = [name for name, value in measured.items() if not _is_finite(value)]
-            if grid.quiet and not_finite:
+            if not_finite:
                 measured = {"status": "fail", "reason": f"{', '.join(not_finite)}: a number is NaN or Inf"}
-            outcome = {"status": "finished"} | settings | measured
+            device = torch.device("cuda") if torch.cuda.is_initialized() else None
+            outcome = {"status": "finished"} | settings | environment_info(device) | measured
             if is_first_process():
                 write_results(folder / "outcome.json", outcome)
         if not grid.keep_checkpoints and is_first_process():
@@ -498,13 +518,13 @@ def run_queues(grids: Sequence[Grid], *, wait: bool = True) -> bool:
     while True:
         found = ((queue.grid, *trial) for queue in queues if (trial := queue.next_trial()))
         if (following := next(found, None)) is not None:
-            grid, settings, mine = following
+            grid, settings, trial_lock = following
             try:
                 if run_trial(grid, settings) is None:
                     return False
             finally:
-                mine.release()
-        elif any(queue.busy() for queue in queues if wait or callable(queue.grid.listed)):
+                trial_lock.release()
+        elif any(queue.has_unfinished() for queue in queues if wait or callable(queue.grid.settings)):
             time.sleep(1)
         else:
             return True
@@ -622,12 +642,10 @@ def progress(grids: Sequence[Grid]) -> tuple[float, dict[str, str], str]:
             elif log := read_log(folder / "log.jsonl"):
                 running.append({name: value for line in log for name, value in line.items()})
                 done += running[-1]["step"] / (read_run(folder) or {"training": {"steps": inf}})["training"]["steps"]
-        best = min((outcome.get("valid_loss") or inf for outcome in ended.values()), default=inf)
         for name, outcome in ended.items():
             line = f"{outcome['status']}, {outcome.get('reason')}"
             if outcome["status"] == "finished":
-                line = ", ".join(grid.shown).format(**outcome)
-                line += ", the best so far" if outcome.get("valid_loss") == best else ""
+                line = ", ".join(grid.summary_formats).format(**outcome)
             full_name = f"{grid.out.name}/{name}" if several else name
             lines[full_name] = f"{full_name}: {line}"
         done += len(ended)
@@ -687,22 +705,40 @@ def show_progress(grids: Sequence[Grid], save: Callable[[], Any] | None) -> Iter
 
 
 def merge_environments(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the versions and the commit of this command and the hardware of all runs; remove them from the outcomes.
+    """Return the versions, the commit and the hardware of runs, joined by "; " where they differ.
 
-    Other versions than those of this command stay.
+    They are removed from the outcomes, except for versions and a commit that not all have.
     """
-    shared = environment_info()
-    hardware = sorted({one.pop("hardware") for one in outcomes if "hardware" in one})
+    environments = [{name: one[name] for name in ENVIRONMENT if name in one} for one in outcomes]
+    merged = _merge(environments) or environment_info()
     for one in outcomes:
+        one.pop("hardware", None)
         for name in ("versions", "commit"):
-            if one.get(name) == shared[name]:
-                one.pop(name, None)
-    return shared | ({"hardware": "; ".join(hardware)} if hardware else {})
+            if name in one and one[name] == merged[name]:
+                del one[name]
+    return merged
+
+
+def _merge(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Join the values of each key, and those of nested dictionaries."""
+    merged = {}
+    for name in dict.fromkeys(name for one in found for name in one):
+        values = [one[name] for one in found if name in one]
+        texts = sorted({str(value) for value in values})
+        several = "; ".join(texts) if len(texts) > 1 else values[0]
+        merged[name] = _merge(values) if isinstance(values[0], dict) else several
+    return merged
+
+
+def failures(grid: Grid) -> dict[str, str]:
+    """Return by their names why runs failed, such as a loss that is NaN: the same command does not train them again."""
+    outcomes = {folder.name: grid.outcome(folder) for folder in grid.folders()}
+    return {name: one["reason"] for name, one in outcomes.items() if one and one["status"] == "fail"}
 
 
 def report(results: dict[str, Any], out: Path, table: str, *, drawable: bool, also: str = "") -> None:
     """Write results.json, draw its figures if any run has finished, and print the table and the files."""
     write_results(out / "results.json", results)
-    drawn = figures.draw_if_possible(results, out) if drawable else "No figures: no run has finished."
-    stopped = "Stopped; the same command continues. " if results["interrupted"] else ""
-    print(f"{table}\n{stopped}Results: {out / 'results.json'}. {also}{drawn}")
+    table = "\n".join([table, *(f"{name} failed: {reason}" for name, reason in results.get("failed", {}).items())])
+    also = also if drawable else f"{also} No figures: no run has finished.".strip()
+    print_summary(table, results, out, draw=drawable, also=also, if_stopped="the same command continues")

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from memory_mosaics.config import from_plain, to_plain
-from memory_mosaics.errors import UserError, did_you_mean, one_line
-from memory_mosaics.experiments.own_mixers import own_mixer
+from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.experiments.own_mixers import OwnMixer, find_architecture
 from memory_mosaics.experiments.runner import Settings, combinations
 from memory_mosaics.files import read_yaml
 from memory_mosaics.language_model import LanguageModelConfig
@@ -70,8 +70,10 @@ class ArenaTask:
             training = from_plain(Training, {"final_learning_rate": 0.0} | plain["training"])
             search = plain["search"]
             for field, values in search.items():
-                if not isinstance(values, list) or not values or field not in SEARCHABLE:
-                    raise ValueError(f"search.{field} must be a list of values for a field of training or model")
+                if field not in SEARCHABLE:
+                    raise ValueError(f"search.{field} cannot be searched; these can: {', '.join(sorted(SEARCHABLE))}")
+                if not isinstance(values, list) or not values:
+                    raise ValueError(f"search.{field} must be a list of values")
             search = {field: list(dict.fromkeys(values)) for field, values in search.items()}
             one = cls(name=name, data=data, sizes=model, channel_mixer=channel_mixer, training=training, search=search)
             for label in getattr(data, "read", ()):
@@ -171,13 +173,11 @@ def architecture(name: str) -> Architecture:
 
     A mixer is put where the transformer has its attention.
     """
-    if name in ARCHITECTURES:
-        return ARCHITECTURES[name]
-    if "." not in name:
-        raise UserError(f"no architecture {name!r}; {did_you_mean(name, ARCHITECTURES)}")
-    own = own_mixer(name)
 
-    def config(*, heads: int, **sizes: Any) -> LanguageModelConfig:
-        return baseline(partial(own.config, heads), **sizes)
+    def own_architecture(own: OwnMixer) -> Architecture:
+        def config(*, heads: int, **sizes: Any) -> LanguageModelConfig:
+            return baseline(partial(own.config, heads), **sizes)
 
-    return Architecture(own.label, config, own.config)
+        return Architecture(own.label, config, own.config)
+
+    return find_architecture(name, ARCHITECTURES, own_architecture)

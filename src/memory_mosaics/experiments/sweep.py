@@ -2,7 +2,8 @@
 
     table          the paper's: a base and six rows that each change one value, relative to the preset
     grid           all combinations of listed values
-    random, tpe    values drawn from lists and ranges: uniformly, or where Optuna expects the best
+    random, tpe    values drawn from lists and ranges: log-uniformly, except for dropout and ranges from 0; or where
+                   Optuna expects the best
 
 Every trial is a training run in DIR/trials/NAME, where the name lists its values; runner.py trains them. A loss that is
 NaN or Inf, or is worse than a uniform guess at the end, is a "fail", as in the paper's table.
@@ -27,7 +28,7 @@ from memory_mosaics.training.config import ModelArgs, Run, Training, refuse_pres
 
 RECIPE = runner.load_packaged("sweep")
 SHORT = {"learning_rate": "lr", "dropout": "dropout", "weight_decay": "decay", "warm_up": "warm", "steps": "steps"}
-MEASURED = ("train_loss", "valid_loss", "best", "best_step", "seconds", "tokens_per_second", "parameters", "hardware")
+MEASURED = ("train_loss", "valid_loss", "best", "best_step", "seconds", "tokens_per_second", "parameters")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +88,7 @@ def run(
     runtime: RuntimeConfig = RUNTIME,
     method: Literal["table", "grid", "random", "tpe"] = RECIPE["method"],
     space: Space = SPACE,
-    trials: int = RECIPE["trials"],
+    trials: int | None = RECIPE["trials"],
     jobs: int = RECIPE["jobs"],
     cluster: Literal["ray"] | None = RECIPE["cluster"],
 ) -> dict[str, Any]:
@@ -104,7 +105,7 @@ def run(
         runtime: how it is computed, saved and watched
         method: table changes one value at a time, grid takes all combinations, random and tpe draw
         space: where grid, random and tpe search
-        trials: how many random and tpe draw in all; more than before extends a sweep
+        trials: how many random and tpe draw in all, 20 if not given; more than before extends a sweep
         jobs: trials at once, each in a process of its own, distributed over the GPUs
         cluster: ray trains on the Ray cluster of this machine or of RAY_ADDRESS, whose machines share data and out
     """
@@ -114,16 +115,17 @@ def run(
         raise UserError("a sweep is not for torchrun: give it --jobs, or --cluster ray")
     check_range(1, MAX_JOBS, jobs=jobs)
     check_range(1, MAX_SIZE, trials=trials)
-    grid, setup = make_grid(
-        Run(data=data, out=out, model=model, training=training, runtime=runtime), method, space, trials
-    )
+    if trials is not None and method in ("table", "grid"):
+        raise UserError(f"--trials {trials} is of --method random and tpe; {method} trains all its rows: leave it out")
+    base = Run(data=data, out=out, model=model, training=training, runtime=runtime)
+    grid, setup = make_grid(base, method, space, 20 if trials is None else trials)
     runner.import_optuna()
     runner.check_devices(runtime, cluster)
     runner.prepare(out, arguments, setup)
     done = runner.run_grids([grid], processes=jobs, cluster=cluster)
     results = {"study": "sweep", "interrupted": not done, "data": str(data), **setup, **collect(grid)}
     finished = any(row["valid_loss"] is not None for row in results["rows"])
-    runner.report(results, out, table(results), drawable=finished, also=f"Trials: {out / 'trials'}. ")
+    runner.report(results, out, table(results), drawable=finished, also=f"Trials: {out / 'trials'}.")
     runner.raise_errors([grid])
     return results
 
@@ -156,7 +158,7 @@ def make_grid(run: Run, method: str, space: Space, trials: int) -> tuple[Grid, S
     setup |= {"corpus": corpus.manifest["splits"]["train"]["sha256"], "chance": log(corpus.vocabulary)}
     search = Search(study="sweep", space=values, method=method, trials=trials, seed=run.training.seed, base=base)
     train_trial = partial(train, run, setup["chance"])
-    return Grid(out=run.out, name_of=name_of, train=train_trial, listed=runs, search=search), setup
+    return Grid(out=run.out, name_of=name_of, train=train_trial, settings=runs, search=search), setup
 
 
 def paper_rows(base: Settings) -> list[Settings]:
@@ -192,7 +194,7 @@ def train(run: Run, chance: float, settings: Settings, folder: Path) -> Outcome 
     results = trainer.train(trial_run(run, settings))
     if results["interrupted"]:
         return None
-    outcome = {name: results[name] for name in MEASURED}
+    outcome = {name: results[name] for name in (*MEASURED, *runner.ENVIRONMENT)}
     if not results["valid_loss"] <= chance:
         outcome |= {"status": "fail", "reason": f"worse than the {chance:.3f} of a uniform guess"}
     return outcome

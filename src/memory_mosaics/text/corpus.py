@@ -224,11 +224,11 @@ def prepare(
     *,
     out: Path,
     tokenizer: str = "gpt2",
-    vocabulary: int = 2048,
+    vocabulary: int | None = None,
     field: str = "text",
     valid: list[str] | None = None,
-    valid_share: float = 0.01,
-    seed: int = 0,
+    valid_share: float | None = None,
+    seed: int | None = None,
     workers: int | None = None,
 ) -> Corpus:
     """Turn texts into a corpus to train on: train.bin, valid.bin, the tokenizer and a manifest.
@@ -238,23 +238,32 @@ def prepare(
             them), directories of these, hf:NAME[[:CONFIG]:SPLIT] for a Hugging Face dataset, stories:COUNT[:SEED]
         out: the folder to write; it appears when everything is done
         tokenizer: gpt2, bytes, bpe to train one on the sources, or a folder with a tokenizer.json
-        vocabulary: size of the vocabulary of a trained bpe
+        vocabulary: size of the vocabulary of a trained bpe; null is 2048
         field: the field of a JSON object or a dataset that holds the text
         valid: sources to validate on; without them a share of the documents is held out
         valid_share: the share of documents held out for validation, chosen by a hash of the seed and their number;
-            where they are too few for one to be chosen, the same share of the tokens, the last ones
-        seed: chooses the documents held out
+            where they are too few for one to be chosen, the same share of the tokens, the last ones; null is 0.01
+        seed: chooses the documents held out; null is 0
         workers: threads that encode, by default one per core; the result does not depend on it
     """
-    if not 0 <= valid_share < 1:
+    if valid_share is not None and not 0 <= valid_share < 1:
         raise UserError(f"valid_share must be at least 0 and below 1, not {valid_share}")
     check_range(1, MAX_JOBS, workers=workers)
     if not sources:
         raise UserError("no source was named; name a file, a directory, hf:NAME or stories:COUNT")
     found = [*find_sources(sources), *(replace(source, split="valid") for source in find_sources(valid or []))]
+    for name, value in {"valid_share": valid_share, "seed": seed}.items():
+        if valid and value:
+            raise UserError(
+                f"--{name} {value} has no effect beside --valid, which names what to validate on; leave it out"
+            )
     chosen = None if tokenizer == "bpe" else find_tokenizer(tokenizer)
-    options = {"tokenizer": chosen.name if chosen else f"bpe-{vocabulary}"}
-    options |= {"field": field, "valid_share": 0.0 if valid else valid_share, "seed": seed}
+    if chosen and vocabulary not in (None, chosen.vocabulary) and not Path(tokenizer).is_dir():
+        raise UserError(f"--vocabulary {vocabulary} is of --tokenizer bpe; {tokenizer} has {chosen.vocabulary:,}")
+    vocabulary = 2048 if vocabulary is None else vocabulary
+    held_out = 0.01 if valid_share is None else valid_share
+    options = {"tokenizer": chosen.name if chosen else f"bpe-{vocabulary}", "field": field}
+    options |= {"valid_share": 0.0 if valid else held_out, "seed": seed or 0}
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         return _open_same(out, found, options, chosen)
     start = time.monotonic()

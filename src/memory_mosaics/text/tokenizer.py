@@ -73,7 +73,7 @@ def check_unicode(text: str, where: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         half = ascii(text[error.start]).strip("'")
-        raise UserError(f"{where} holds half a surrogate pair, {half}, which is no character") from None
+        raise UserError(f"{where} contains a lone surrogate, {half}") from None
 
 
 class Tokenizer:

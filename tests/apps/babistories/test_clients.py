@@ -249,7 +249,11 @@ def test_no_key_is_sent_unless_it_is_named(server, tmp_path, monkeypatch):
     [
         ("http://localhost:99999", "key", "cannot use --server http://localhost:99999: Port out of range 0-65535"),
         ("http://[::1", "key", "cannot use --server http://[::1: Invalid IPv6 URL"),
-        ("http://localhost:1", "Schlüssel", "the environment variable A_KEY is no API key: it has characters beyond"),
+        (
+            "http://localhost:1",
+            "Schlüssel",
+            "the environment variable A_KEY is not an API key: it has characters beyond",
+        ),
         ("http://localhost:1", "", "the environment variable A_KEY, named by --key_variable, is not set"),
     ],
 )

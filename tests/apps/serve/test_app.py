@@ -141,13 +141,14 @@ def test_a_stream_has_no_usage_unless_requested(ask):
         (b"[]", "the body must be a JSON object"),
         (b'"\xff"', "There was an error parsing the body"),
         (b"[" * 10_000, "There was an error parsing the body"),
-        ({"prompt": "a\ud83d"}, "the text holds half a surrogate pair, \\ud83d, which is no character"),
+        ({"prompt": "a\ud83d"}, "the text contains a lone surrogate, \\ud83d"),
         (b'{"prompt": "a", "temperature": NaN}', "temperature: Input should be a finite number"),
         ({"prompt": []}, "prompt: must be a string, a list of token ids, or a list of these"),
         ({"prompt": [True]}, "prompt: must be a string, a list of token ids, or a list of these"),
         ({"prompt": "a", "n": 129}, "n: Input should be less than or equal to 128, not 129"),
         ({"prompt": ["a"] * 20, "n": 10}, "a request may ask for at most 128 texts, not 200; send several requests"),
         ({"prompt": "a", "stream": "yes"}, "stream: Input should be a valid boolean"),
+        ({"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options needs stream: true"),
         ({"prompt": "a", "stream_options": {"x": 1}}, "unknown field 'stream_options.x'"),
         ({"prompt": "a", "suffix": "b"}, "suffix is not supported by this server"),
     ],
@@ -171,6 +172,19 @@ def test_a_malformed_completion(ask, body, message):
 )  # fmt: skip
 def test_a_malformed_chat(ask, messages, message):
     status, _, answer = ask("/v1/chat/completions", {"messages": messages})
+    assert (status, answer["error"]["message"]) == (400, message)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"top_logprobs": 2}, "top_logprobs needs logprobs: true"),
+        ({"max_tokens": 2, "max_completion_tokens": 3},
+         "max_tokens and max_completion_tokens are the same; send one of them"),
+    ],
+)  # fmt: skip
+def test_fields_of_a_chat_that_would_be_ignored(ask, fields, message):
+    status, _, answer = ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]} | fields)
     assert (status, answer["error"]["message"]) == (400, message)
 
 

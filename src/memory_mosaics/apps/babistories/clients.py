@@ -432,7 +432,7 @@ def _api_key(variable: str | None) -> str | None:
     if variable and not key:
         raise UserError(f"the environment variable {variable}, named by --key_variable, is not set")
     if key and not key.isascii():
-        raise UserError(f"the environment variable {variable} is no API key: it has characters beyond ASCII")
+        raise UserError(f"the environment variable {variable} is not an API key: it has characters beyond ASCII")
     return key
 
 

@@ -72,6 +72,12 @@ class CommonRequest(StrictModel):
             raise ValueError(f"must be a string or a list of at most {MAX_STOPS} strings, none of them empty")
         return stops
 
+    @model_validator(mode="after")
+    def _check_stream_options(self) -> "CommonRequest":
+        if self.stream_options and not self.stream:
+            raise ValueError("stream_options needs stream: true")
+        return self
+
     @field_validator("logit_bias")
     @classmethod
     def _check_bias(cls, bias: dict[str, float] | None) -> dict[str, float] | None:
@@ -158,6 +164,14 @@ class ChatRequest(CommonRequest):
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
+
+    @model_validator(mode="after")
+    def _check_lengths_and_logprobs(self) -> "ChatRequest":
+        if self.max_tokens and self.max_completion_tokens:
+            raise ValueError("max_tokens and max_completion_tokens are the same; send one of them")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs: true")
+        return self
 
     @property
     def length(self) -> int | None:

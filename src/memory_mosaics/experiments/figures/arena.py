@@ -126,16 +126,22 @@ def overview(results: dict[str, Any]) -> "Figure | None":
     return figure
 
 
+def why_untested(record: dict[str, Any], seeds: int) -> str:
+    """Return n/a for a test longer than the positions of a model, failed, or - for one that is not yet trained."""
+    if "unreadable" in record:
+        return "n/a"
+    return "failed" if "chosen" not in record or record["failed"] == seeds else "-"
+
+
 def cell_text(task: dict[str, Any], name: str) -> str:
     """Return the score of a contestant with its mark, how many seeds it is of where some are missing, or why none."""
     record = task["contestants"].get(name)
     if record is None:
         return ""
     if "score" not in record:
-        failed = "failed" if "chosen" not in record or record["failed"] else "-"  # or not yet trained
-        return "n/a" if "unreadable" in record else failed
+        return why_untested(record, task["seeds"])
     missing = f" ({record['seeds']}/{task['seeds']})" if record["seeds"] < task["seeds"] else ""
-    return f"{record['score']:.3f}{missing} {MARKS[record['verdict']]}"
+    return f"{record['score']:.3f}{missing} {MARKS[record['verdict']]}".rstrip()
 
 
 def task_figure(results: dict[str, Any], name: str) -> "Figure | None":

@@ -32,7 +32,7 @@ def speed(results: dict[str, Any]) -> "Figure | None":
 
 def _plot_speeds(axes: "Axes", rows: list[dict[str, Any]]) -> None:
     """Plot bars. Speeds differ by orders of magnitude between sizes, so each size has a scale of its own."""
-    sizes = [(row.get("size"), row["batch"], row.get("time")) for row in rows]
+    sizes = [(row.get("size"), row["batch"], row.get("context")) for row in rows]
     fastest: dict[Any, float] = {}
     for size, row in zip(sizes, rows, strict=True):
         fastest[size] = max(fastest.get(size, 0), row["tokens_per_second"])
@@ -56,7 +56,7 @@ def memory(results: dict[str, Any]) -> "Figure | None":
     if not rows:
         return None
     counted = any(row.get("peak_gib") is not None for row in rows)
-    title = f"{rows[0]['batch'] * rows[0]['time']:,} tokens per step in sequences of T"
+    title = f"{rows[0]['batch'] * rows[0]['context']:,} tokens per step in sequences of T"
     figure, [axes] = canvas(1, 2 if counted else 1, 11.0 if counted else 6.2, 3.8, title)
     _plot_against_time(axes[0], rows, "microseconds", "o-", "")
     _plot_against_time(axes[0], rows, "rest_microseconds", "o:", " without recall")
@@ -66,8 +66,8 @@ def memory(results: dict[str, Any]) -> "Figure | None":
         axes[1].set_ylabel("peak memory, GiB")
     for panel in axes:
         panel.set_xscale("log", base=2)
-        times = sorted({row["time"] for row in rows})
-        panel.set_xticks(times, labels=[str(time) for time in times])
+        lengths = sorted({row["context"] for row in rows})
+        panel.set_xticks(lengths, labels=[str(length) for length in lengths])
         panel.set(xlabel="T", ylim=(0, 1.08 * panel.dataLim.y1))
         panel.legend(fontsize=9)
     return figure
@@ -75,7 +75,7 @@ def memory(results: dict[str, Any]) -> "Figure | None":
 
 def _plot_against_time(axes: "Axes", rows: list[dict[str, Any]], field: str, style: str, suffix: str) -> None:
     for name, label in {row["model"]: _label(row) for row in rows}.items():
-        points = [(row["time"], row[field]) for row in rows if row["model"] == name and row.get(field) is not None]
+        points = [(row["context"], row[field]) for row in rows if row["model"] == name and row.get(field) is not None]
         if points:
             axes.plot(*zip(*points, strict=True), style, color=COLOURS.get(name, GREY), label=label + suffix)
 
@@ -117,9 +117,9 @@ def _plot_profile(axes: "Axes", rows: list[dict[str, Any]]) -> None:
         where: Any = {"textcoords": "offset points", "va": "center", "fontweight": "bold"}
         axes.annotate(f"{totals[height]:.{digits}f}", (totals[height], height), (5, 0), **where)
     first = rows[0]
-    shape = f"{first['batch']} x {first['time']} tokens"
+    shape = f"{first['batch']} x {first['context']} tokens"
     if first["step"] == "decoding":
-        shape = f"batch {first['batch']}, capacity {first['time']} tokens"
+        shape = f"batch {first['batch']}, capacity {first['context']} tokens"
     set_panel_title(axes, f"{first['step']}: {first['size']}, {shape}")
     axes.set_yticks(range(len(labels)), labels=list(labels.values()))
     axes.set(ylim=(len(labels) - 0.5, -0.5), xlim=(0, limit), xticks=[])

@@ -19,7 +19,6 @@ function drawing(name, attributes, text) {
 }
 
 const tested = task => Object.keys(task.contestants).filter(name => "score" in task.contestants[name]);
-const MARKS = { 1: " \u25b2", 0: "", "-1": " \u25bd" };
 
 function shade(task, score) {
   const guess = task.anchors.guess, perfect = task.perfect;
@@ -86,13 +85,12 @@ function cell(taskName, task, name) {
   const made = element("td"), record = task.contestants[name];
   if (!record) return made;
   if (!("score" in record)) {
-    made.append(record.unreadable ? "n/a" : record.failed || !record.chosen ? "failed" : "-");
+    made.append(record.cell);
     made.classList.add("anchor");
     return made;
   }
-  const share = shade(task, record.score), seeds = record.seeds < task.seeds ? ` (${record.seeds}/${task.seeds})` : "";
-  const text = `${digits(record.score)}${seeds}${MARKS[record.verdict]}`;
-  const button = element("button", { type: "button", "aria-pressed": "false" }, text);
+  const share = shade(task, record.score);
+  const button = element("button", { type: "button", "aria-pressed": "false" }, record.cell);
   button.style.background = `hsl(205 60% ${94 - 56 * share}%)`;
   if (share > 0.6) button.classList.add("dark");
   if (name === task.reference) button.classList.add("best");
