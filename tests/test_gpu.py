@@ -91,7 +91,7 @@ def test_a_compiled_model_trains(build):
     assert losses[-1] < 0.7 * losses[0]
 
 
-SIZE = Size(name="small", width=128, blocks=2, heads=4, vocabulary=20, batch=32, time=300)
+SIZE = Size(name="small", width=128, blocks=2, heads=4, vocabulary=20, batch=32, context=300)
 SMALL = {"width": 128, "heads": 4, "vocabulary": 20, "context": 300}
 POSITIONS = ("learned", "rotary", "alibi", "none")
 V1_V2_AND_TRANSFORMER = pytest.mark.parametrize("build", [memory_mosaic, memory_mosaic_v2, transformer])

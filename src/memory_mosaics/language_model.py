@@ -82,8 +82,6 @@ class LanguageModelConfig(Part):
             for name, without in unused.items():
                 if getattr(self, name) != without:
                     raise ValueError(f"a bare block has no {name.replace('_', ' ')}; leave it out")
-        if self.context > (limit := getattr(self.positions, "context", inf)):
-            raise ValueError(f"context is {self.context}, and there are positions for {limit} tokens")
 
     def build(self) -> "LanguageModel":
         return LanguageModel(self)

@@ -245,5 +245,5 @@ def test_an_autoencoder_is_trained_saved_and_resumed(tmp_path):
     model.load_state_dict({name.removeprefix("autoencoder."): weight for name, weight in weights.items()})
     tokens = data.split("test").inputs
     assert torch.equal(model(tokens), trainer.model(tokens))
-    with pytest.raises(CheckpointError, match="it is a autoencoder network, not a language model"):
+    with pytest.raises(CheckpointError, match="it is a network of the kind autoencoder, not a language model"):
         checkpoint.load(folder)

@@ -227,7 +227,9 @@ def test_the_command(base, tmp_path, capsys):
 def test_the_default_folder_is_named_after_the_source(base, tmp_path, monkeypatch):
     plans = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("memory_mosaics.training.trainer.train", lambda plan, **_: plans.append(plan) or {})
+    monkeypatch.setattr(
+        "memory_mosaics.training.trainer.train", lambda plan, **_: plans.append(plan) or {"interrupted": True}
+    )
     for given in ([], ["--from", str(base.out)], ["--from", str(base.out / "step-00000022")], ["--out", "x"]):
         assert main(["train", str(base.data), *given]) == 0
     names = ["runs/model", "runs/run-finetuned", "runs/run-step-00000022-finetuned", "x"]

@@ -60,6 +60,8 @@ class ModelArgs:
             else:
                 config = replace(read_model_file(Path(name)), vocabulary=vocabulary, **changes)
             weight_shapes(config)  # raises an error if the parts do not fit together
+            if config.context > (limit := getattr(config.positions, "context", math.inf)):
+                raise ValueError(f"context is {config.context}, and there are positions for {limit} tokens")
             return config
         except (TypeError, ValueError) as error:
             raise UserError(f"model {name}: {one_line(error)}") from error

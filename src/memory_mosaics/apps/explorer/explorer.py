@@ -33,6 +33,7 @@ from memory_mosaics.text.tokenizer import StreamDecoder
 
 MAX_CHARACTERS, MAX_TOKENS, MAX_EDITS = 20_000, 4096, 64  # of a text
 MAX_TOKEN_CHARACTERS = 100  # of a text typed for one token
+REST_OF_CHARACTER = 3  # bytes at most that follow the first one of a character
 MAX_CONTINUED = 64  # tokens added at once
 PAGE_TOKENS = 6 * CHUNK_TOKENS
 SESSIONS = 4  # kept per model
@@ -233,13 +234,14 @@ class Session:
             self.check_token(token)
         tokens, limit = list(self.plain.tokens), min(MAX_TOKENS, self.model.model.max_positions or MAX_TOKENS)
         text, count = CachedText(self.model), len(tokens)
-        while len(tokens) < min(count + length, limit):
+        continued = lambda: self.tokenizer.decode(tokens[count:]).rstrip("\ufffd")  # without a part of a character  # noqa: E731
+        while len(tokens) < min(count + length + (0 if continued() else REST_OF_CHARACTER), limit):
             text.update(tokens, self.edits, self.plain)
             following = int(text.most_probable(len(tokens) - 1, len(tokens))) if token is None else token
             if following == self.tokenizer.end_of_text:
                 break
             tokens, token = [*tokens, following], None
-        return self.tokenizer.decode(tokens[count:]).rstrip("\ufffd")  # the last may be a part of a character
+        return continued()
 
     def record(self, first: int, last: int, memory: Memory | None) -> dict[str, Any]:
         """Return everything that can be shown of a page: of all memories, or if that is too much of one in detail."""
