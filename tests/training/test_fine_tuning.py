@@ -228,7 +228,7 @@ def test_the_default_folder_is_named_after_the_source(base, tmp_path, monkeypatc
     plans = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "memory_mosaics.training.trainer.train", lambda plan, **_: plans.append(plan) or {"interrupted": True}
+        "memory_mosaics.training.trainer.train", lambda plan, **_: plans.append(plan) or {"interrupted": False}
     )
     for given in ([], ["--from", str(base.out)], ["--from", str(base.out / "step-00000022")], ["--out", "x"]):
         assert main(["train", str(base.data), *given]) == 0
