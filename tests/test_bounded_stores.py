@@ -144,7 +144,7 @@ def test_a_reservoir_is_a_uniform_sample():
     times = []
     for seed in range(20):
         keys = sample(seed, 1, 1000, 2)
-        store = BoundedStore.empty(StorePolicy("reservoir", 100), keys[..., None, :], keys[..., None, :])
+        store = BoundedStore.empty(StorePolicy(kind="reservoir", capacity=100), keys[..., None, :], keys[..., None, :])
         store = store._replace(now=torch.tensor([1000 * seed])).extend(keys[..., None, :], keys[..., None, :])
         times.append(store.times[0, :100, 0] - 1000 * seed)
         assert_close(store.mass.sum(), torch.tensor(1000.0))
@@ -157,7 +157,7 @@ def test_a_model_below_the_bound_reads_exactly(kind):
     built, tokens = model(), torch.randint(50, (2, 70))
     with torch.no_grad():
         exact, _ = built(tokens)
-        bounded, state = built(tokens, built.empty_state(StorePolicy(kind, 70)))
+        bounded, state = built(tokens, built.empty_state(StorePolicy(kind=kind, capacity=70)))
     assert_close(bounded, exact)
     assert tokens_at_once(state) <= 70
 
@@ -174,8 +174,8 @@ def test_a_text_in_parts_is_read_as_at_once(kind, name):
     tokens = torch.randint(50, (2, 100))
     with torch.no_grad():
         exact, _ = built(tokens)
-        whole, _ = built(tokens, built.empty_state(StorePolicy(kind, 24)))
-        parts, state = [], built.empty_state(StorePolicy(kind, 24))
+        whole, _ = built(tokens, built.empty_state(StorePolicy(kind=kind, capacity=24)))
+        parts, state = [], built.empty_state(StorePolicy(kind=kind, capacity=24))
         for part in tokens.split([1, 1, 40, 3, 25, 30], dim=1):
             logits, state = built(part, state)
             parts.append(logits)
@@ -195,7 +195,7 @@ def test_a_window_store_is_a_window():
     within.load_state_dict(built.state_dict())
     tokens = torch.randint(50, (2, 100))
     with torch.no_grad():
-        bounded, _ = built(tokens, built.empty_state(StorePolicy("window", 20)))
+        bounded, _ = built(tokens, built.empty_state(StorePolicy(kind="window", capacity=20)))
         assert_close(bounded, within(tokens)[0])
 
 
@@ -205,7 +205,7 @@ def test_a_padded_row_keeps_the_pairs_of_the_row_alone(kind):
     built, tokens = model(), torch.randint(50, (1, 48))
     padded = torch.cat([torch.zeros(1, 8, dtype=torch.long), tokens], dim=1)
     mask = torch.arange(56)[None] >= 8
-    policy = StorePolicy(kind, 50)
+    policy = StorePolicy(kind=kind, capacity=50)
     with torch.no_grad():
         alone, _ = built(tokens, built.empty_state(policy))
         beside, state = built(padded, built.empty_state(policy), mask)
@@ -217,7 +217,7 @@ def test_a_padded_row_keeps_the_pairs_of_the_row_alone(kind):
 
 def test_losses_of_a_long_text_are_those_of_its_parts():
     built, tokens = model(), torch.randint(50, (1, 1101))
-    state = built.empty_state(StorePolicy("window", 2000))
+    state = built.empty_state(StorePolicy(kind="window", capacity=2000))
     streamed = token_losses(built, tokens[:, :-1], tokens[:, 1:], state=state)
     assert_close(streamed, token_losses(built, tokens[:, :-1], tokens[:, 1:]), rtol=1e-3, atol=1e-4)
 
@@ -232,10 +232,10 @@ def test_other_stores_are_refused(text):
 
 def test_models_without_memories_and_too_long_delays_are_refused():
     with pytest.raises(UserError, match="attention"):
-        LanguageModel(transformer(**SIZES)).empty_state(StorePolicy("lru", 8))
+        LanguageModel(transformer(**SIZES)).empty_state(StorePolicy(kind="lru", capacity=8))
     built = model(visibility=Visibility(delay=9))
     with pytest.raises(UserError, match="delay of 9"):
-        built(torch.zeros(1, 3, dtype=torch.long), built.empty_state(StorePolicy("lru", 8)))
+        built(torch.zeros(1, 3, dtype=torch.long), built.empty_state(StorePolicy(kind="lru", capacity=8)))
 
 
 @pytest.mark.slow
@@ -250,7 +250,7 @@ def test_a_long_text_is_read_in_bounded_memory(kind):
 def test_a_bounded_state_is_saved(tmp_path):
     built = model()
     with torch.no_grad():
-        _, state = built(torch.randint(50, (1, 30)), built.empty_state(StorePolicy("lru", 8)))
+        _, state = built(torch.randint(50, (1, 30)), built.empty_state(StorePolicy(kind="lru", capacity=8)))
     torch.save(state, tmp_path / "state")
     again = torch.load(tmp_path / "state", weights_only=True)
     for one, other in zip(stores_of(state), stores_of(again), strict=True):

@@ -21,7 +21,6 @@ MEMORY = {"part": "persistent_memory", "heads": 4, "slots": 8}
 
 
 @part("for tests")
-@dataclass(frozen=True, kw_only=True)
 class Colourful(MixerConfig):
     colour: Literal["red", "blue"] = "red"
     sizes: tuple[int, ...] = field(default_factory=lambda: (1, 2))

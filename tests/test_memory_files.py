@@ -132,8 +132,8 @@ def test_merged_files_are_the_union_of_both(name, store, tmp_path, request):
 
 def test_trimming_keeps_the_places_of_pairs(trained, tmp_path):
     memory = union([memory_of(trained, tokens(0, 300), "first"), memory_of(trained, tokens(1, 300), "second")])
-    trimmed = saved(memory.trim(StorePolicy("reservoir", 100)), tmp_path / "trimmed")
-    assert trimmed.policy == StorePolicy("reservoir", 100)
+    trimmed = saved(memory.trim(StorePolicy(kind="reservoir", capacity=100)), tmp_path / "trimmed")
+    assert trimmed.policy == StorePolicy(kind="reservoir", capacity=100)
     assert trimmed.pairs < 200
     store, whole = trimmed.stores[1], memory.stores[1]
     assert isinstance(whole, GrowingStore)

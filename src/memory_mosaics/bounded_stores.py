@@ -19,7 +19,7 @@ pairs on which beta(n) depends is the total mass of the pairs that a query sees:
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -40,7 +40,6 @@ MAX_CAPACITY = 1 << 48  # more than any machine can store: what is exact
 
 
 @part("store_policy")
-@dataclass(frozen=True)
 class StorePolicy(Part):
     """Keep `capacity` pairs. It is also the empty store: the first tokens added to it make a BoundedStore.
 
@@ -65,7 +64,7 @@ class StorePolicy(Part):
         if not (number.isascii() and number.isdigit() and len(number) < 12 and int(number) > 0):
             raise UserError(f"the store {text!r} must name how many pairs it keeps, such as {kind}:4096")
         check_range(SINKS + 1 if kind == "sinks" else 1, 1 << 36, **{f"pairs of a store {kind}": int(number)})
-        return cls(kind, int(number))
+        return cls(kind=kind, capacity=int(number))
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.capacity}"

@@ -7,9 +7,20 @@ registered parts can be read back, so a configuration file can name nothing that
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from math import inf
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from torch import nn
 
@@ -80,10 +91,16 @@ class NormConfig(Part, ABC):
 KINDS = {ExtractorConfig: "an extractor", SharpnessConfig: "a sharpness", MixerConfig: "a mixer", NormConfig: "a norm"}
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 def part(name: str) -> Callable[[type[T]], type[T]]:
-    """Register a configuration dataclass under `name`. Defining the same class again replaces it."""
+    """Make a class a frozen dataclass of keywords, unless it is a dataclass, and register it under `name`.
+
+    Defining the same class again replaces it.
+    """
 
     def register(cls: type[T]) -> type[T]:
+        if "__dataclass_fields__" not in vars(cls):
+            cls = dataclass(frozen=True, kw_only=True)(cls)
         known = PARTS.setdefault(name, cls)
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ValueError(f"part {name!r} is already {known.__module__}.{known.__qualname__}")

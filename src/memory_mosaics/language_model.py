@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import inf, prod
 from typing import Any, ClassVar, Literal
@@ -47,7 +47,6 @@ Init = Literal["default", "as-built", "pytorch", "gpt2", "gpt2-channel", "author
 
 
 @part("language_model")
-@dataclass(frozen=True, kw_only=True)
 class LanguageModelConfig(Part):
     """The parts and sizes of a model, checked before anything is built."""
 

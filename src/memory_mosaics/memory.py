@@ -24,7 +24,7 @@ after a sequence, never inside.
 import os
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import e
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -355,7 +355,7 @@ class AssociativeMemory:
         policy: str = EXACT,
     ):
         self.sharpness, self.kernel = sharpness, kernel
-        bounded = StorePolicy.parse(policy) or StorePolicy(EXACT, MAX_CAPACITY)
+        bounded = StorePolicy.parse(policy) or StorePolicy(kind=EXACT, capacity=MAX_CAPACITY)
         self.policy = replace(bounded, keep_norm=kernel is dot_product)
         self.batch: tuple[int, ...] = ()
         self.pairs: BoundedStore | None = None  # every memory is a row of one head
@@ -635,7 +635,6 @@ def head_width(width: int, heads: int) -> int:
 
 
 @part("linear")
-@dataclass(frozen=True, kw_only=True)
 class LinearConfig(ExtractorConfig):
     """W x_{T+peek}."""
 
@@ -644,7 +643,6 @@ class LinearConfig(ExtractorConfig):
 
 
 @part("leaky_average")
-@dataclass(frozen=True, kw_only=True)
 class LeakyAverageConfig(ExtractorConfig):
     """Norm of the leaky average of W x."""
 
@@ -652,7 +650,6 @@ class LeakyAverageConfig(ExtractorConfig):
 
 
 @part("gated_average")
-@dataclass(frozen=True, kw_only=True)
 class GatedAverageConfig(ExtractorConfig):
     """Norm of the gated average of W x."""
 
@@ -660,7 +657,6 @@ class GatedAverageConfig(ExtractorConfig):
 
 
 @part("mix")
-@dataclass(frozen=True, kw_only=True)
 class MixConfig(ExtractorConfig):
     """Norm of gamma W x_T + (1 - gamma) W x_{T+1}."""
 
@@ -668,7 +664,6 @@ class MixConfig(ExtractorConfig):
 
 
 @part("convolution")
-@dataclass(frozen=True, kw_only=True)
 class ConvolutionConfig(ExtractorConfig):
     """Norm of the sum of W_j x_{T+j}, j from -back to peek."""
 
@@ -683,7 +678,6 @@ class ConvolutionConfig(ExtractorConfig):
 
 
 @part("taps")
-@dataclass(frozen=True, kw_only=True)
 class TapsConfig(ConvolutionConfig):
     """Norm of the sum of c_j W x_{T+j}, j from -back to peek."""
 
@@ -698,7 +692,6 @@ class TapsConfig(ConvolutionConfig):
 
 
 @part("output_gate")
-@dataclass(frozen=True, kw_only=True)
 class OutputGateConfig(Part):
     """2 sigmoid(G x)."""
 
@@ -707,7 +700,6 @@ class OutputGateConfig(Part):
 
 
 @part("contextual_memory")
-@dataclass(frozen=True, kw_only=True)
 class ContextualMemoryConfig(MixerConfig):
     """Contextual memories as in the paper's language models, or with other extractors."""
 
@@ -738,7 +730,6 @@ class ContextualMemoryConfig(MixerConfig):
 
 
 @part("persistent_memory")
-@dataclass(frozen=True, kw_only=True)
 class PersistentMemoryConfig(MixerConfig):
     """Persistent memories of `slots` pairs each, `memories` of them per head."""
 

@@ -5,8 +5,6 @@ RMSNorm       x / root mean square, times a trained gain               Zhang and
 ScaledNorm    layer norm divided by sqrt(width), for small initial logits
 """
 
-from dataclasses import dataclass
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -35,7 +33,6 @@ class ScaledNorm(nn.LayerNorm):
 
 
 @part("layer_norm")
-@dataclass(frozen=True, kw_only=True)
 class LayerNormConfig(NormConfig):
     """Layer norm, with a bias if the model has biases."""
 
@@ -46,7 +43,6 @@ class LayerNormConfig(NormConfig):
 
 
 @part("rms_norm")
-@dataclass(frozen=True, kw_only=True)
 class RMSNormConfig(NormConfig):
     """RMSNorm, which never has a bias."""
 
@@ -57,7 +53,6 @@ class RMSNormConfig(NormConfig):
 
 
 @part("scaled_norm")
-@dataclass(frozen=True, kw_only=True)
 class ScaledNormConfig(NormConfig):
     """Layer norm divided by sqrt(width)."""
 
@@ -66,7 +61,6 @@ class ScaledNormConfig(NormConfig):
 
 
 @part("no_norm")
-@dataclass(frozen=True, kw_only=True)
 class NoNormConfig(NormConfig):
     """The identity."""
 

@@ -11,7 +11,6 @@ AdaptiveSharpness    beta(n) = b_1 n^alpha + b_0                              Me
 """
 
 from copy import copy
-from dataclasses import dataclass
 from math import e, log
 from typing import Any, ClassVar
 
@@ -128,7 +127,6 @@ def depends_on_count(sharpness: Any) -> bool:
 
 
 @part("constant_sharpness")
-@dataclass(frozen=True, kw_only=True)
 class ConstantSharpnessConfig(SharpnessConfig):
     """One trained beta per head; its initial value distinguishes random keys, unless `initial` is given."""
 
@@ -139,7 +137,6 @@ class ConstantSharpnessConfig(SharpnessConfig):
 
 
 @part("adaptive_sharpness")
-@dataclass(frozen=True, kw_only=True)
 class AdaptiveSharpnessConfig(SharpnessConfig):
     """b_1 n^alpha + b_0, from these initial values."""
 
@@ -158,7 +155,6 @@ class AdaptiveSharpnessConfig(SharpnessConfig):
 
 
 @part("scale")
-@dataclass(frozen=True, kw_only=True)
 class ScaleConfig(Part):
     """Trained scales of the answers, or of the values, which is the same: exp(speed * theta), at most `largest`."""
 

@@ -89,7 +89,7 @@ def _policy(described: Any) -> StorePolicy | None:
     known = kind in POLICIES or (kind == EXACT and capacity == MAX_CAPACITY)
     if not known or type(capacity) is not int or not 1 <= capacity <= MAX_CAPACITY:
         raise ValueError(f"there is no store {kind!r} of {capacity!r} pairs")
-    return StorePolicy(kind, capacity, bool(keep_norm))
+    return StorePolicy(kind=kind, capacity=capacity, keep_norm=bool(keep_norm))
 
 
 def _check(store: AnyStore, first: AnyStore) -> None:

@@ -38,7 +38,6 @@ Outputs = tuple[Float[Tensor, "B T W"], State]
 
 
 @part("visibility")
-@dataclass(frozen=True, kw_only=True)
 class Visibility(Part):
     """The query at time t sees the pairs i <= t - `delay`; with a `window`, only the newest that many of them.
 

@@ -49,7 +49,7 @@ from memory_mosaics.files import (
     remove_leftovers,
     write_text,
 )
-from memory_mosaics.isolation import delayed_interrupts
+from memory_mosaics.isolation import delayed_interrupts, signal_handler
 from memory_mosaics.results import create_output_folder, environment_info, write_results
 from memory_mosaics.runtime import RuntimeConfig, find_device
 from memory_mosaics.training.checkpointing import read_run
@@ -479,7 +479,7 @@ def run_grids(
     """
     for folder in (folder for grid in grids for folder in grid.folders() if is_first_process()):
         (folder / "error.txt").unlink(missing_ok=True)  # of an earlier command
-    with show_progress(grids, save), sigterm_as_interrupt():
+    with show_progress(grids, save), signal_handler(signal.default_int_handler, signal.SIGTERM):
         try:
             if cluster == "ray":
                 done = run_on_ray(grids, processes)
@@ -494,19 +494,6 @@ def run_grids(
         for folder in (folder for folder in grid.folders() if grid.outcome(folder)):
             discard_checkpoints(folder)  # a process may have been killed between its outcome and this
     return done and not errors(grids)
-
-
-@contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
-    """Raise KeyboardInterrupt at SIGTERM. Only the main thread receives signals."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def run_queues(grids: Sequence[Grid], *, wait: bool = True) -> bool:

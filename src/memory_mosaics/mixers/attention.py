@@ -11,7 +11,6 @@ queries (Ainslie et al. 2023) and norms of queries and keys (Henry et al. 2020),
 """
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -56,7 +55,6 @@ def positions(x: Float[Tensor, "B T H D"], start: int | Tensor) -> Float[Tensor,
 
 
 @part("rotary")
-@dataclass(frozen=True, kw_only=True)
 class Rotary(Part):
     """RoPE: coordinates j and j + D/2 rotate together by position * base^(-2j/D)."""
 
@@ -76,7 +74,6 @@ class Rotary(Part):
 
 
 @part("alibi")
-@dataclass(frozen=True, kw_only=True)
 class Alibi:
     """ALiBi: slope_h * distance is subtracted from the score.
 
@@ -171,7 +168,6 @@ class Attention(RetrievalMixer):
 
 
 @part("attention")
-@dataclass(frozen=True, kw_only=True)
 class AttentionConfig(MixerConfig):
     """Attention with rotary, ALiBi or no positions, and any key extractor (GPT-2: linear)."""
 
@@ -230,7 +226,6 @@ class LearnedPositions(nn.Module):
 
 
 @part("learned_positions")
-@dataclass(frozen=True, kw_only=True)
 class LearnedPositionsConfig(MixerConfig):
     """A trained vector for each of `context` positions."""
 
@@ -256,7 +251,6 @@ class MLP(nn.Module):
 
 
 @part("mlp")
-@dataclass(frozen=True, kw_only=True)
 class MLPConfig(MixerConfig):
     """A feed-forward network with expansion * width hidden units, rounded."""
 
@@ -282,7 +276,6 @@ class SwiGLU(nn.Module):
 
 
 @part("swiglu")
-@dataclass(frozen=True, kw_only=True)
 class SwiGLUConfig(MixerConfig):
     """SwiGLU with `hidden` hidden units."""
 

@@ -12,7 +12,6 @@ Their models have RMSNorm and SwiGLU in every block, and heads of 128 (DeltaNet)
 Letters in shapes: B batch, T time, H heads, D key width, V value width, W model width.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -114,7 +113,6 @@ def unit_norm(x: Float[Tensor, "B T H D"]) -> Float[Tensor, "B T H D"]:
 
 
 @part("delta_net")
-@dataclass(frozen=True, kw_only=True)
 class DeltaNetConfig(MixerConfig):
     """DeltaNet, with `short` taps, and heads of expand * width / heads, rounded."""
 
@@ -132,7 +130,6 @@ class DeltaNetConfig(MixerConfig):
 
 
 @part("gated_delta_net")
-@dataclass(frozen=True, kw_only=True)
 class GatedDeltaNetConfig(DeltaNetConfig):
     """Gated DeltaNet, with the published shares of keys and values: 6 width^2 parameters with its gate."""
 

@@ -9,7 +9,6 @@ sequence as that of attention does, and a step evaluates the filter at as many t
 """
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -139,7 +138,6 @@ class Hyena(nn.Module):
 
 
 @part("hyena")
-@dataclass(frozen=True, kw_only=True)
 class HyenaConfig(MixerConfig):
     """Hyena with a filter of `length` steps (l_max) by a network of width `hidden`, after `short` taps."""
 

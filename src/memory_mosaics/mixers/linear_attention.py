@@ -13,7 +13,6 @@ computes the same on CUDA, except under torch.compile.
 Letters in shapes: B batch, T time, H heads, D key width, V value width, W model width; N chunks of C steps.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -222,7 +221,6 @@ def gate_heads(gate: Float[Tensor, "B T W"], outputs: Float[Tensor, "B T H V"]) 
 
 
 @part("linear_transformer")
-@dataclass(frozen=True, kw_only=True)
 class LinearTransformerConfig(MixerConfig):
     """Attention without the softmax."""
 
@@ -234,7 +232,6 @@ class LinearTransformerConfig(MixerConfig):
 
 
 @part("retnet")
-@dataclass(frozen=True, kw_only=True)
 class RetNetConfig(MixerConfig):
     """Retention; published with biases."""
 
@@ -247,7 +244,6 @@ class RetNetConfig(MixerConfig):
 
 
 @part("gla")
-@dataclass(frozen=True, kw_only=True)
 class GLAConfig(MixerConfig):
     """Gated linear attention."""
 

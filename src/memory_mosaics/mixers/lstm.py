@@ -6,7 +6,6 @@ model, not of the mixer; here it is part of a block, as any other mixer.
 """
 
 import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -117,7 +116,6 @@ torch.library.register_autograd(
 
 
 @part("lstm")
-@dataclass(frozen=True, kw_only=True)
 class LSTMConfig(MixerConfig):
     """One LSTM layer of the model's width."""
 

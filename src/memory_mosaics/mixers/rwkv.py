@@ -11,7 +11,6 @@ so that the weight of old tokens grows with every step, and random initial value
 a and b overflow. The state is the average a / b and log b, which do not.
 """
 
-from dataclasses import dataclass
 from math import log
 from typing import ClassVar
 
@@ -124,7 +123,6 @@ def _combine(earlier: Elements, later: Elements) -> Elements:
 
 
 @part("rwkv")
-@dataclass(frozen=True, kw_only=True)
 class RWKVConfig(MixerConfig):
     """RWKV-4 time mixing; `as_published` with the inverted decay of the RegBench baseline."""
 

@@ -16,7 +16,6 @@ output maps depend on the token, so that it has only the recurrence:
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -315,7 +314,6 @@ class Mamba(nn.Module):
 
 
 @part("s4d")
-@dataclass(frozen=True, kw_only=True)
 class S4DConfig(MixerConfig):
     """S4D with `state_size` numbers per channel, as conjugate pairs."""
 
@@ -332,7 +330,6 @@ class S4DConfig(MixerConfig):
 
 
 @part("h3")
-@dataclass(frozen=True, kw_only=True)
 class H3Config(S4DConfig):
     """H3 with heads of width 1: a shift of `shift` steps, and `state_size` numbers per channel, as conjugate pairs."""
 
@@ -343,7 +340,6 @@ class H3Config(S4DConfig):
 
 
 @part("mamba")
-@dataclass(frozen=True, kw_only=True)
 class MambaConfig(MixerConfig):
     """Mamba-1: `state_size` numbers per channel, `short` taps before, expansion * width channels."""
 

@@ -200,7 +200,6 @@ def _draw(cumulative: np.ndarray, chance: np.ndarray) -> np.ndarray:
 
 
 @part("induction")
-@dataclass(frozen=True, kw_only=True)
 class InductionExamples(InductionData, SyntheticData):
     """Such sequences as examples of the arena: all next tokens are trained on, the counted ones are tested."""
 

@@ -108,7 +108,6 @@ class MADData(SyntheticData):
 
 
 @part("in_context_recall")
-@dataclass(frozen=True, kw_only=True)
 class InContextRecallData(MADData):
     """Pairs of a key and a value.
 
@@ -164,7 +163,6 @@ class InContextRecallData(MADData):
 
 
 @part("noisy_in_context_recall")
-@dataclass(frozen=True, kw_only=True)
 class NoisyInContextRecallData(InContextRecallData):
     """Recall with noise between the pairs."""
 
@@ -176,7 +174,6 @@ class NoisyInContextRecallData(InContextRecallData):
 
 
 @part("fuzzy_in_context_recall")
-@dataclass(frozen=True, kw_only=True)
 class FuzzyInContextRecallData(MADData):
     """Pairs whose keys and values have several tokens.
 
@@ -251,7 +248,6 @@ class FuzzyInContextRecallData(MADData):
 
 
 @part("selective_copying")
-@dataclass(frozen=True, kw_only=True)
 class SelectiveCopyingData(MADData):
     """Tokens between blanks, which are repeated without the blanks.
 
@@ -303,7 +299,6 @@ class SelectiveCopyingData(MADData):
 
 
 @part("memorization")
-@dataclass(frozen=True, kw_only=True)
 class MemorizationData(MADData):
     """Keys, each before a token in place of its value, which is fixed by the seed."""
 
@@ -343,7 +338,6 @@ class MemorizationData(MADData):
 
 
 @part("compression")
-@dataclass(frozen=True, kw_only=True)
 class CompressionData(MADData):
     """Random tokens and a last one that is always the same, all of which are to be reconstructed."""
 
@@ -365,7 +359,6 @@ class CompressionData(MADData):
 
 
 @part("autoencoder")
-@dataclass(frozen=True, kw_only=True)
 class AutoencoderConfig:
     """A language model whose blocks encode a sequence. The norm of its output is not used."""
 

@@ -141,7 +141,6 @@ class CombineMoons(nn.Module):
 
 
 @part("moons")
-@dataclass(frozen=True, kw_only=True)
 class MoonNetworkConfig:
     """So many moons, and memories to share them; `copies` are networks trained side by side in the same tensors."""
 

@@ -91,7 +91,6 @@ class RecallData(SyntheticData):
 
 
 @part("mqar")
-@dataclass(frozen=True, kw_only=True)
 class MQARData(RecallData):
     """Pairs of a key and a value; `updates` of the keys, at random, have a second value, which counts.
 
@@ -129,7 +128,6 @@ class MQARData(RecallData):
 
 
 @part("compositional_mqar")
-@dataclass(frozen=True, kw_only=True)
 class CompositionalMQARData(RecallData):
     """A value for every combination of sqrt(pairs) first tokens and as many second ones."""
 

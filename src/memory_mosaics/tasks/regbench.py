@@ -487,7 +487,6 @@ def _contexts(text: Int[Tensor, "B T"], length: int) -> Int[Tensor, "B T"]:
 
 
 @part("regbench")
-@dataclass(frozen=True, kw_only=True)
 class RegBenchExamples(SyntheticData):
     """Sequences of random languages as examples of the arena: of a number of languages, or of new ones at every step.
 

@@ -41,7 +41,6 @@ LASSO_SWEEPS, LASSO_TOLERANCE = 300, 1e-4
 
 
 @part("vector_model")
-@dataclass(frozen=True, kw_only=True)
 class VectorModelConfig:
     """A language model with vectors in place of tokens.
 
@@ -252,7 +251,6 @@ def lasso(x: np.ndarray, y: np.ndarray, penalties: Sequence[float]) -> dict[floa
 
 
 @part("linear_regression")
-@dataclass(frozen=True, kw_only=True)
 class LinearRegressionData(RegressionData):
     """y = w . x, w ~ N(0, 1)."""
 
@@ -266,7 +264,6 @@ class LinearRegressionData(RegressionData):
 
 
 @part("sparse_regression")
-@dataclass(frozen=True, kw_only=True)
 class SparseRegressionData(RegressionData):
     """y = w . x, where only some weights are not zero.
 
@@ -296,7 +293,6 @@ class SparseRegressionData(RegressionData):
 
 
 @part("network_regression")
-@dataclass(frozen=True, kw_only=True)
 class NetworkRegressionData(RegressionData):
     """y = sqrt(2 / hidden) sum_i a_i relu(b_i . x), a and b ~ N(0, 1).
 
@@ -325,7 +321,6 @@ class NetworkRegressionData(RegressionData):
 
 
 @part("anonymous_classification")
-@dataclass(frozen=True, kw_only=True)
 class ClassificationData(VectorData):
     """Points around centres ~ N(0, 1), and the labels of the centres.
 

@@ -157,7 +157,6 @@ def hide(rng: np.random.Generator, chains: Sequence[Sequence[np.ndarray]], lengt
 
 
 @part("needle")
-@dataclass(frozen=True, kw_only=True)
 class NeedleData(RulerData):
     """Pairs of a key and a value in a haystack, and questions for the values of some keys.
 
@@ -240,7 +239,6 @@ class NeedleData(RulerData):
 
 
 @part("variable_tracking")
-@dataclass(frozen=True, kw_only=True)
 class VariableTrackingData(RulerData):
     """Chains of assignments in noise: `! x = 5`, then `! y = ! x` and so on.
 
@@ -345,7 +343,6 @@ def _many_distinct(rng: np.random.Generator, size: int, shape: tuple[int, int]) 
 
 
 @part("common_words")
-@dataclass(frozen=True, kw_only=True)
 class CommonWordsData(WordListData):
     """Words that are repeated often among words that are not.
 
@@ -392,7 +389,6 @@ class CommonWordsData(WordListData):
 
 
 @part("frequent_words")
-@dataclass(frozen=True, kw_only=True)
 class FrequentWordsData(WordListData):
     """Words whose counts fall as rank^-alpha, one per 50 tokens as in RULER; rank 1 is BLANK, ranks 2 to 4 are asked.
 

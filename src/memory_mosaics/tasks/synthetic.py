@@ -190,7 +190,6 @@ def cache_scores(examples: Batch, answers: range) -> dict[str, float]:
 
 
 @part("mixture")
-@dataclass(frozen=True, kw_only=True)
 class Mixture(SyntheticData):
     """Examples of several kinds, trained on together and tested one after the other.
 

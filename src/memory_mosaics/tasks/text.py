@@ -55,7 +55,6 @@ Measures = dict[str, Any]
 
 
 @part("text")
-@dataclass(frozen=True, kw_only=True)
 class TextData:
     """A training text, and others to read.
 
