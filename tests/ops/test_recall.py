@@ -189,6 +189,14 @@ def test_a_window_takes_memory_linear_in_time(monkeypatch):
     assert [shape[1] for shape in seen] == [100, 200]
 
 
+def test_a_window_over_pairs_that_end_before_the_last_query_takes_the_kernel(monkeypatch):
+    """A memory whose last value has not come: one pair fewer than queries."""
+    monkeypatch.setattr(module, "_in_blocks", None)
+    inputs = problem(300, 299)
+    options = {"causal_offset": 0, "window": 7}
+    assert_close(recall(*inputs, **options), reference(*inputs, **options)[0], rtol=1e-4, atol=1e-5)
+
+
 def test_blocks_of_queries_do_not_show(monkeypatch):
     inputs = problem(50, 50)
     whole = recall_with_lse(*inputs, causal_offset=0)

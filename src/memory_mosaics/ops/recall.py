@@ -150,11 +150,11 @@ def recall(
     fused = key_padding_mask is None and (dropout == 0.0 or queries.is_cuda)
     if fused and window is None and causal_offset is None:
         return _attend_in_rows(queries, keys, values, rows=_rows(queries, keys), dropout=dropout)
-    if fused and causal_offset is not None and causal_offset <= 1 and (window is None or keys.shape[1] >= time):
+    last = time if causal_offset is None else time + causal_offset - 1  # pairs that the last query sees
+    if fused and causal_offset is not None and causal_offset <= 1 and (window is None or keys.shape[1] >= last):
         ahead = 1 - causal_offset
-        if time <= ahead:
+        if last <= 0:
             return _zeros(queries, values)
-        last = time - ahead
         shifted = (queries[:, ahead:], keys[:, :last], values[:, :last])
         if window is None:
             answers = _attend(*shifted, causal=True, dropout=dropout)
