@@ -114,9 +114,7 @@ class Trainer:
             raise UserError(
                 f"{type(task).__name__} has batches that do not split; train in one process, without micro_batch"
             )
-        if run.runtime.sharding == "fsdp" and not runtime.distributed:
-            raise UserError("sharding fsdp shards a model over the processes of torchrun, and this is the only process")
-        self.sharded = run.runtime.sharding == "fsdp"
+        self.sharded = runtime.distributed and run.runtime.sharding == "fsdp"
         torch.manual_seed(self.training.seed)
         self.model: Any = self._build(config, weights, runtime, share=share, micro=micro)
         cuda = runtime.device.type == "cuda"
