@@ -104,7 +104,8 @@ class Memory:
         """Refuse the memory of another model, or of the same with another tokenizer, and tokens that it lacks."""
         if (mine := fingerprint(trained)) != self.model:
             raise UserError(
-                f"{self.file} is a memory of model {self.model[:12]!r}, and {trained.folder} is {mine[:12]!r}"
+                f"{self.file} is a memory of model {self.model[:12]}, and {trained.folder} is model {mine[:12]}; "
+                "read the text with it: mosaics read"
             )
         if self.tokens.min() < 0 or self.tokens.max() >= trained.tokenizer.vocabulary:
             raise UserError(f"{self.file} is damaged: it holds tokens that {trained.folder} does not have")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from memory_mosaics.bounded_stores import StorePolicy
 from memory_mosaics.checkpoint import LoadedModel
@@ -174,7 +175,7 @@ def search(run: Path, files: list[Path], *, prompt: str, top: int = 10, device: 
                 times = best.indices if stored is None else stored.times[0, best.indices, head]
                 where = zip(best.values.tolist(), times.tolist(), strict=True)
                 found += [(weight, layer.block, head, at) for weight, at in where if weight > 0]
-    records = [_record(trained, memory, *one) for one in sorted(found, key=lambda one: -one[0])[:top]]
+    records = [_record(trained, memory, tokens[0].cpu(), *one) for one in sorted(found, key=lambda one: -one[0])[:top]]
     rows = [
         [r["around"], f"{r['weight']:.4f}", str(r["block"]), str(r["head"]), r["text"], f"{r['position']:,}"]
         for r in records
@@ -183,20 +184,16 @@ def search(run: Path, files: list[Path], *, prompt: str, top: int = 10, device: 
     return {"pairs": records}
 
 
-def _record(trained: LoadedModel, memory: Memory, weight: float, block: int, head: int, at: int) -> dict[str, Any]:
+def _record(
+    trained: LoadedModel, memory: Memory, prompt: Tensor, weight: float, block: int, head: int, at: int
+) -> dict[str, Any]:
     """A retrieved pair with the tokens around it."""
     text, position, index = memory.place(at)
-    found = {
-        "weight": round(weight, 6),
-        "block": block,
-        "head": head,
-        "text": printable(text["name"]),
-        "position": position,
-    }
-    if position >= text["read"]:
-        return found | {"text": "the prompt", "position": position - text["read"], "around": ""}
-    first = index - min(position, AROUND)
-    decode = trained.tokenizer.decode
-    before = decode(memory.tokens[first : index + 1].tolist())
-    after = decode(memory.tokens[index + 1 : index + 1 + min(AROUND, text["read"] - position - 1)].tolist())
+    name, tokens, end = text["name"], memory.tokens, index + text["read"] - position
+    if position >= text["read"]:  # it came after the texts
+        name, tokens, end = "the prompt", prompt, len(prompt)
+        index = position = position - text["read"]
+    before = trained.tokenizer.decode(tokens[index - min(position, AROUND) : index + 1].tolist())
+    after = trained.tokenizer.decode(tokens[index + 1 : min(end, index + 1 + AROUND)].tolist())
+    found = {"weight": round(weight, 6), "block": block, "head": head, "text": printable(name), "position": position}
     return found | {"around": printable(f"{before}|{after}")}
