@@ -51,6 +51,7 @@ from memory_mosaics.experiments.runner import (
     raise_errors,
     report,
     run_grids,
+    should_compile,
 )
 from memory_mosaics.experiments.suite import SEARCH_SEED, SIZE_FIELDS, ArenaTask, architecture, load_suite
 from memory_mosaics.files import write_text
@@ -383,10 +384,11 @@ class Contest:
         runtime = replace(self.runtime, log_every=min(self.runtime.log_every, training.evaluate_every))
         spec = TaskRun(out=folder, name=folder.name, task=task.data, model=config, training=training, runtime=runtime)
         with start_runtime(runtime) as here:
-            # Graphs without a compiler: small models train in the time that it would take to compile them.
             data = task.data.open(self.data_folder)
             source = data.task(batch_size=training.batch, seed=training.seed, steps=training.steps)
-            trainer = Trainer(spec, source, config, here, compiled=bool(runtime.compile))
+            known = ARCHITECTURES.get(settings["contestant"])
+            compiled = should_compile(runtime, here.device, training.steps, faster=bool(known and known.compiles))
+            trainer = Trainer(spec, source, config, here, compiled=compiled)
             results = trainer.run()
             if results["interrupted"]:
                 return None
@@ -398,7 +400,7 @@ class Contest:
             "seconds": round(progress["seconds"], 1),
         }
         found["parameters_without_embeddings"] = count_without_embeddings(task.body(settings["contestant"], values))
-        found |= {"steps": progress["step"], "reached": progress["reached"]}
+        found |= {"steps": progress["step"], "reached": progress["reached"], "compiled": compiled}
         found["curve"] = [[step, round_digits(score, 4)] for step, *_, score in progress["curve"]]
         return found | environment_info(here.device) | ({"tests": tests} if tests else {})
 
@@ -570,11 +572,12 @@ def table(results: dict[str, Any]) -> str:
     texts = [[name, *row] for name, task in tasks.items() if "anchor_measures" in task for row in _text_rows(task)]
     if texts:
         parts.append(text_table(["text", "", *(name.replace("_", " ") for name in TEXT_MEASURES)], texts))
+    notes = []
     for name, task in tasks.items():
         commits = {commit for one in task["contestants"].values() for commit in one.get("commits", ())}
         if len(commits) > 1:
-            parts.append(f"{name}: its outcomes come from several commits: {', '.join(sorted(map(str, commits)))}")
-    return "\n\n".join(parts)
+            notes.append(f"{name}: its outcomes come from several commits: {', '.join(sorted(map(str, commits)))}")
+    return "\n\n".join([*parts, *(["\n".join(notes)] if notes else [])])
 
 
 def _text_rows(task: dict[str, Any]) -> list[list[str]]:

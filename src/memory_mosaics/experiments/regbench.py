@@ -31,7 +31,7 @@ from memory_mosaics.experiments.figures.tasks import published_in_distribution
 from memory_mosaics.experiments.own_mixers import fingerprint
 from memory_mosaics.experiments.regbench_models import ARCHITECTURES, ELEVEN, architecture, check_architecture
 from memory_mosaics.experiments.report import TEMPLATES, render
-from memory_mosaics.experiments.runner import Grid, Outcome, Search, Settings, Values
+from memory_mosaics.experiments.runner import Grid, Outcome, Search, Settings, Values, should_compile
 from memory_mosaics.files import write_text
 from memory_mosaics.results import environment_info, round_digits, write_results
 from memory_mosaics.runtime import RuntimeConfig, start_runtime
@@ -53,7 +53,6 @@ CASE = ("architecture", "environments", "in_distribution")
 BEST = (*CASE, "blocks", "heads", "width", "weight_decay", "learning_rate", "seed", "parameters", "valid_loss")
 BEST += ("accuracy", "tvd", "tested", "seconds")
 SAVE_SECONDS = 60.0
-MIN_STEPS_TO_COMPILE = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,11 +266,9 @@ def train(runtime: RuntimeConfig, settings: Settings, out: Path) -> Outcome | No
         cuda = here.device.type == "cuda"
         if cuda:
             torch.set_float32_matmul_precision("high")  # TF32, as published, where not bfloat16
-            torch.compiler.reset()  # it gives up on code that it has compiled for eight models
             torch.cuda.empty_cache()  # of the run before: other processes may want it
         task = RegBench(languages, seed=training.seed, device=here.device)
-        wanted = cuda and training.steps >= MIN_STEPS_TO_COMPILE and kind.compiles
-        compiled = wanted if runtime.compile is None else runtime.compile
+        compiled = should_compile(runtime, here.device, training.steps, faster=kind.compiles)
         trainer = Trainer(run, task, config, here, compiled=compiled)
         results = trainer.run()
         if results["interrupted"]:

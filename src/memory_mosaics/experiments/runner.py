@@ -62,6 +62,7 @@ Outcome = dict[str, Any]  # of a run: "status" is finished or fail, then its set
 Values = list[Any] | tuple[Any, Any]  # choices, or the ends of a range
 
 ENVIRONMENT = ("versions", "commit", "hardware")  # fields of an outcome
+MIN_STEPS_TO_COMPILE = 2000  # a shorter run of a small model takes no longer than compiling it
 MAX_REDRAWS = 1000  # of values that were drawn before, until a space counts as exhausted
 FEW_REDRAWS = 20  # until the remaining combinations of a small space are enumerated
 MAX_COMBINATIONS = 100_000  # of a small space
@@ -582,6 +583,13 @@ def check_devices(runtime: RuntimeConfig, cluster: str | None) -> Settings:
     return {"precision": runtime.precision_on(find_device(runtime.device))}
 
 
+def should_compile(runtime: RuntimeConfig, device: torch.device, steps: int, *, faster: bool) -> bool:
+    """Return whether a small model is compiled: as the command says, or where it is `faster`, in long runs on CUDA."""
+    if runtime.compile is not None:
+        return runtime.compile
+    return faster and device.type == "cuda" and steps >= MIN_STEPS_TO_COMPILE
+
+
 def ray_share(nodes: Sequence[Mapping[str, float]], processes: int) -> tuple[int, float]:
     """Return the cores and GPUs of each of `processes`: no more than a node has, or Ray would wait for ever."""
     gpus = min(1.0, sum(node.get("GPU", 0.0) for node in nodes) / processes)
@@ -628,7 +636,7 @@ def progress(grids: Sequence[Grid]) -> tuple[float, dict[str, str], str]:
                 ended[folder.name] = {"status": "error", "reason": read_text(folder / "error.txt")}
             elif log := read_log(folder / "log.jsonl"):
                 running.append({name: value for line in log for name, value in line.items()})
-                done += running[-1]["step"] / (read_run(folder) or {"training": {"steps": inf}})["training"]["steps"]
+                done += running[-1]["step"] / _steps(folder)
         for name, outcome in ended.items():
             line = f"{outcome['status']}, {outcome.get('reason')}"
             if outcome["status"] == "finished":
@@ -639,6 +647,14 @@ def progress(grids: Sequence[Grid]) -> tuple[float, dict[str, str], str]:
     losses = " ".join(f"{line['valid_loss']:.3f}" for line in running if "valid_loss" in line)
     speed = sum(line.get("tokens_per_second", 0) for line in running)
     return done, lines, f"valid loss {losses}, {speed:,.0f} tokens/s" if running else ""
+
+
+def _steps(folder: Path) -> float:
+    """Return how many steps a run has; infinity where its run.yaml does not say so, as whoever trains it will say."""
+    try:
+        return max(1.0, float((read_run(folder) or {})["training"]["steps"]))
+    except (UserError, LookupError, TypeError, ValueError):
+        return inf
 
 
 @contextmanager

@@ -122,6 +122,8 @@ class Trainer:
             compiled = cuda and not task.documents if run.runtime.compile is None else run.runtime.compile
         if compiled and task.documents:
             raise UserError("documents have other shapes at every step, which are not compiled; set compile to false")
+        if compiled:
+            torch.compiler.reset()  # it gives up on code that it has compiled for eight models
         block_fn = torch.compile(without_state, dynamic=False) if compiled and not self.sharded else None
         self.runtime = replace(runtime, micro_batch=micro, block_fn=block_fn)
         self.folder = RunFolder(run, self.runtime)
