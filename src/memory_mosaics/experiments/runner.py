@@ -559,6 +559,7 @@ def _worker(grids: Sequence[Grid], number: int, count: int) -> NoReturn:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
         os.environ["CUDA_VISIBLE_DEVICES"] = visible[number % gpus]
     torch.set_num_threads(max(1, torch.get_num_threads() // count))
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else every process starts one per core of the machine
 
     def stop_when_orphaned() -> None:
         parent_process().join()  # type: ignore[union-attr]
