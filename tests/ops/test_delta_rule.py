@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 from memory_mosaics.ops.common import flash_kernel
-from memory_mosaics.ops.delta_rule import FLASH_KERNELS, delta_rule, reference, triton_miscompiles
+from memory_mosaics.ops.delta_rule import FLASH_KERNELS, _chunked, _invert, delta_rule, reference, triton_miscompiles
 from on_cuda import ON_CUDA
 
 TIMES = [1, 2, 63, 130, 1000]
@@ -63,14 +63,88 @@ def test_a_key_holds_its_last_value():
     assert_close(S[0, 0, 0], torch.tensor([3.0, 4.0, 2.0, 0.0]))
 
 
+@pytest.mark.parametrize("beta", [0.999, 1.0])
 @pytest.mark.parametrize("log_alpha", [0.0, -1e-3, -100.0])
-def test_the_same_key_again_and_again_is_exact_in_float32(log_alpha):
+def test_the_same_key_again_and_again_is_exact_in_float32(log_alpha, beta):
     """The worst case of the triangular system: its inverse by powers of the matrix would have terms of 1e17."""
-    q, v, beta = torch.randn(1, 300, 2, 8), torch.randn(1, 300, 2, 8), torch.full((1, 300, 2), 0.999)
+    q, v, beta = torch.randn(1, 300, 2, 8), torch.randn(1, 300, 2, 8), torch.full((1, 300, 2), beta)
     k = F.normalize(torch.randn(1, 1, 2, 8), dim=-1).expand(-1, 300, -1, -1)
     inputs = q, k, v, beta, torch.full((1, 300, 2), log_alpha)
     wanted = reference(*(x.double() for x in inputs))
     assert_close(delta_rule(*inputs), tuple(x.float() for x in wanted), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_gradients_stay_exact_where_the_same_keys_return(dtype):
+    """With beta 1, two keys and their negatives: in float32 as close to the definition as its own steps are."""
+    k = F.normalize(torch.randn(1, 4, 2, 8, dtype=torch.float64), dim=-1)[:, torch.randint(4, (192,)) // 2]
+    k = k * torch.randn(1, 192, 2, 1).sign()
+    q, v = torch.randn(2, 1, 192, 2, 8, dtype=torch.float64)
+    log_alpha = -0.05 * torch.rand(1, 192, 2, dtype=torch.float64)
+    inputs = q, k, v, torch.ones_like(log_alpha), log_alpha
+
+    def gradients(form, dtype):
+        given = [x.to(dtype).requires_grad_() for x in inputs]
+        y, S = form(*given)
+        return [x.double() for x in torch.autograd.grad(y.sin().sum() + S.sin().sum(), given)]
+
+    for found, wanted in zip(gradients(delta_rule, dtype), gradients(reference, torch.float64), strict=True):
+        error = (found - wanted).abs().max() / wanted.abs().max()
+        assert error < (1e-5 if dtype == torch.float32 else 1e-12)
+
+
+@pytest.mark.parametrize("length", [2, 4, 16, 64])
+def test_triangular_systems_are_inverted_in_place(length):
+    """Of one matrix with random entries, and of one whose powers have terms of 1e17 and whose inverse is -1, 0 or 1."""
+    below = torch.stack([torch.randn(length, length), -torch.ones(length, length)]).double().tril(-1)
+    padded = torch.full((2, length + 1, length), float("nan"), dtype=torch.float64)
+    padded[:, :length] = below
+    _invert(padded)
+    identity = torch.eye(length, dtype=torch.float64)
+    assert_close(padded[:, :length] @ (identity - below), identity.expand(2, -1, -1), rtol=0, atol=1e-6)
+    assert_close(padded[1, :length], identity - identity.roll(1, 0).tril(), rtol=0, atol=0)
+
+
+def test_compiles_with_dynamic_lengths():
+    """The registered schema and fake form fit the op, also where the shapes are symbolic."""
+
+    def form(*inputs):
+        return _chunked(*inputs)[:2]
+
+    compiled = torch.compile(form, fullgraph=True, backend="aot_eager", dynamic=True)
+    for time in (130, 200):
+        inputs = problem(time)
+        torch.library.opcheck(_chunked, inputs, test_utils=("test_schema", "test_faketensor"))
+        found, wanted = (
+            (y, S, *torch.autograd.grad(y.square().sum() + S.sin().sum(), inputs))
+            for y, S in (compiled(*inputs), delta_rule(*inputs))
+        )
+        assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_inputs_of_several_dtypes_keep_the_precision_of_each():
+    q, k, v, beta, log_alpha, S = problem(70, dtype=torch.float32)
+    inputs = q, k, v.detach().bfloat16(), beta.detach().bfloat16().requires_grad_(), log_alpha, S
+    given = [x.detach().clone().requires_grad_() for x in inputs]
+    found, wanted = (
+        torch.autograd.grad(y.float().sum() + S.sum(), given) for y, S in (delta_rule(*given), reference(*given))
+    )
+    assert_close(found, wanted, rtol=1e-2, atol=1e-3)
+
+
+def test_autocast_rounds_nothing():
+    inputs = problem(70, dtype=torch.float32)
+    wanted = torch.autograd.grad(delta_rule(*inputs)[0].square().sum(), inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = torch.autograd.grad(delta_rule(*inputs)[0].square().sum(), inputs)
+    assert_close(found, wanted, rtol=0, atol=0)
+
+
+def test_second_derivatives_are_refused():
+    inputs = problem(5)
+    gradients = torch.autograd.grad(delta_rule(*inputs)[0].square().sum(), inputs, create_graph=True)
+    with pytest.raises(RuntimeError, match="delta_rule_backward"):
+        gradients[0].square().sum().backward()
 
 
 def test_states_carry_over_at_any_cut():
