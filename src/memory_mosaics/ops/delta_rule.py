@@ -29,6 +29,7 @@ Letters in shapes: B batch, T time, H heads, D key width, V value width; N chunk
 
 import re
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -99,7 +100,7 @@ def delta_rule(
     return y.to(dtype), S
 
 
-def chunk_length(T: int) -> int:
+def _chunk_length(T: Any) -> Any:
     """The power of two that holds T steps, or CHUNK."""
     length = 2
     while length < CHUNK and length < T:
@@ -154,7 +155,7 @@ def _forward(
     That is: keys and queries, values and outputs, -beta and g, g_t / g_s, w, W, g times keys and queries, X and the
     weights of the errors in the outputs, the errors, X g K, M, and S between chunks.
     """
-    (B, T, H, D), V, C = queries.shape, values.shape[-1], chunk_length(queries.shape[1])
+    (B, T, H, D), V, C = queries.shape, values.shape[-1], _chunk_length(queries.shape[1])
     N, dtype = -(-T // C), at_least_fp32_dtype(queries)
     M, P = B * H, N * B * H
     new = partial(torch.empty, dtype=dtype, device=queries.device)
@@ -239,7 +240,7 @@ def _backward(
 
 
 def _fake(q, k, v, beta, log_alpha, memory):
-    (B, T, H, D), V, C = q.shape, v.shape[-1], chunk_length(q.shape[1])
+    (B, T, H, D), V, C = q.shape, v.shape[-1], _chunk_length(q.shape[1])
     N, new = -(-T // C), partial(q.new_empty, dtype=at_least_fp32_dtype(q))
     P = N * B * H
     pair, known, rates, ratio, squares = (P, 2, C, D), (P, 2, C, V), (2, P, C, 1), (P, C, C), (2, P, C + 1, C)

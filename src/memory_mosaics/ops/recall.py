@@ -358,8 +358,9 @@ def _attend_with_lse(queries: Tensor, keys: Tensor, values: Tensor, *, causal: b
 
 
 def _heads_first(queries: Tensor, keys: Tensor, values: Tensor) -> list[Tensor]:
-    """As the kernels want them: (B H T D), and keys and values of one width."""
+    """As the kernels want them: (B H T D), and keys and values of one width, on CUDA a multiple of 8."""
     width = max(queries.shape[-1], values.shape[-1])
+    width = -(-width // 8) * 8 if queries.is_cuda else width  # with a mask no fused kernel takes another
     widened = (x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1])) for x in (queries, keys, values))
     return [x.transpose(1, 2) for x in widened]
 
