@@ -65,10 +65,12 @@ def environment_info(device: torch.device | None = None) -> dict[str, Any]:
 
 @lru_cache
 def commit() -> str | None:
-    """Return the commit of this code, marked if files have changed since.
+    """Return the commit of this code, marked if files have changed since; None outside its repository.
 
-    Outside its repository, it is what MEMORY_MOSAICS_COMMIT says, or None.
+    MEMORY_MOSAICS_COMMIT, where it is set, names the commit of a copy, whose repository may be another or an older one.
     """
+    if named := os.environ.get("MEMORY_MOSAICS_COMMIT"):
+        return named
     file = Path(__file__)
 
     def git(*words: str) -> str:
@@ -79,7 +81,7 @@ def commit() -> str | None:
         git("ls-files", "--error-unmatch", file.name)  # else it is a repository that the package is installed in
         return git("rev-parse", "HEAD") + (" with changes" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get("MEMORY_MOSAICS_COMMIT")
+        return None
 
 
 def round_digits(numbers: Any, digits: int = 4) -> Any:
