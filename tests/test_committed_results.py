@@ -270,7 +270,7 @@ def test_every_row_of_the_tables_of_the_readme_is_as_measured():
     rows = {line for at, line in enumerate(lines) if line.startswith("|") and not {at, at + 1} & heads}
     wanted = {*moons_rows(read("experiments/three_moons"), "")}
     wanted |= {*moons_rows(read("experiments/three_moons/authors_periods"), ", authors' periods")}
-    wanted |= {*stories_rows(), *induction_rows(), *distribution_rows(), *regbench_rows(), *speed_rows()}
+    wanted |= {*stories_rows(), *induction_rows(), *arena_rows(), *distribution_rows(), *regbench_rows(), *speed_rows()}
     assert rows == wanted
 
 
@@ -327,3 +327,30 @@ def speed_rows():
         cells += [f"{row['peak_gib']:.2f}" for row in trained] or [""]
         cells += [f"{row['tokens_per_second']:,.0f}" for row in decoded] or ["", ""]
         yield f"| {label((trained or decoded)[0])} | {' | '.join(cells)} |"
+
+
+ARENA = ("memory-mosaic", "transformer", "transformer-rotary", "transformer-alibi", "llama", "gated-delta-net")
+ARENA_TASKS = {"mqar-256-width-64": "MQAR, length 256, width 64", "induction": "induction, random triggers"}
+ARENA_TASKS |= {"mad-recall": "recall (MAD)", "mad-noisy": "noisy recall (MAD)", "mad-fuzzy": "fuzzy recall (MAD)"}
+ARENA_TASKS |= {"mad-memorization": "memorization (MAD)", "mad-compression": "compression (MAD)"}
+
+
+def arena_rows():
+    for name, task in read("experiments/arena")["tasks"].items():
+        assert task["seeds"] == 5
+        records = [task["contestants"].get(contestant, {}) for contestant in ARENA]
+        cells = " | ".join(loss_cell(one.get("score"), one.get("within")) for one in records)
+        yield f"| {ARENA_TASKS[name]} | {cells} |"
+
+
+def test_the_page_of_the_arena_says_what_was_measured():
+    tasks = read("experiments/arena")["tasks"]
+    text = (ROOT / "experiments" / "arena" / "README.md").read_text()
+    page = " ".join(text.split())
+    assert {*arena_rows()} <= {*text.splitlines()}
+    fuzzy = sorted(tasks["mad-fuzzy"]["contestants"]["memory-mosaic"]["scores"])
+    assert f"four of its five seeds have {fuzzy[1]:.3f} or more and one has {fuzzy[0]:.3f}" in page
+    induction = [one["score"] for one in tasks["induction"]["contestants"].values() if "score" in one]
+    assert max(induction) - min(induction) < 0.04
+    mosaic, *others = (tasks["mad-compression"]["contestants"][name] for name in ARENA[:5])
+    assert mosaic["score"] + mosaic["within"] < min(one["score"] - one["within"] for one in others)

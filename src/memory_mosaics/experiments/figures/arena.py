@@ -151,10 +151,11 @@ def task_figure(results: dict[str, Any], name: str) -> "Figure | None":
         return None
     colours = colours_of(tested(task))
     figure, [[left, right]] = canvas(1, 2, 10.5, 1.6 + 0.32 * max(8, len(tested(task)) + len(task["anchors"])), name)
-    set_panel_title(left, f"{task['metric']} on validation examples, all seeds")
+    set_panel_title(left, f"validation {task['metric']}, a line per seed")
     for contestant, record in tested(task).items():
         for curve in record["curves"]:
-            left.plot(*zip(*curve, strict=True), color=colours[contestant], linewidth=1.1, alpha=0.8)
+            style: Any = {"color": colours[contestant], "linewidth": 1.1, "alpha": 0.8}
+            left.plot(*zip(*curve, strict=True), **style, marker=".", markevery=[-1])  # the end, which may be all
     left.set(xlabel="training steps", xlim=(0, None))
     if task["higher_is_better"]:
         left.set_ylim(0, 1.04)
@@ -164,7 +165,7 @@ def task_figure(results: dict[str, Any], name: str) -> "Figure | None":
 
 
 def _bars(axes: "Axes", task: dict[str, Any], colours: dict[str, str]) -> None:
-    set_panel_title(axes, f"{task['metric']} on the test, mean and 95 % interval over seeds")
+    set_panel_title(axes, f"test {task['metric']}, mean and 95 % interval")
     rows = {one["label"]: (one["score"], one["within"], colours[name]) for name, one in tested(task).items()}
     rows |= {f"({name})": (score, None, GREY) for name, score in task["anchors"].items()}
     for row, (score, within, colour) in enumerate(rows.values()):
@@ -177,7 +178,7 @@ def _bars(axes: "Axes", task: dict[str, Any], colours: dict[str, str]) -> None:
 
 
 def _by_test(axes: "Axes", task: dict[str, Any], colours: dict[str, str]) -> None:
-    set_panel_title(axes, f"{task['metric']} by test, mean and 95 % interval over seeds")
+    set_panel_title(axes, f"{task['metric']} by test, mean and 95 % interval")
     positions = range(len(task["tests"]))
     for name, record in tested(task).items():
         means, within = zip(*record["by_test"], strict=True)
@@ -190,7 +191,7 @@ def _by_test(axes: "Axes", task: dict[str, Any], colours: dict[str, str]) -> Non
 
 
 def _by_position(axes: "Axes", task: dict[str, Any], colours: dict[str, str]) -> None:
-    set_panel_title(axes, "loss by position on the test, mean and 95 % interval over seeds")
+    set_panel_title(axes, "test loss by position, mean and 95 % interval")
     curves = {name: (one["measures"], colours[name], one["label"]) for name, one in tested(task).items()}
     anchors = {name: one for name, one in task["anchor_measures"].items() if name != "guess"}
     curves |= {name: (one, GREY, f"({name})") for name, one in anchors.items()}
