@@ -99,7 +99,7 @@ def draw(folder: Path) -> None:
     """Draw the figures of an experiment from its results.json.
 
     Args:
-        folder: the folder of results.json, or the file itself; the figures are written beside it
+        folder: the folder of results.json, or the file itself; the figures are written beside it, as PNG, PDF and SVG
     """
     from memory_mosaics.experiments import figures
 

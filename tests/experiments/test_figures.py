@@ -54,7 +54,19 @@ def test_a_figure_is_a_picture_readable_in_a_readme(tmp_path):
     assert 1700 <= pixels.shape[1] <= 2000
     assert (pixels[:4, :4, :3] == 1).all()  # white paper
     assert pixels[..., :3].std() > 0.05
-    assert [file.name for file in tmp_path.iterdir()] == ["induction.png"]
+    assert {file.name for file in tmp_path.iterdir()} == {"induction.png", "induction.pdf", "induction.svg"}
+
+
+def test_a_pdf_and_an_svg_are_beside_each_picture_and_depend_on_the_results_alone(tmp_path):
+    contents = []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+        figures.draw(results(**WHOLE), folder)
+        contents.append([(folder / f"induction{suffix}").read_bytes() for suffix in (".pdf", ".svg")])
+    assert contents[0] == contents[1]
+    pdf, svg = contents[0]
+    assert pdf.startswith(b"%PDF") and b"/FontFile2" in pdf  # TrueType
+    assert b"<svg" in svg
 
 
 def test_bars_are_as_long_as_the_accuracy(tmp_path):
@@ -155,3 +167,4 @@ def test_bounds_against_errors_are_drawn_for_every_kind_of_keys(tmp_path):
     results = {"study": "indexed", "pairs": 1000, "kinds": {"1.0": found, "uniform": found}}
     assert [file.name for file in figures.draw(results, tmp_path)] == ["indexed.png"]
     assert figures.draw(results | {"kinds": {}}, tmp_path) == []
+    assert [*tmp_path.iterdir()] == []  # what an earlier run left

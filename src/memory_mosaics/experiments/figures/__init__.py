@@ -5,7 +5,7 @@ Each module has a table FIGURES: experiment -> file name -> function that draws 
 
 import importlib.util
 from collections.abc import Iterable, Sequence
-from itertools import cycle
+from itertools import cycle, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 STYLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("style.yaml").read_text(encoding="utf-8"))
 ORANGE, GREEN, BLUE, GREY, INK = "#D55E00", "#009E73", "#0072B2", "#7F7F7F", "#222222"
 DASHED = (0, (4, 3))
+FORMATS: dict[str, dict[str, Any]] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}  # and metadata
 COLOURS: dict[str, str] = STYLE["architectures"]
 LABELS = {name: architecture.label for name, architecture in ARCHITECTURES.items()}
 
@@ -54,13 +55,14 @@ def tables() -> dict[str, Any]:
 def names(experiment: str) -> list[str]:
     """Return the file names of an experiment's figures that do not depend on its results; none without figures."""
     table = tables().get(experiment, {})
-    return list(table if isinstance(table, dict) else table({"tasks": {}}))
+    figures = table if isinstance(table, dict) else table({"tasks": {}})
+    return [str(Path(name).with_suffix(suffix)) for name in figures for suffix in FORMATS]
 
 
 def draw(results: dict[str, Any], folder: Path) -> list[Path]:
-    """Draw all figures of an experiment from the content of its results.json, and return their files.
+    """Draw all figures of an experiment from the content of its results.json, and return the PNG files.
 
-    The figure of something that was not run is not drawn, and removed if an earlier run left it.
+    A PDF and an SVG of the same name are beside each. The figure of something that was not run is not drawn, and removed if an earlier run left it.
     """
     check()
     from matplotlib import rc_context
@@ -78,12 +80,12 @@ def draw(results: dict[str, Any], folder: Path) -> list[Path]:
         table: Any = tables()[experiment]
         functions = table if isinstance(table, dict) else table(results)
         figures = {folder / name: function(results) for name, function in functions.items()}
-        for file, figure in figures.items():
+        for (file, figure), (suffix, metadata) in product(figures.items(), FORMATS.items()):
             if figure is None:
-                file.unlink(missing_ok=True)
+                file.with_suffix(suffix).unlink(missing_ok=True)
             else:
-                with atomic_write(file) as tmp:
-                    figure.savefig(tmp, format="png")
+                with atomic_write(file.with_suffix(suffix)) as tmp:
+                    figure.savefig(tmp, format=suffix[1:], metadata=metadata)
     return [file for file, figure in figures.items() if figure is not None]
 
 
@@ -91,7 +93,8 @@ def draw_if_possible(results: dict[str, Any], folder: Path) -> str:
     """Draw all figures of an experiment, and return a sentence that names them or says why there are none."""
     if not available():
         return "No figures: matplotlib is not installed here; mosaics draw makes them from results.json."
-    return f"Figures: {', '.join(file.name for file in draw(results, folder)) or 'none'}."
+    names = ", ".join(file.name for file in draw(results, folder))
+    return f"Figures: {names}, and as .pdf and .svg." if names else "Figures: none."
 
 
 def canvas(rows: int, columns: int, width: float, height: float, title: str) -> tuple["Figure", list[list["Axes"]]]:
