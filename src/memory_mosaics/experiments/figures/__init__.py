@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 STYLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("style.yaml").read_text(encoding="utf-8"))
 ORANGE, GREEN, BLUE, GREY, INK = "#D55E00", "#009E73", "#0072B2", "#7F7F7F", "#222222"
 DASHED = (0, (4, 3))
-FORMATS: dict[str, dict[str, Any]] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}  # and metadata
+FORMATS: dict[str, Any] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}  # and metadata
 COLOURS: dict[str, str] = STYLE["architectures"]
 LABELS = {name: architecture.label for name, architecture in ARCHITECTURES.items()}
 
@@ -62,7 +62,8 @@ def names(experiment: str) -> list[str]:
 def draw(results: dict[str, Any], folder: Path) -> list[Path]:
     """Draw all figures of an experiment from the content of its results.json, and return the PNG files.
 
-    A PDF and an SVG of the same name are beside each. The figure of something that was not run is not drawn, and removed if an earlier run left it.
+    A PDF and an SVG of the same name are beside each. The figure of something that was not run is not drawn, and
+    removed if an earlier run left it.
     """
     check()
     from matplotlib import rc_context
