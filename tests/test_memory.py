@@ -25,7 +25,7 @@ from memory_mosaics.mixers.attention import AttentionConfig
 from memory_mosaics.models import v2_memories
 from memory_mosaics.ops.recall import dot_product, gaussian
 from memory_mosaics.scales import AdaptiveSharpness, AdaptiveSharpnessConfig, Scale
-from memory_mosaics.stores import Visibility
+from memory_mosaics.stores import Pairs, Retrieval, Visibility, VisiblePairs
 
 seeds = st.integers(0, 2**31)
 counts = st.integers(1, 12)
@@ -218,6 +218,48 @@ def test_a_persistent_memory_is_an_associative_memory_of_trained_pairs():
             memory.store(stored_keys[:, head], stored_values[:, head])
             answers[:, :, head] += memory.retrieve(keys[:, :, head].reshape(-1, 4)).view(2, 5, 4) / 3
     assert_close(layer(x)[0], layer.combine(answers), rtol=1e-5, atol=1e-5)
+
+
+def drop_factors(answers, weights):
+    """What dropout has multiplied the weight of each pair by (B H T N), if value i is unit vector i; NaN if unseen."""
+    answers = answers.transpose(1, 2)
+    return torch.where(weights > 0, answers / weights, torch.nan)
+
+
+@pytest.mark.parametrize("context", [True, False])
+def test_dropout_of_pairs_drops_them_for_all_queries_of_a_row(context):
+    torch.manual_seed(0)
+    queries, values = torch.randn(3, 9, 2, 8), torch.eye(8)[:, None].repeat(3, 1, 2, 1)
+    pairs = Pairs(queries[:, :8], values, seen=(VisiblePairs(causal_offset=0),))
+    retrieval = Retrieval(queries, pairs, 0.3, queries_are_keys=context)
+    factors = drop_factors(retrieval.answer(0.5, "pairs"), retrieval.weights())
+    last = factors[:, :, -1:]
+    assert_close(factors, torch.where(factors.isnan(), torch.nan, last.expand_as(factors)), equal_nan=True)
+    assert set(last.round(decimals=4).unique().tolist()) == {0.0, 2.0}
+    assert last.flatten(0, 2).std(dim=0).min() > 0  # other pairs in every row and head
+    each = drop_factors(retrieval.answer(0.5, "weights"), retrieval.weights())
+    assert (each[:, :, 7] - each[:, :, 8])[..., :7].abs().max() > 1
+
+
+def test_dropout_of_pairs_drops_other_slots_for_each_part_of_the_tokens():
+    torch.manual_seed(0)
+    layer = PersistentMemoryConfig(heads=2, slots=8, dropout_of="pairs").build(16, dropout=0.5)
+    layer.values.data = torch.eye(8)[None, :, None].repeat(1, 1, 2, 1)
+    answers, x = [], torch.randn(2, 32, 16)
+    layer.combine.register_forward_pre_hook(lambda _, inputs: answers.append(inputs[0].flatten(0, 1)[None]))
+    layer(x)
+    factors = drop_factors(answers[0], layer.prepare_retrieval(x)[0].weights())[0].round(decimals=4)
+    parts = factors.unflatten(1, (4, 16))  # of 64 tokens
+    assert (parts == parts[:, :, :1]).all()
+    assert set(parts.unique().tolist()) == {0.0, 2.0}
+    assert parts[:, :, 0].flatten(0, 1).unique(dim=0).shape[0] == 8
+
+
+def test_dropout_of_pairs_that_drops_nothing_is_none(monkeypatch):
+    layer = PersistentMemoryConfig(heads=2, slots=7, memories=3, dropout_of="pairs").build(16, dropout=0.5)
+    monkeypatch.setattr("torch.nn.functional.dropout", lambda x, rate: x)
+    x = torch.randn(2, 6, 16)
+    assert_close(layer(x)[0], layer.eval()(x)[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("config", [ContextualMemoryConfig(heads=2), PersistentMemoryConfig(heads=2, slots=7)])

@@ -25,7 +25,7 @@ import os
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
-from math import e
+from math import e, gcd
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -64,6 +64,7 @@ from memory_mosaics.shapes import Bool, Float
 from memory_mosaics.store_files import load_stores, save_stores
 from memory_mosaics.stores import (
     ALL_EARLIER,
+    DropoutOf,
     Inputs,
     Mask,
     MemoryInfo,
@@ -84,6 +85,7 @@ from memory_mosaics.stores import (
 # scale of the answers compensate for it.
 SPREAD, PERSISTENT_SPREAD, SLOTS_STD = e**2 / 8, e**3 / 8, 0.02
 ANSWER_SCALE = ScaleConfig()
+TOKEN_GROUPS = 4  # more would drop slots more independently; each has a copy of them
 
 Features = tuple[Float[Tensor, "B N H D"], Tensor]  # and the state of the extractor
 Norm = Callable[[Tensor], Tensor]
@@ -507,19 +509,21 @@ class ContextualMemory(RetrievalMixer):
         gate: nn.Module | None = None,
         visibility: Visibilities = ALL_EARLIER,
         dropout: float = 0.0,
+        dropout_of: DropoutOf = "weights",
     ):
         super().__init__()
         if value.peek < 1:
             raise ValueError(f"a value must peek at least 1 step ahead, or it is no prediction; got {value.peek}")
         self.key, self.value, self.gate, self.combine = check_causal(key), value, gate, combine
-        self.sharpness, self.dropout = sharpness if callable(sharpness) else Fixed(sharpness), dropout
+        self.sharpness = sharpness if callable(sharpness) else Fixed(sharpness)
+        self.dropout, self.dropout_of = dropout, dropout_of
         self.visibility = tuple(each.at_least(value.peek) for each in head_groups(visibility, key.heads))
         self.maps: nn.Module | None = None  # those of key, value and gate in one, once folded for inference
         self.maps_widths: list[int] = []
 
     def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         retrieval, state = self.prepare_retrieval(x, state, mask)
-        return self.combine(retrieval.answer(self.dropout if self.training else 0.0)), state
+        return self.combine(retrieval.answer(self.dropout if self.training else 0.0, self.dropout_of)), state
 
     def prepare_retrieval(self, x: Inputs, state: State | None = None, mask: Mask = None) -> tuple[Retrieval, State]:
         key_state, value_state, store = state or (None, None, None)
@@ -572,7 +576,8 @@ class PersistentMemory(RetrievalMixer):
     """A layer of associative memories whose pairs are parameters, found by training (appendix D.1).
 
     With `memories` > 1 each head queries several memories and takes the mean of their answers. The stored keys are not
-    normalised. State: the key extractor's own.
+    normalised. Dropout of pairs drops others for each of TOKEN_GROUPS parts of the tokens. State: the key extractor's
+    own.
     """
 
     init_roles: ClassVar = {"": "slots"}
@@ -587,13 +592,14 @@ class PersistentMemory(RetrievalMixer):
         combine: nn.Module,
         memories: int = 1,
         dropout: float = 0.0,
+        dropout_of: DropoutOf = "weights",
     ):
         super().__init__()
         self.key, self.combine = check_causal(key), combine
         self.sharpness = sharpness if callable(sharpness) else Fixed(sharpness)
         self.keys = nn.Parameter(torch.empty(memories, slots, *head_shape))
         self.values = nn.Parameter(torch.empty(memories, slots, *head_shape))
-        self.dropout = dropout
+        self.dropout, self.dropout_of = dropout, dropout_of
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -602,7 +608,11 @@ class PersistentMemory(RetrievalMixer):
 
     def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         retrieval, state = self.prepare_retrieval(x, state, mask)
-        answers = retrieval.answer(self.dropout if self.training else 0.0)
+        dropout, rows = self.dropout if self.training else 0.0, 1
+        if dropout and self.dropout_of == "pairs":
+            rows = gcd(retrieval.queries.shape[1], TOKEN_GROUPS)
+            retrieval = retrieval.split_rows(rows)
+        answers = retrieval.answer(dropout, self.dropout_of).unflatten(0, (-1, rows)).flatten(1, 2)
         answers = answers.squeeze(0) if len(answers) == 1 else answers.mean(dim=0)  # a view costs no copy
         return self.combine(answers.unflatten(0, x.shape[:2])), state
 
@@ -711,9 +721,11 @@ class ContextualMemoryConfig(MixerConfig):
     scale: ScaleConfig = ANSWER_SCALE
     gate: OutputGateConfig | None = None
     visibility: Visibilities = ALL_EARLIER  # of all heads, or of groups of them, one after the other
+    dropout_of: DropoutOf = "weights"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_choices(self)
         head_groups(self.visibility, self.heads)
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> ContextualMemory:
@@ -726,6 +738,7 @@ class ContextualMemoryConfig(MixerConfig):
             gate=None if self.gate is None else self.gate.build(width, self.heads, **shape),
             visibility=self.visibility,
             dropout=dropout,
+            dropout_of=self.dropout_of,
         )
 
 
@@ -737,6 +750,11 @@ class PersistentMemoryConfig(MixerConfig):
     slots: PositiveInt
     memories: PositiveInt = 1
     key: ExtractorConfig = LeakyAverageConfig()
+    dropout_of: DropoutOf = "weights"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choices(self)
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> PersistentMemory:
         shape = {"head_width": head_width(width, self.heads), "bias": bias}
@@ -749,4 +767,5 @@ class PersistentMemoryConfig(MixerConfig):
             sharpness=ConstantSharpnessConfig().build(self.heads, initial=PERSISTENT_SPREAD / SLOTS_STD),
             combine=Combine(width, self.heads, **shape, scale=ScaleConfig(initial=scale)),
             dropout=dropout,
+            dropout_of=self.dropout_of,
         )

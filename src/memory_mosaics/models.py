@@ -119,7 +119,7 @@ def has_v2_parts(memories: ContextualMemoryConfig) -> bool:
     match memories.visibility:
         case (Visibility(window=int()), Visibility(window=None)):
             printed = v2_memories(heads=1, width=1, context=4096)
-            free = {name: getattr(memories, name) for name in ("heads", "head_width", "visibility")}
+            free = {name: getattr(memories, name) for name in ("heads", "head_width", "visibility", "dropout_of")}
             return replace(printed, **free) == memories
     return False
 

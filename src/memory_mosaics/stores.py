@@ -17,7 +17,7 @@ A store is part of a mixer's state: a tuple of tensors, the batch first.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, NamedTuple, Protocol, Union, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, Union, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,8 @@ from memory_mosaics.ops.common import at_least_fp32, at_least_fp32_dtype
 from memory_mosaics.ops.contextual_recall import contextual_recall
 from memory_mosaics.ops.recall import Sharpness, recall, recall_with_bias, repeat_heads
 from memory_mosaics.shapes import Bool, Float, Int
+
+DropoutOf = Literal["weights", "pairs"]  # each retrieval weight by itself, as in the paper, or whole pairs
 
 # The contract of a mixer: `def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs`.
 State = tuple[Any, ...]
@@ -209,8 +211,15 @@ class Retrieval(NamedTuple):
         parts = zip(queries.chunk(count, dim=2), pairs.groups(), betas, gates, strict=True)
         return [Retrieval(queries, pairs, beta, gate=gate) for queries, pairs, beta, gate in parts]
 
-    def answer(self, dropout: float = 0.0) -> Float[Tensor, "B T H V"]:
-        """The estimates of E(V | K = query). `dropout` is the probability of dropping a retrieval weight."""
+    def answer(self, dropout: float = 0.0, dropout_of: DropoutOf = "weights") -> Float[Tensor, "B T H V"]:
+        """The estimates of E(V | K = query). `dropout` is the probability of dropping a retrieval weight.
+
+        With `dropout_of` "pairs" all queries of a row drop the weights of the same pairs: one factor for each value,
+        which costs nothing beside the kernels that answer.
+        """
+        if dropout and dropout_of == "pairs":
+            kept = F.dropout(torch.ones_like(self.pairs.values[..., :1]), dropout)
+            return self._replace(pairs=self.pairs._replace(values=self.pairs.values * kept)).answer()
         queries, (keys, values, mask, (seen, *others), stored), beta, queries_are_keys, gate = self
         if others:
             return torch.cat([group.answer(dropout) for group in self.groups()], dim=2)
@@ -222,6 +231,11 @@ class Retrieval(NamedTuple):
         else:
             answers = recall(queries, keys, values, beta, key_padding_mask=mask, dropout=dropout, **seen._asdict())
         return answers if gate is None else answers * gate.to(answers.dtype)
+
+    def split_rows(self, parts: int) -> "Retrieval":
+        """The queries of each row as `parts` rows, each with a copy of its pairs, which all of them see."""
+        keys, values = (x.repeat_interleave(parts, dim=0) for x in self.pairs[:2])
+        return Retrieval(self.queries.unflatten(1, (parts, -1)).flatten(0, 1), Pairs(keys, values), self.sharpness)
 
     def weights(self, times: Sequence[int] | None = None) -> Float[Tensor, "B H t N"]:
         """The softmax weights behind the answers at all times, or at some (negative: from the end), in float32.

@@ -1,6 +1,7 @@
 """What is measured is what the table says, at sizes that take no time."""
 
 import gc
+import math
 import weakref
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from memory_mosaics.benchmarks import kernels, throughput, timing
 from memory_mosaics.benchmarks.timing import Timer
 from memory_mosaics.benchmarks.work import count_work
 from memory_mosaics.decoding import generate
-from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.language_model import LanguageModel, weight_shapes
 
 CPU = Timer(torch.device("cpu"))
 
@@ -48,6 +49,17 @@ def test_a_step_is_one_of_the_optimiser_on_the_products_objective(name):
     torch.testing.assert_close(step(), expected)
     assert all((old != new).any() for old, new in zip(before, model.parameters(), strict=True))
     assert step() < expected
+
+
+def test_a_size_names_what_dropout_drops_and_the_heads_of_persistent_memories():
+    size = replace(SIZE, dropout=0.1, dropout_of="pairs", persistent_heads=1)
+    mosaic, llama = size.config("memory-mosaic"), size.config("llama")
+    assert {mosaic.sequence_mixer.dropout_of, mosaic.channel_mixer.dropout_of, llama.sequence_mixer.dropout_of} == {
+        "pairs"
+    }
+    assert (mosaic.sequence_mixer.heads, mosaic.channel_mixer.heads) == (2, 1)
+    slots = [weight_shapes(one.config("memory-mosaic"))["blocks.0.channel_mixer.keys"] for one in (SIZE, size)]
+    assert math.prod(slots[0]) == math.prod(slots[1])
 
 
 def test_training_rows(monkeypatch):

@@ -16,10 +16,11 @@ from memory_mosaics.benchmarks.work import count_work
 from memory_mosaics.decoding import GREEDY, generate
 from memory_mosaics.errors import one_line
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, parameter_count, without_state
+from memory_mosaics.memory import PersistentMemoryConfig
 from memory_mosaics.models import ARCHITECTURES
 from memory_mosaics.parameters import named_param_specs
 from memory_mosaics.runtime import Runtime, RuntimeConfig
-from memory_mosaics.stores import Pairs, Retrieval, VisiblePairs
+from memory_mosaics.stores import DropoutOf, Pairs, Retrieval, VisiblePairs
 from memory_mosaics.tasks.task import Batch, TokenTask
 from memory_mosaics.training.config import Training
 from memory_mosaics.training.trainer import WARM_UP, Objective, TrainStep, adamw
@@ -33,7 +34,7 @@ CACHES = {"transformers-dynamic": "dynamic", "transformers-static": "static"}
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """The size of a model and of a batch."""
+    """The size of a model and of a batch, what dropout drops, and the heads of persistent memories if others."""
 
     name: str
     width: int
@@ -43,10 +44,19 @@ class Size:
     batch: int
     context: int
     dropout: float = 0.0
+    dropout_of: DropoutOf = "weights"
+    persistent_heads: int | None = None
 
     def config(self, architecture: str) -> LanguageModelConfig:
         sizes = {"width": self.width, "blocks": self.blocks, "heads": self.heads, "vocabulary": self.vocabulary}
-        return ARCHITECTURES[architecture].config(context=self.context, dropout=self.dropout, **sizes)
+        config = ARCHITECTURES[architecture].config(context=self.context, dropout=self.dropout, **sizes)
+        mixers: dict[str, Any] = {name: getattr(config, name) for name in ("sequence_mixer", "channel_mixer")}
+        for name, mixer in mixers.items():
+            if hasattr(mixer, "dropout_of"):
+                mixers[name] = replace(mixer, dropout_of=self.dropout_of)
+        if self.persistent_heads and isinstance(mixers["channel_mixer"], PersistentMemoryConfig):
+            mixers["channel_mixer"] = replace(mixers["channel_mixer"], heads=self.persistent_heads)
+        return replace(config, **mixers)
 
 
 @dataclass(frozen=True, kw_only=True)

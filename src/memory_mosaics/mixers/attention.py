@@ -17,12 +17,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memory_mosaics.config import ExtractorConfig, MixerConfig, NormConfig, Part, PositiveFloat, PositiveInt, part
+from memory_mosaics.config import (
+    ExtractorConfig,
+    MixerConfig,
+    NormConfig,
+    Part,
+    PositiveFloat,
+    PositiveInt,
+    check_choices,
+    part,
+)
 from memory_mosaics.errors import UserError
 from memory_mosaics.memory import Extractor, LinearConfig, OutputGateConfig, check_causal, head_width
 from memory_mosaics.ops.common import at_least_fp32, at_least_fp32_dtype
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.stores import (
+    DropoutOf,
     Inputs,
     Mask,
     MemoryInfo,
@@ -130,10 +140,12 @@ class Attention(RetrievalMixer):
         gate: nn.Module | None = None,
         visibility: Visibilities = ALL_TO_NOW,
         dropout: float = 0.0,
+        dropout_of: DropoutOf = "weights",
         bias: bool = False,
     ):
         super().__init__()
-        self.heads, self.position, self.gate, self.dropout = heads, position, gate, dropout
+        self.heads, self.position, self.gate = heads, position, gate
+        self.dropout, self.dropout_of = dropout, dropout_of
         self.key_value_heads = heads if key_value_heads is None else key_value_heads
         self.visibility = head_groups(visibility, self.key_value_heads)
         head_width = width // heads
@@ -145,7 +157,8 @@ class Attention(RetrievalMixer):
 
     def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         retrieval, state = self.prepare_retrieval(x, state, mask)
-        return self.combine(retrieval.answer(self.dropout if self.training else 0.0).flatten(2)), state
+        answers = retrieval.answer(self.dropout if self.training else 0.0, self.dropout_of)
+        return self.combine(answers.flatten(2)), state
 
     def prepare_retrieval(self, x: Inputs, state: State | None = None, mask: Mask = None) -> tuple[Retrieval, State]:
         key_state, store = state or (None, None)
@@ -178,9 +191,11 @@ class AttentionConfig(MixerConfig):
     qk_norm: NormConfig | None = None  # of queries and keys, per head, before their positions
     gate: OutputGateConfig | None = None
     visibility: Visibilities = ALL_TO_NOW  # of all heads, or of groups of them; with delay=0 a query sees its own pair
+    dropout_of: DropoutOf = "weights"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_choices(self)
         head_groups(self.visibility, self.key_value_heads or self.heads)
         if self.key_value_heads is None:
             return
@@ -191,7 +206,7 @@ class AttentionConfig(MixerConfig):
 
     def build(self, width: int, *, dropout: float = 0.0, bias: bool = False) -> Attention:
         each = head_width(width, self.heads)
-        names = ("key_value_heads", "position", "qk_norm", "visibility")
+        names = ("key_value_heads", "position", "qk_norm", "visibility", "dropout_of")
         options = {name: getattr(self, name) for name in names}
         key = self.key.build(width, self.key_value_heads or self.heads, head_width=each, bias=bias)
         gate = None if self.gate is None else self.gate.build(width, self.heads, head_width=each, bias=bias)
