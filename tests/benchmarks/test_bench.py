@@ -49,7 +49,10 @@ def test_a_benchmark_replaces_its_own_section(tiny, tmp_path, monkeypatch):
     after = results_in(tmp_path)
     assert after["kernels"] == before["kernels"]
     assert after["decode"]["ceilings"]["copy_gbs"] == 7.0
-    assert [file.name for file in sorted(tmp_path.iterdir())] == ["results.json", "speed.png"]
+    assert [file.name for file in sorted(tmp_path.iterdir())] == [
+        "results.json",
+        *(f"speed.{kind}" for kind in ("pdf", "png", "svg")),
+    ]
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -35,7 +35,9 @@ def test_what_is_returned_is_what_is_written(finished):
     out, results = finished
     assert sorted(file.name for file in out.iterdir()) == [
         ".locks",
+        "induction.pdf",
         "induction.png",
+        "induction.svg",
         "recipe.yaml",
         "results.json",
         "setup.json",
