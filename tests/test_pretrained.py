@@ -1,0 +1,118 @@
+"""Models that come with the package, opened by name: here tiny ones in a folder that stands for the package's."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from memory_mosaics import LanguageModel, load, preset, pretrained, save
+from memory_mosaics.apps.server import Server
+from memory_mosaics.checkpoint import LoadedModel, read_config
+from memory_mosaics.cli import COMMANDS, main
+from memory_mosaics.language_model import weight_count
+from memory_mosaics.pretrained import MOSAIC, NAMES, TWIN
+from memory_mosaics.text.tokenizer import byte_tokenizer
+
+SIZES = {"width": 32, "blocks": 2, "heads": 2, "vocabulary": 257, "context": 64}
+MAX_BYTES = 22_000_000  # of both models
+
+
+@pytest.fixture
+def models(tmp_path, monkeypatch) -> Path:
+    """Both models, tiny, in bfloat16."""
+    monkeypatch.setattr(pretrained, "FOLDER", tmp_path / "package")
+    monkeypatch.chdir(tmp_path)
+    for name in NAMES:
+        built = save(LanguageModel(preset(name, **SIZES)), tmp_path / "float32" / name)
+        save(load(built, dtype=torch.bfloat16), pretrained.FOLDER / name, tokenizer=byte_tokenizer())
+    return pretrained.FOLDER
+
+
+@pytest.fixture
+def served(monkeypatch) -> list[str]:
+    """The addresses that servers would have printed; they end at once."""
+    addresses = []
+    monkeypatch.setattr(Server, "run_until_interrupted", lambda server: addresses.append(server.on_ready("there")))
+    return addresses
+
+
+@pytest.mark.usefixtures("models")
+def test_commands_without_a_run_take_the_models_of_the_package(served, capsys):
+    assert main(["generate", "--prompt", "Once", "--length", "4", "--seed", "0"]) == 0
+    assert capsys.readouterr().out.startswith("Once")
+    assert main(["inspect", "--head", "1"]) == 0
+    table = capsys.readouterr().out
+    assert f"then {MOSAIC} expects" in table
+    assert "head 0" not in table
+    assert main(["inspect", "--text", "A cat."]) == 0
+    assert capsys.readouterr().out.startswith("position 5 of 6, '.'")
+    assert main(["explore", "--port", "0"]) == 0
+    assert capsys.readouterr().out.startswith(f"{MOSAIC}, {TWIN}: open there")
+    assert main(["serve", "--port", "0"]) == 0
+    assert capsys.readouterr().out.startswith(f"{MOSAIC} is served at there")
+    assert len(served) == 2
+
+
+def test_names_stand_for_runs(models, tmp_path, undrawn, capsys):
+    Path("notes.jsonl").write_text("".join(json.dumps(f"The cat number {n} sat down.") + "\n" for n in range(200)))
+    Path("test").mkdir()
+    assert main(["inspect", TWIN, "--head", "0", "A cat."]) == 0
+    assert main(["generate", TWIN, "--prompt", "Once", "--length", "2"]) == 0
+    assert main(["prepare", "notes.jsonl", "--out", "corpus", "--tokenizer", MOSAIC, "--valid_share", "0.2"]) == 0
+    assert main(["evaluate", *NAMES, "--data", "corpus", "--length", "32", "--windows", "2", "--out", "losses"]) == 0
+    assert [one["name"] for one in json.loads(Path("losses/results.json").read_text())["models"]] == list(NAMES)
+    steps = ["--training.steps", "2", "--training.batch", "2", "--training.evaluate_windows", "2"]
+    assert main(["train", "corpus", "--from", MOSAIC, *steps]) == 0
+    assert read_config(tmp_path / f"runs/{MOSAIC}-finetuned/step-00000002") == read_config(models / MOSAIC)
+    assert capsys.readouterr().err.count("mosaics:") == 0
+
+
+def test_they_are_loaded_in_float32_and_a_folder_of_the_name_comes_first(models):
+    first, second = load(MOSAIC), LoadedModel.open(Path(MOSAIC)).model
+    stored = load(models / MOSAIC, dtype=torch.bfloat16).state_dict()
+    assert {weight.dtype for weight in stored.values()} == {torch.bfloat16, torch.float32}
+    for model in (first, second):
+        assert all(weight.dtype == torch.float32 for weight in model.parameters())
+        assert all(torch.equal(weight, stored[name].float()) for name, weight in model.state_dict().items())
+    save(LanguageModel(preset("llama-tiny", **SIZES)), MOSAIC)
+    assert load(MOSAIC).config == preset("llama-tiny", **SIZES)
+
+
+@pytest.mark.parametrize("command", ["generate", "inspect", "explore", "serve"])
+def test_without_weights_one_line_says_how_to_get_a_model(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(pretrained, "FOLDER", tmp_path)
+    for words in ([command], [command, TWIN]):
+        assert main(words) == 2
+        message = capsys.readouterr().err
+        assert message.startswith(f"mosaics: the weights of {words[-1] if len(words) > 1 else MOSAIC} are not in")
+        assert "mosaics demo" in message
+        assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["generate", "inspect", "explore", "serve"])
+def test_help_and_errors_name_them(command, capsys):
+    documented = " ".join((COMMANDS[command].__doc__ or "").split())
+    assert all(name in documented for name in NAMES)
+    assert main([command, "lama-stories"]) == 2
+    assert "there is no run lama-stories; did you mean llama-stories?" in capsys.readouterr().err
+
+
+def test_both_have_the_same_size():
+    mosaic, twin = (preset(name) for name in NAMES)
+    assert abs(weight_count(mosaic) / weight_count(twin) - 1) < 0.01
+    assert 2 * (weight_count(mosaic) + weight_count(twin)) < 0.95 * MAX_BYTES  # the rest: float32, tokenizers
+    assert mosaic.context == twin.context == 512
+    assert mosaic.vocabulary == twin.vocabulary == 4096
+
+
+def test_the_weights_in_the_package_are_those_of_the_presets():
+    if not (pretrained.FOLDER / MOSAIC).exists():
+        pytest.skip("the weights are not in the package yet: experiments/QUEUE.md")
+    files = [path for name in NAMES for path in (pretrained.FOLDER / name).rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= MAX_BYTES
+    for name in NAMES:
+        opened = LoadedModel.open(Path(name))
+        assert opened.model.config == preset(name)
+        assert opened.tokenizer.vocabulary == opened.model.config.vocabulary
+        assert (opened.folder / "README.md").read_text().count(f"# {name}") == 1
