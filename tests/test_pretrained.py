@@ -1,6 +1,11 @@
 """Models that come with the package, opened by name: here tiny ones in a folder that stands for the package's."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +21,9 @@ from memory_mosaics.text.tokenizer import byte_tokenizer
 
 SIZES = {"width": 32, "blocks": 2, "heads": 2, "vocabulary": 257, "context": 64}
 MAX_BYTES = 22_000_000  # of both models
+MAX_WHEEL = 30_000_000
+ROOT = Path(__file__).parents[1]
+BUILD = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
 
 
 @pytest.fixture
@@ -116,3 +124,29 @@ def test_the_weights_in_the_package_are_those_of_the_presets():
         assert opened.model.config == preset(name)
         assert opened.tokenizer.vocabulary == opened.model.config.vocabulary
         assert (opened.folder / "README.md").read_text().count(f"# {name}") == 1
+
+
+def test_the_wheel_has_them_and_is_small_enough(tmp_path):
+    """Built from a copy, with untrained weights of the right size where there are no others, and used from there."""
+    source, installed = tmp_path / "source", tmp_path / "installed"
+    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    folder = source / "src/memory_mosaics/pretrained"
+    if not (folder / MOSAIC).exists():
+        for name in NAMES:
+            built = save(LanguageModel(preset(name)), tmp_path / "float32" / name)
+            save(load(built, dtype=torch.bfloat16), folder / name, tokenizer=byte_tokenizer())
+    subprocess.run([sys.executable, "-W", "ignore", "-c", BUILD, tmp_path], cwd=source, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.stat().st_size <= MAX_WHEEL
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(installed)
+    command = [sys.executable, "-m", "memory_mosaics.cli", "generate", "--prompt", "Once", "--length", "3"]
+    ran = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(installed)}, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("Once")
+    files = {path.relative_to(source / "src") for path in folder.rglob("*")}
+    assert all((installed / file).exists() for file in files), "the twin too"
