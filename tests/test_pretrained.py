@@ -6,16 +6,21 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from functools import partial
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 import torch
 
-from memory_mosaics import LanguageModel, load, preset, pretrained, save
+import memory_mosaics.apps.story_world  # noqa: F401 - registers stories:COUNT
+from memory_mosaics import PRESETS, LanguageModel, Run, load, prepare, preset, pretrained, save, train
 from memory_mosaics.apps.server import Server
 from memory_mosaics.checkpoint import LoadedModel, read_config
 from memory_mosaics.cli import COMMANDS, main
+from memory_mosaics.errors import UserError
 from memory_mosaics.language_model import weight_count
+from memory_mosaics.models import Preset
 from memory_mosaics.pretrained import MOSAIC, NAMES, TWIN
 from memory_mosaics.text.tokenizer import byte_tokenizer
 
@@ -23,6 +28,11 @@ SIZES = {"width": 32, "blocks": 2, "heads": 2, "vocabulary": 257, "context": 64}
 MAX_BYTES = 22_000_000  # of both models
 MAX_WHEEL = 30_000_000
 ROOT = Path(__file__).parents[1]
+SPEC = spec_from_file_location("package", ROOT / "experiments/pretrained/package.py")
+assert SPEC
+assert SPEC.loader
+package = module_from_spec(SPEC)
+SPEC.loader.exec_module(package)
 BUILD = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
 
 
@@ -123,7 +133,51 @@ def test_the_weights_in_the_package_are_those_of_the_presets():
         opened = LoadedModel.open(Path(name))
         assert opened.model.config == preset(name)
         assert opened.tokenizer.vocabulary == opened.model.config.vocabulary
-        assert (opened.folder / "README.md").read_text().count(f"# {name}") == 1
+        results = json.loads((ROOT / "experiments/pretrained/results.json").read_text())
+        assert (opened.folder / "README.md").read_text() == package.card(results, name)
+
+
+def test_the_recipe_packages_the_better_run_with_a_card_of_its_numbers(tmp_path, monkeypatch, undrawn, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("memory_mosaics.apps.demo.PROBED", 3)
+    monkeypatch.setattr(pretrained, "FOLDER", pretrained.FOLDER)
+    tiny = {"width": 32, "blocks": 1, "heads": 2, "vocabulary": 300, "context": 1024}
+    for name in NAMES:
+        monkeypatch.setitem(PRESETS, name, Preset(partial(PRESETS[name].config, **tiny), None, {}))
+    prepare(["stories:40:0"], valid=["stories:8:1"], out=Path("data/tokens"), tokenizer="bpe", vocabulary=300)
+    prepare(["stories:8:2"], out=Path("data/report"), tokenizer="data/tokens", valid_share=0.0)
+    few = {"steps": 3, "batch": 1, "warm_up": 1, "evaluate_windows": 2}
+    losses = {
+        name: train(Run.from_preset(name.rpartition("-")[0], data="data/tokens", out=f"runs/{name}", **few | rate))[
+            "valid_loss"
+        ]
+        for name, rate in {
+            f"{MOSAIC}-low": {"learning_rate": 1e-6, "final_learning_rate": 0.0},
+            f"{MOSAIC}-high": {},
+            f"{TWIN}-high": {},
+        }.items()
+    }
+    package.main(Path("runs"), Path("data"), Path("out"))
+    results = json.loads(Path("out/results.json").read_text())
+    assert losses[f"{MOSAIC}-high"] < losses[f"{MOSAIC}-low"]
+    assert {run["run"]: run["chosen"] for run in results["runs"]} == dict.fromkeys(losses, True) | {
+        f"{MOSAIC}-low": False
+    }
+    card = Path(f"out/{MOSAIC}/README.md").read_text()
+    for measured in (*results["evaluation"]["models"], *results["evaluation"]["anchors"]):
+        assert f"| {measured['loss']:.3f} |" in card
+    assert results["recall"][MOSAIC]["asked"] > 0
+    stored = load(f"out/{MOSAIC}", dtype=torch.bfloat16)
+    assert stored.embedding.weight.dtype == torch.bfloat16
+    assert torch.equal(load(MOSAIC).embedding.weight, stored.embedding.weight.float()), "the package is `out` now"
+
+    for folder in Path("runs").glob("*/step-*"):
+        shutil.rmtree(folder)
+    Path(f"out/{MOSAIC}/README.md").unlink()
+    package.main(Path("runs"), Path("data"), Path("out"))  # on another machine, which has no checkpoints
+    assert Path(f"out/{MOSAIC}/README.md").read_text() == card
+    with pytest.raises(UserError, match=f"no run of {MOSAIC} in nowhere has ended"):
+        package.main(Path("nowhere"), Path("data"), Path("out"))
 
 
 def test_the_wheel_has_them_and_is_small_enough(tmp_path):
