@@ -166,6 +166,7 @@ def test_the_recipe_packages_the_better_run_with_a_card_of_its_numbers(tmp_path,
     card = Path(f"out/{MOSAIC}/README.md").read_text()
     for measured in (*results["evaluation"]["models"], *results["evaluation"]["anchors"]):
         assert f"| {measured['loss']:.3f} |" in card
+    assert "on 8 other stories" in card
     assert results["recall"][MOSAIC]["asked"] > 0
     stored = load(f"out/{MOSAIC}", dtype=torch.bfloat16)
     assert stored.embedding.weight.dtype == torch.bfloat16

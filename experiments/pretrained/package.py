@@ -44,7 +44,8 @@ def main(runs: Path, data: Path, out: Path) -> None:
     measured = evaluate.run(list(pretrained.NAMES), **report, anchors=out / "anchors", out=out / "evaluation")
     results: dict[str, Any] = {"study": "pretrained", "interrupted": measured.pop("interrupted")}
     results["runs"] = [run | {"chosen": run in best.values()} for found in trained.values() for run in found]
-    results |= {"evaluation": measured, "probed": demo.PROBED, "training": corpus.manifest["splits"]["train"]}
+    splits = corpus.manifest["splits"] | {"report": Corpus.open(data / "report").manifest["splits"]["train"]}
+    results |= {"stories": splits, "evaluation": measured, "probed": demo.PROBED}
     opened = {name: LoadedModel.open(Path(name)) for name in pretrained.NAMES}
     results["recall"] = {name: demo.recall_accuracy(each.model, each.tokenizer) for name, each in opened.items()}
     write_results(out / "results.json", results)
@@ -72,7 +73,7 @@ def card(results: dict[str, Any], name: str) -> str:
     """Return the card of a model, with the numbers of results.json."""
     (run,) = (run for run in results["runs"] if run["chosen"] and run["model"] == name)
     measured = {one["name"]: one for one in results["evaluation"]["models"]}
-    training, recall = run["training"], results["recall"]
+    training, recall, stories = run["training"], results["recall"], results["stories"]
     other = next(each for each in pretrained.NAMES if each != name)
     rows = [(each, measured[each]["loss"], measured[each]["bits_per_byte"]) for each in (name, other)]
     rows += [(f"*{one['label']}*", one["loss"], None) for one in results["evaluation"]["anchors"]]
@@ -90,10 +91,12 @@ def card(results: dict[str, Any], name: str) -> str:
         vocabulary=config.vocabulary,
         context=config.context,
         parameters=weight_count(config),
-        stories=results["training"]["documents"],
-        tokens=results["training"]["tokens"],
+        stories=stories["train"]["documents"],
+        chosen_on=stories["valid"]["documents"],
+        reported_on=stories["report"]["documents"],
+        tokens=stories["train"]["tokens"],
         read=read,
-        passes=read / results["training"]["tokens"],
+        passes=read / stories["train"]["tokens"],
         steps=training["steps"],
         batch=training["batch"],
         rate=training["learning_rate"],

@@ -299,7 +299,7 @@ _TINY_TRAINING = _SMALL_TRAINING | {"steps": 600, "batch": 16, "warm_up": 50}
 _TINY_TRAINING |= {"learning_rate": 3e-3, "final_learning_rate": 3e-4}
 # The models that come with the package (pretrained/), trained by experiments/pretrained on stories of the story world.
 STORIES = {"width": 256, "blocks": 5, "heads": 4, "vocabulary": 4096}
-_STORIES_TRAINING = {"steps": 6000, "batch": 64, "warm_up": 300, "evaluate_every": 1000, "evaluate_windows": 256}
+_STORIES_TRAINING = {"steps": 6000, "batch": 64, "warm_up": 300, "evaluate_every": 1000}
 _STORIES_TRAINING |= {"learning_rate": 3e-3, "final_learning_rate": 1e-4}
 
 # Memory Mosaics v2 and its Llama, sizes and training as printed: width, blocks, heads, hidden units, learning rate, and
