@@ -114,6 +114,8 @@ def test_help_and_errors_name_them(command, capsys):
     assert all(name in documented for name in NAMES)
     assert main([command, "lama-stories"]) == 2
     assert "there is no run lama-stories; did you mean llama-stories?" in capsys.readouterr().err
+    assert main([command, "runs/lama-stories"]) == 2
+    assert "there is no run runs/lama-stories; mosaics train makes one" in capsys.readouterr().err
 
 
 def test_both_have_the_same_size():

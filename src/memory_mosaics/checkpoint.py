@@ -261,7 +261,8 @@ class LoadedModel:
         """Load the newest checkpoint of a training run, a checkpoint folder, or a model of the package by its name."""
         folder = newest(run)
         if not folder.exists():
-            remedy = did_you_mean(str(run), pretrained.NAMES, otherwise="mosaics train makes one")
+            names = pretrained.NAMES if len(run.parts) == 1 else ()
+            remedy = did_you_mean(str(run), names, otherwise="mosaics train makes one")
             raise UserError(f"there is no run {run}; {remedy}")
         model = load(folder, device=device)
         for weight, tensor in model.named_parameters():

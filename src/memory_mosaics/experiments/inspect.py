@@ -43,7 +43,7 @@ def run(
     Args:
         run: the folder of a training run, a checkpoint folder, or a model that comes with the package:
             memory-mosaic-stories or llama-stories; null is the first of these
-        text: what the model reads; null is a short story whose last word was told before
+        text: what the model reads; null is a short story whose next word was told before
         block: only this block
         head: only this head
         top: number of pairs and tokens to show per head
