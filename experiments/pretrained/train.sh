@@ -40,7 +40,7 @@ train() {
     done
     wait
     tail -n 3 $runs/*.log
-    "$python" experiments/pretrained/package.py $runs $data $runs/package || ended=$?
+    OMP_NUM_THREADS=$(nproc) "$python" experiments/pretrained/package.py $runs $data $runs/package || ended=$?
     (cd $runs && tar -czf "$folder/logs.tar.gz" ./*.log ./*/results.json ./*/log.jsonl ./*/run.yaml)
     for name in memory-mosaic-stories llama-stories; do
         [ ! -d $runs/package/$name ] || tar -czf "$folder/$name.tar.gz" -C $runs/package $name
