@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from memory_mosaics import pretrained
 from memory_mosaics.config import PARTS, from_plain, part_name, to_plain
-from memory_mosaics.errors import CheckpointError, UserError, one_line, within_memory
+from memory_mosaics.errors import CheckpointError, UserError, did_you_mean, one_line, within_memory
 from memory_mosaics.files import (
     atomic_folder,
     check_manifest,
@@ -110,13 +111,16 @@ def write_files(
 def load(
     folder: str | os.PathLike[str], *, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
 ) -> LanguageModel:
-    """Load a checkpoint folder, or the newest checkpoint of a training run.
+    """Load a checkpoint folder, the newest checkpoint of a training run, or a model of the package by its name.
 
-    With `dtype` the matrices are converted; scales and decays stay at least in float32.
+    With `dtype` the matrices are converted; scales and decays stay at least in float32. Without it, models of the
+    package, which are stored in bfloat16, are loaded in float32.
     """
     from safetensors.torch import load_file
 
     folder = newest(Path(folder))
+    if dtype is None and folder.parent == pretrained.FOLDER:
+        dtype = torch.float32
     config = read_config(folder)
     shapes = weight_shapes(config)
     files, size = check_weight_files(folder, shapes)  # before anything is built or read
@@ -150,7 +154,8 @@ def remove(folder: Path) -> None:
 
 
 def newest(folder: Path) -> Path:
-    """Return the folder itself, or the newest checkpoint of a training run."""
+    """Return the folder itself, the newest checkpoint of a training run, or the folder of a model of the package."""
+    folder = pretrained.find(folder)
     return folder if (folder / "config.json").exists() else [folder, *steps(folder)][-1]
 
 
@@ -253,10 +258,12 @@ class LoadedModel:
 
     @classmethod
     def open(cls, run: Path, *, name: str | None = None, device: str | torch.device = "cpu") -> "LoadedModel":
-        """Load the newest checkpoint of a training run, or a checkpoint folder."""
-        if not run.exists():
-            raise UserError(f"there is no run {run}; mosaics train makes one")
+        """Load the newest checkpoint of a training run, a checkpoint folder, or a model of the package by its name."""
         folder = newest(run)
+        if not folder.exists():
+            names = pretrained.NAMES if len(run.parts) == 1 else ()
+            remedy = did_you_mean(str(run), names, otherwise="mosaics train makes one")
+            raise UserError(f"there is no run {run}; {remedy}")
         model = load(folder, device=device)
         for weight, tensor in model.named_parameters():
             if not tensor.isfinite().all():

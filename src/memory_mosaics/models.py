@@ -17,6 +17,7 @@ from memory_mosaics.memory import (
     ContextualMemoryConfig,
     GatedAverageConfig,
     MixConfig,
+    OutputGateConfig,
     PersistentMemoryConfig,
     head_width,
 )
@@ -54,6 +55,14 @@ def memory_mosaic(*, heads: int = 12, slots: int | None = None, **sizes: Any) ->
     return LanguageModelConfig(
         **GPT2_SIZES | sizes, sequence_mixer=ContextualMemoryConfig(heads=heads), channel_mixer=channel_mixer
     )
+
+
+def gated_memory_mosaic(*, heads: int = 12, slots: int | None = None, **sizes: Any) -> LanguageModelConfig:
+    """A Memory Mosaic with gated keys and an output gate; by default as large as the `llama` of its sizes."""
+    config = memory_mosaic(heads=heads, slots=slots or 1, **sizes)
+    memories = ContextualMemoryConfig(heads=heads, key=GatedAverageConfig(), gate=OutputGateConfig())
+    config = replace(config, sequence_mixer=memories)
+    return config if slots else resize_channel_mixer(config, weight_count(llama(heads=heads, **sizes)))
 
 
 def transformer(*, heads: int = 12, position: str = "learned", context: int = 512, **sizes: Any) -> LanguageModelConfig:
@@ -288,6 +297,10 @@ _SMALL_TRAINING = {"steps": 800, "batch": 64, "warm_up": 100, "evaluate_every": 
 _SMALL_TRAINING |= {"learning_rate": 1e-3, "final_learning_rate": 1e-4}
 _TINY_TRAINING = _SMALL_TRAINING | {"steps": 600, "batch": 16, "warm_up": 50}
 _TINY_TRAINING |= {"learning_rate": 3e-3, "final_learning_rate": 3e-4}
+# The models that come with the package (pretrained/), trained by experiments/pretrained on stories of the story world.
+STORIES = {"width": 256, "blocks": 5, "heads": 4, "vocabulary": 4096}
+_STORIES_TRAINING = {"steps": 6000, "batch": 64, "warm_up": 300, "evaluate_every": 1000}
+_STORIES_TRAINING |= {"learning_rate": 3e-3, "final_learning_rate": 1e-4}
 
 # Memory Mosaics v2 and its Llama, sizes and training as printed: width, blocks, heads, hidden units, learning rate, and
 # tokens in batches of 1,024 windows. The two are not of one size. Documents are apart with `documents` of a run.
@@ -318,6 +331,8 @@ PRESETS: dict[str, Preset] = {
         f"{name}-tiny": Preset(partial(kind.config, **TINY), None, _TINY_TRAINING)
         for name, kind in ARCHITECTURES.items()
     },
+    "memory-mosaic-stories": Preset(partial(gated_memory_mosaic, **STORIES), None, _STORIES_TRAINING),
+    "llama-stories": Preset(partial(llama, **STORIES), None, _STORIES_TRAINING),
     **{f"{name}-{size}": _printed(name, size) for name in ("memory-mosaic-v2", "llama") for size in PRINTED},
 }
 

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from functools import partial
 from importlib import import_module
 from inspect import Parameter, cleandoc, signature
+from itertools import takewhile
 from json import loads
 from pathlib import Path
 from types import NoneType, UnionType
@@ -83,12 +84,12 @@ class ReadBefore(Action):
 class Arguments:
     """Shared by the parser and its groups: `add_argument` sets nargs and names by the type of the argument."""
 
-    words = ""  # the name of an optional list that is given without a flag
+    words: tuple[str, ...] = ()  # the names of optional arguments that are given without a flag
 
     def add_argument(self: Any, *args: Any, **options: Any) -> Any:
         args, options = argument_options(args, options, self.words)
         action: Any = super().add_argument(*args, **options)  # type: ignore[misc]
-        if options.get("nargs") == "*":
+        if not action.option_strings and not action.required:
             self._option_string_actions[f"--{action.dest}"] = action  # the words may come after their name as well
         if isinstance(options.get("nargs"), int):
             action.instantiate_classes = tuple
@@ -119,9 +120,8 @@ class Parser(Arguments, ArgumentParser):
             self.add_argument("--import", action=ReadBefore, default=SUPPRESS, metavar="MODULE", help=IMPORT_HELP)
 
     def add_function_arguments(self, function: Callable[..., Any], *args: Any, **options: Any) -> list[str]:
-        first = next(iter(signature(function).parameters.values()), None)
-        if first and first.kind is Parameter.POSITIONAL_OR_KEYWORD and first.default is None:
-            self.words = first.name if element_type(first.annotation) else ""
+        leading = takewhile(lambda each: each.default is None, signature(function).parameters.values())
+        self.words = tuple(each.name for each in leading if each.kind is Parameter.POSITIONAL_OR_KEYWORD)
         self.description = cleandoc(function.__doc__ or "").partition("\nArgs:")[0]  # not its first line alone
         self.add_argument("--import", action=ReadBefore, default=SUPPRESS, metavar="MODULE", help=IMPORT_HELP)
         recipe_file = RECIPES / f"{function.__module__.rpartition('.')[2]}.yaml"
@@ -204,9 +204,16 @@ class Parser(Arguments, ArgumentParser):
             return 1  # it may be a list: `_get_values` counts
         return super()._match_argument(action, arg_strings_pattern)
 
+    def _match_arguments_partial(self, actions: Any, arg_strings_pattern: str) -> list[int]:
+        """Leave arguments without a word to those that come after further flags."""
+        counts = super()._match_arguments_partial(actions, arg_strings_pattern)
+        while counts and not counts[-1] and "O" in arg_strings_pattern:
+            counts.pop()
+        return counts
+
     def _get_values(self, action: Action, arg_strings: list[str]) -> Any:
         """The words of an argument, if they are of its type; a list may be one word, `[1,3]`."""
-        if action.nargs == "*" and not arg_strings:
+        if not arg_strings and (action.nargs == "*" or (action.nargs == "?" and not action.option_strings)):
             return SUPPRESS  # leaves what its flag has set
         values = super()._get_values(action, arg_strings)
         if takes_config(action):
@@ -268,19 +275,22 @@ def nested_keys(values: Mapping[Any, Any], known: set[str], prefix: str = "") ->
             yield from nested_keys(value, known, f"{prefix}{key}.")
 
 
-def argument_options(args: Any, options: dict[str, Any], words: str) -> tuple[Any, dict[str, Any]]:
+def argument_options(args: Any, options: dict[str, Any], words: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
     """How the values of an argument's type are written: the arguments of `add_argument`, with nargs and names."""
     hint = options.get("type", getattr(options.get("action"), "_typehint", None))
+    is_word = args[0].removeprefix("--") in words
     if element := element_type(hint):
         count = len(get_args(hint)) if get_origin(hint) is tuple else "+"
         default = options.get("default")
         options = options | {"type": element, "nargs": count} | ({"default": list(default)} if default else {})
         options.pop("action", None)
         args = args[:1]  # without jsonargparse's --NAME+
-        if args == (f"--{words}",):
-            args, options["nargs"] = (words,), "*"
+        if is_word:
+            args, options["nargs"] = (args[0][2:],), "*"
     elif hint is bool:
         options = options | {"nargs": "?", "const": True}
+    elif is_word:
+        args, options = (args[0][2:],), options | {"nargs": "?"}
     if args[0] in FLAGS:
         options |= {"dest": args[0][2:], "metavar": "CHECKPOINT"}
         args = (FLAGS[args[0]],)

@@ -23,6 +23,12 @@ def test_a_mixer_of_your_own(tmp_path, monkeypatch):
     assert {one["architecture"] for one in results["runs"]} == {"my_mixers.RunningMeanConfig", "lstm"}
     assert results["labels"]["my_mixers.RunningMeanConfig"] == "RunningMean"
     assert all(one["status"] == "finished" for one in results["runs"])
+    own, ours = (regbench_models.architecture(name) for name in ("my_mixers.RunningMeanConfig", "memory-mosaic"))
+    for value in ("learning_rate", "weight_decay", "clip", "blocks", "width"):
+        assert getattr(own, value) == getattr(ours, value), "the same recipe as ours"
+    sizes = {"blocks": 1, "heads": 2, "width": 16}
+    for value in ("dropout", "residual_dropout", "embedding_dropout"):
+        assert getattr(own.config(**sizes), value) == getattr(ours.config(**sizes), value)
     again = {"architectures": ["my_mixers.RunningMeanConfig"]}
     assert run(tmp_path / "out", **again)["best"] == results["best"]
     (tmp_path / "my_mixers.py").write_text(code.replace("cumsum(1)", "cummax(1).values"))

@@ -216,6 +216,19 @@ def test_draws_depend_on_the_seed_alone(data, tmp_path):
         assert row["dropout"] == 0.05
 
 
+def test_trials_are_a_limit_for_the_table_and_for_grids(data, finished, tmp_path):
+    table = run(data, tmp_path / "table", trials=2)
+    assert [row["changed"] for row in table["rows"]] == [[], ["learning_rate"]]
+    assert losses(table).items() <= losses(finished[1]).items()
+    assert table["best"] in losses(table)
+    grid = {"method": "grid", "space": Space(learning_rate=[1e-3, 5e-3], steps=[1, 2, 3])}
+    first, more, whole = (run(data, tmp_path / "grid", trials=trials, **grid) for trials in (2, 4, None))
+    assert [len(each["rows"]) for each in (first, more, whole)] == [2, 4, 6]
+    assert losses(first).items() <= losses(more).items() <= losses(whole).items()
+    assert {row["learning_rate"] for row in more["rows"]} == {1e-3, 5e-3}, "not the first four of the list"
+    assert len({row["steps"] for row in first["rows"]}) == 2
+
+
 @pytest.mark.parametrize("method", ["random", "tpe"])
 def test_an_exhausted_space_ends_the_sweep(data, tmp_path, method):
     results = run(data, tmp_path, method=method, space=Space(steps=[1, 2], warm_up="0..1"), trials=9)
@@ -275,7 +288,6 @@ def test_a_damaged_outcome_is_named(tmp_path, damage):
             {"method": "grid", "space": Space(dropout="0..0.1")},
             "grid takes lists, and space.dropout is the range 0.0..0.1",
         ),
-        ({"method": "table", "trials": 3}, "--trials 3 is of --method random and tpe"),
         ({"method": "random", "space": Space(dropout="a lot")}, "space.dropout: 'a lot' is neither a list"),
         ({"method": "random", "space": Space(steps="9..3")}, "space.steps: '9..3'"),
         ({"method": "random", "space": Space(dropout="0..2")}, "dropout must be in"),

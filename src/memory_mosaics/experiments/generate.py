@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from memory_mosaics import pretrained
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.decoding import GenerationParams, Sampler, TextGenerator, compiler_errors
 from memory_mosaics.errors import UserError, one_line, within_memory
@@ -24,7 +25,7 @@ TEMPERATURE = 0.8
 
 
 def run(
-    run: Path,
+    run: Path | None = None,
     *,
     prompt: list[str] | None = None,
     prompts: Path | None = None,
@@ -46,7 +47,8 @@ def run(
     A single text is streamed until it ends or reaches the maximum length. An empty prompt starts a new text.
 
     Args:
-        run: the folder of a training run, or a checkpoint folder
+        run: the folder of a training run, a checkpoint folder, or a model that comes with the package:
+            memory-mosaic-stories or llama-stories; null is the first of these
         prompt: one prompt or several
         prompts: a file with one prompt per line, or JSON lines with "prompt"
         length: maximum number of new tokens
@@ -74,7 +76,7 @@ def run(
     params = GenerationParams(length=length, sampler=sampler, beams=beams, seed=any_seed, count=count, compiled=compile)
     texts = [each.prompt for each in read(prompts)] if prompts else prompt
     check_output_file(out)
-    trained = LoadedModel.open(run, device=find_device(device))
+    trained = LoadedModel.open(run or Path(pretrained.MOSAIC), device=find_device(device))
     generator = TextGenerator(trained, params, state=start_state(trained, memory or [], store))
     records, interrupted = [], False
     advice = "fewer prompts, beams or tokens at once may fit"

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from memory_mosaics import pretrained
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments.report import check_output_file
@@ -18,11 +19,13 @@ from memory_mosaics.text.tokenizer import Tokenizer
 
 MAX_PATTERN_TOKENS = 128  # the JSON file has all weights of all heads of shorter texts
 MAX_TOKEN_CHARACTERS = 16  # in the table
+EXAMPLE = """Near a quiet lake lived a gentle girl named Anja. She had a white watch. Anja put the watch in the red \
+suitcase near the fireplace. Then she helped in the kitchen. Where was the watch? It was in the red"""
 
 
 def run(
-    run: Path,
-    text: str,
+    run: Path | None = None,
+    text: str | None = None,
     *,
     block: int | None = None,
     head: int | None = None,
@@ -38,8 +41,9 @@ def run(
     logits. Blocks, heads and positions are counted from 0; positions below 0 from the end.
 
     Args:
-        run: the folder of a training run, or a checkpoint folder
-        text: what the model reads
+        run: the folder of a training run, a checkpoint folder, or a model that comes with the package:
+            memory-mosaic-stories or llama-stories; null is the first of these
+        text: what the model reads; null is a short story whose next word was told before
         block: only this block
         head: only this head
         top: number of pairs and tokens to show per head
@@ -49,8 +53,8 @@ def run(
     """
     check_range(1, 100_000, top=top)
     check_output_file(json)
-    trained = LoadedModel.open(run, device=find_device(device))
-    tokens = _encode(trained, text)
+    trained = LoadedModel.open(run or Path(pretrained.MOSAIC), device=find_device(device))
+    tokens = _encode(trained, EXAMPLE if text is None else text)
     mixers = _select(inspect_position(trained.model, tokens, position=position, top=top), block, head)
     at = position % len(tokens)
     found = {

@@ -77,7 +77,8 @@ def _evaluate(
     import memory_mosaics.huggingface  # noqa: F401 - registers our models with the Auto classes
 
     trained.tokenizer.encode("a")  # a damaged tokenizer.json is an error here
-    model = AutoModelForCausalLM.from_pretrained(trained.folder).to(device).eval()  # type: ignore[arg-type]
+    dtype = trained.model.embedding.weight.dtype  # as other commands: models of the package are stored in bfloat16
+    model = AutoModelForCausalLM.from_pretrained(trained.folder, dtype=dtype).to(device).eval()  # type: ignore[arg-type]
     model = HFLM(pretrained=model, tokenizer=AutoTokenizer.from_pretrained(trained.folder), batch_size=batch)
     try:
         found = simple_evaluate(model, tasks=tasks, task_manager=manager, log_samples=False, **options)

@@ -7,7 +7,8 @@
     ...-as-published  what the published code does where it does not do what its paper says: of any stack of LSTMs or
                       Mambas one layer is used, without norm, residual or feed-forward network, and RWKV's decay grows
 
-A name with a dot is a mixer of your own: `my_package.MyMixerConfig`, put into the same backbone.
+A name with a dot is a mixer of your own: `my_package.MyMixerConfig`, put into the same backbone and trained as the
+Memory Mosaic is, with its dropout, learning rate and clipping.
 """
 
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from memory_mosaics.tasks.regbench import VOCABULARY
 TOKENS: dict[str, Any] = {"vocabulary": len(VOCABULARY), "context": 1000}  # no sequence is longer than 949 tokens
 POSITIONS = 4098  # learned ones, more than are used, as published
 DROPOUT = 0.1
+MOSAIC_DROPOUT = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,7 @@ def mosaic(*, width: int, **sizes: Any) -> LanguageModelConfig:
 
     Dropout on weights and on what is added is 0.2, where they have 0.05; docs/LOG.md has what either is worth.
     """
-    config = models.memory_mosaic(**sizes, **TOKENS, width=width, slots=7 * width // 2, dropout=0.2)
+    config = models.memory_mosaic(**sizes, **TOKENS, width=width, slots=7 * width // 2, dropout=MOSAIC_DROPOUT)
     return replace(config, init="authors", output_norm=ScaledNormConfig())
 
 
@@ -150,8 +152,12 @@ def architecture(name: str) -> Architecture:
     """One of those above, or a mixer of your own by its dotted path."""
 
     def own_architecture(own: OwnMixer) -> Architecture:
-        heads = 2 if own.has_heads else None
-        return Architecture(label=own.label, config=partial(backbone, mixer=own.config), heads=heads)
+        def config(**sizes: Any) -> LanguageModelConfig:
+            dropout = {"dropout": MOSAIC_DROPOUT, "residual_dropout": None, "embedding_dropout": 0.0}
+            return replace(backbone(mixer=own.config, **sizes), **dropout)
+
+        ours = ARCHITECTURES["memory-mosaic"]
+        return replace(ours, label=own.label, config=config, heads=ours.heads if own.has_heads else None)
 
     return find_architecture(name, ARCHITECTURES, own_architecture)
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import inf, log
 from pathlib import Path
+from random import Random
 from typing import Any, Literal
 
 from memory_mosaics.config import MAX_JOBS, MAX_SIZE
@@ -105,7 +106,8 @@ def run(
         runtime: how it is computed, saved and watched
         method: table changes one value at a time, grid takes all combinations, random and tpe draw
         space: where grid, random and tpe search
-        trials: how many random and tpe draw in all, 20 if not given; more than before extends a sweep
+        trials: how many to train at most: what random and tpe draw, of a grid a random part, of the table its first
+            rows. null is 20 for random and tpe, all for the others; more than before extends a sweep
         jobs: trials at once, each in a process of its own, distributed over the GPUs
         cluster: ray trains on the Ray cluster of this machine or of RAY_ADDRESS, whose machines share data and out
     """
@@ -115,10 +117,8 @@ def run(
         raise UserError("a sweep is not for torchrun: give it --jobs, or --cluster ray")
     check_range(1, MAX_JOBS, jobs=jobs)
     check_range(1, MAX_SIZE, trials=trials)
-    if trials is not None and method in ("table", "grid"):
-        raise UserError(f"--trials {trials} is of --method random and tpe; {method} trains all its rows: leave it out")
     base = Run(data=data, out=out, model=model, training=training, runtime=runtime)
-    grid, setup = make_grid(base, method, space, 20 if trials is None else trials)
+    grid, setup = make_grid(base, method, space, trials)
     runner.import_optuna()
     runner.check_devices(runtime, cluster)
     runner.prepare(out, arguments, setup)
@@ -130,7 +130,7 @@ def run(
     return results
 
 
-def make_grid(run: Run, method: str, space: Space, trials: int) -> tuple[Grid, Settings]:
+def make_grid(run: Run, method: str, space: Space, trials: int | None) -> tuple[Grid, Settings]:
     """Return the trials of a sweep and what they have in common, once everything that may be trained makes sense."""
     corpus = Corpus.open(run.data)
     values: dict[str, Values] = space.values()
@@ -149,6 +149,8 @@ def make_grid(run: Run, method: str, space: Space, trials: int) -> tuple[Grid, S
             if isinstance(choices, tuple):
                 raise UserError(f"grid takes lists, and space.{name} is the range {choices[0]}..{choices[1]}")
         runs = [base | row for row in runner.combinations(values)]
+        if trials is not None:  # any number of them has values from everywhere, and more of them begin with the same
+            Random(run.training.seed).shuffle(runs)
     for name, choices in values.items():
         for value in choices:
             trial_run(run, base | {name: value}).model.build(corpus.vocabulary)
@@ -156,9 +158,10 @@ def make_grid(run: Run, method: str, space: Space, trials: int) -> tuple[Grid, S
     searched = {name: f"{ends[0]}..{ends[1]}" if isinstance(ends, tuple) else ends for name, ends in values.items()}
     setup |= {"method": method, "space": searched}
     setup |= {"corpus": corpus.manifest["splits"]["train"]["sha256"], "chance": log(corpus.vocabulary)}
-    search = Search(study="sweep", space=values, method=method, trials=trials, seed=run.training.seed, base=base)
+    drawn = {"method": method, "trials": trials or 20, "seed": run.training.seed}
+    search = Search(study="sweep", space=values, base=base, **drawn)
     train_trial = partial(train, run, setup["chance"])
-    return Grid(out=run.out, name_of=name_of, train=train_trial, settings=runs, search=search), setup
+    return Grid(out=run.out, name_of=name_of, train=train_trial, settings=runs[:trials], search=search), setup
 
 
 def paper_rows(base: Settings) -> list[Settings]:

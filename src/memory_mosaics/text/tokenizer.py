@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from memory_mosaics import pretrained
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.files import check_manifest, read_json, read_text, write_text
 from memory_mosaics.isolation import IsolatedFunction
@@ -281,14 +282,15 @@ class StreamDecoder:
 
 
 def find_tokenizer(name_or_path: str) -> Tokenizer:
-    """Return the tokenizer named `gpt2` or `bytes`, or load the one in a folder."""
+    """Return the tokenizer named `gpt2` or `bytes`, or load that of a folder or of a model of the package."""
     if name_or_path == "gpt2":
         return gpt2()
     if name_or_path == "bytes":
         return byte_tokenizer()
-    if not Path(name_or_path).exists():
+    folder = pretrained.find(name_or_path)
+    if not folder.exists():
         raise UserError(f"no tokenizer {name_or_path!r}: it is neither gpt2, bytes nor a folder with a tokenizer.json")
-    return Tokenizer.load(Path(name_or_path))
+    return Tokenizer.load(folder)
 
 
 def byte_tokenizer() -> Tokenizer:

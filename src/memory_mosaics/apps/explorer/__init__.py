@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from memory_mosaics import checkpoint
+from memory_mosaics import checkpoint, pretrained
 from memory_mosaics.apps.explorer.explorer import PAGE_TOKENS, Explorer, Look, PaneRequest, ReadRequest
 from memory_mosaics.apps.explorer.page import View
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
@@ -23,20 +23,24 @@ SEARCH_DEPTH = 3  # folder levels in which runs are looked for, to name them in 
 PORT = 8642
 
 
-def explore(runs: list[str], *, port: int = PORT, device: str = "auto", browser: bool = False) -> dict[str, Any]:
+def explore(
+    runs: list[str] | None = None, *, port: int = PORT, device: str = "auto", browser: bool = False
+) -> dict[str, Any]:
     """Look inside trained models on a web page that only this machine can open: type, hover, click, edit memories.
 
     Ctrl-C stops it. Nothing is written and nothing leaves the machine.
 
     Args:
         runs: training runs, of which the newest checkpoint is taken, or checkpoint folders; up to 4, such as a Memory
-            Mosaic and the transformer to compare it with
+            Mosaic and the transformer to compare it with. null is those that come with the package, whose names can be
+            given too: memory-mosaic-stories and llama-stories
         port: the port to listen on; 0 picks a free one
         device: cuda, mps or cpu; auto takes the first that is available
         browser: also open the page in the default browser
     """
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise UserError("the explorer needs FastAPI and uvicorn: pip install 'memory-mosaics[explore]'")
+    runs = list(pretrained.NAMES) if runs is None else runs
     if len(runs) > MAX_MODELS:
         raise UserError(f"{len(runs)} runs are too many to explore at once; name at most {MAX_MODELS}")
     check_range(0, 65535, port=port)

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from memory_mosaics import pretrained
 from memory_mosaics.checkpoint import iter_models, unique_names
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.memory_files import start_state
@@ -18,7 +19,7 @@ GRACE_SECONDS = 10.0  # for unfinished requests when the server is stopped
 
 
 def serve(
-    runs: list[str],
+    runs: list[str] | None = None,
     *,
     port: int = 8000,
     host: str = "127.0.0.1",
@@ -40,7 +41,8 @@ def serve(
     Concurrent requests to a model are decoded together.
 
     Args:
-        runs: the folders of training runs, or checkpoint folders
+        runs: the folders of training runs, checkpoint folders, or models that come with the package:
+            memory-mosaic-stories or llama-stories; null is the first of these
         port: the port to listen on; 0 picks a free one
         host: the address to listen on; only this machine can reach the default, all machines 0.0.0.0
         api_key: the key that clients must send; better set by the environment variable MOSAICS_API_KEY, which other
@@ -57,6 +59,7 @@ def serve(
             such as lru:4096. null is exact, or as in the memory files
         device: cuda, mps or cpu; auto takes the first that is available
     """
+    runs = [pretrained.MOSAIC] if runs is None else runs
     check_range(0, 65535, port=port)
     key = _check_key(os.environ.get(API_KEY) if api_key is None else api_key)
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
