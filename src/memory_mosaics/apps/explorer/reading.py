@@ -481,7 +481,7 @@ class CachedText:
                 detail |= seen
         if self.model.in_files(layer) and self.model.memory is not None:
             starts = [text["start"] for text in self.model.memory.texts] + [self.model.before]
-            shares = weight_by_text(pairs, weights[:, head : head + 1], starts)[:, 0]
+            shares = weight_by_text(pairs, weights, starts)[:, head]
             for detail, share in zip(details, shares, strict=True):
                 detail["shares"] = _numbers(share)
         return details
