@@ -47,7 +47,7 @@ MAX_RECORDED = 6000  # memories times positions of which a file has every memory
 EXAMPLES: dict[str, list[str]] = json.loads(read_asset("examples.json"))  # a text, and what comes next
 PASSAGES = 4  # of a memory file that are tried as examples
 PASSAGE_TOKENS = 96
-MIN_RECALL = 0.2  # weight of a pair that is shown first
+MIN_RECALL = 0.2  # weight of the pairs that predict a token, for it to be shown first
 FIRST_RECALL = 6  # the position in an example from which on a recalled token can be shown
 
 
@@ -497,10 +497,10 @@ def _try_example(model: InstrumentedModel, text: str, answer: str) -> tuple[floa
                 for (layer, info), here in zip(model.info.items(), overview[at - first], strict=False)
                 for head, value in enumerate(here["contribution"] if info.lookahead is not None else ())
             ]
-            letters = min(3, sum(map(str.isalpha, tokenizer.display(following[at]))))
+            word = sum(map(str.isalpha, tokenizer.display(following[at]))) > 3  # rather than "the"
             for value, memory in sorted(added, reverse=True)[:3]:
                 weight = _recalled_weight(reading, memory, at, following[at])
-                score = value * weight * (1 + letters) + (1000 if at + 1 == len(tokens) else 0)
+                score = value * weight * (4 if word else 1) + (1000 if at + 1 == len(tokens) else 0)
                 beginning = tokenizer.decode(tokens[: at + 1])
                 whole = tokenizer.encode(beginning) == tokens[: at + 1]
                 if whole and value > 0 and weight > MIN_RECALL and (best is None or score > best.score):
@@ -509,11 +509,21 @@ def _try_example(model: InstrumentedModel, text: str, answer: str) -> tuple[floa
 
 
 def _recalled_weight(reading: CachedText, memory: Memory, at: int, token: int) -> float:
-    """Return the weight of the heaviest pair if its value is this token; with memory files, if it is one of theirs."""
+    """Return the weight of the pairs of a memory that have this token as value, if the heaviest is one of them.
+
+    With memory files, the heaviest must be one of theirs.
+    """
     model, peek = reading.model, reading.model.info[memory[:2]].lookahead or 0
     (detail,) = reading.detail(memory, at, at + 1)
-    pair, weight = (*detail["pairs"][0][:2],) if detail["pairs"] else (0, 0.0)
-    if model.memory is None:
-        return weight if pair + peek <= at and reading.tokens[pair + peek] == token else 0.0
-    place = model.memory.excerpt(pair + model.before, peek, reading.tokens[: peek + 1])
-    return weight if pair < 0 and [place.before[-1], *place.after][peek] == token else 0.0
+
+    def value(pair: int) -> int | None:
+        if pair >= 0:
+            return reading.tokens[pair + peek] if pair + peek <= at else None
+        assert model.memory is not None
+        place = model.memory.excerpt(pair + model.before, peek, reading.tokens[: peek + 1])
+        return [place.before[-1], *place.after][peek]
+
+    pairs = [(pair, weight) for pair, weight, *_ in detail["pairs"][:LISTED_PAIRS]]
+    if not pairs or value(pairs[0][0]) != token or (model.memory is not None and pairs[0][0] >= 0):
+        return 0.0
+    return sum(weight for pair, weight in pairs if value(pair) == token)

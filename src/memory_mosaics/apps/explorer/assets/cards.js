@@ -198,14 +198,17 @@ class DetailCard {
   // If the heaviest pair predicts the expected token, why that is expected.
   #reason(seen) {
     const { pane } = this, { found, position, peek } = pane, [block, kind, head] = pane.memory;
-    const [pair, weight] = seen.pairs[0] ?? [], target = found.target?.[0];
+    const [pair] = seen.pairs[0] ?? [], target = found.target?.[0];
+    if (peek === null || pair === undefined || pane.words(pair).at(-1) !== target) return null;
+    const alike = seen.pairs.slice(0, 8).filter(([other]) => pane.words(other).at(-1) === target);
+    const share = alike.reduce((sum, one) => sum + one[1], 0);
     const layer = pane.model.layers.findIndex((one) => one.block === block && one.kind === kind);
     const adds = found.overview[layer].contribution[head];
-    if (peek === null || pair === undefined || pane.words(pair).at(-1) !== target || adds < 0.05 || weight < 0.1) return null;
-    const place = seen.places?.[pair];
+    if (adds < 0.05 || share < 0.1) return null;
+    const place = seen.places?.[pair], words = pane.words(pair).flatMap((text, i) => (i ? [" → ", word(text)] : [word(text)]));
     const where = place ? `in ${pane.model.texts[place.text].name}` : `${plural(position - pair, "token")} ago`;
-    const words = pane.words(pair).flatMap((text, i) => (i ? [" → ", word(text)] : [word(text)]));
-    return h("p", { class: "reason" }, "It recalls ", ...words, ` from ${where}, with ${percent(weight)} of its weight. That adds `,
+    const others = alike.length > 1 ? ` and ${plural(alike.length - 1, "pair")} like it` : "";
+    return h("p", { class: "reason" }, "It recalls ", ...words, `, ${where}${others}: ${percent(share)} of its weight. This adds `,
       h("strong", {}, signed(adds)), " to the logit of ", word(target), ".");
   }
 

@@ -8,6 +8,9 @@ const MEASURES = {
   files: ["Files", "how much of the weight in its answer is on pairs of memory files"],
 };
 
+// The least range of values that has all colours: what is nearly equal looks so.
+const NARROW = { contribution: 0.3, files: 1, lambda: 0.1, beta: Math.log(2), effective: Math.log(2) };
+
 class MosaicView {
   constructor(pane) {
     this.pane = pane;
@@ -58,11 +61,11 @@ class MosaicView {
   #grid(layers, sees) {
     const heads = (layer) => Array.from({ length: layer.heads }, (_, head) => head)
       .filter((head) => layer.sees?.[head] === sees);
-    const [{ name: kind, closed }] = layers, term = layers[0].terms?.[layers[0].sees.indexOf(sees)];
-    const memories = this.pane.model.layers.some((layer) => layer.name === "contextual memory");
-    const title = term ? `${term}-term memory: ${sees}` : sees ? `${kind}: ${sees}`
-      : closed && memories && layers[0].kind === "channel" ? `${kind}, in the place of a persistent memory` : kind;
-    const name = h("span", { class: "kind", title }, capital(term ? `${term}-term: ${sees}` : sees ?? title));
+    const [{ name: kind, closed, terms }] = layers, term = terms && `${terms[layers[0].sees.indexOf(sees)]}-term`;
+    const replaces = closed && layers[0].kind === "channel" && this.pane.model.layers.some((one) => one.peek > 0);
+    const [first, second] = replaces ? ["Persistent", kind] : [capital(term || kind), sees];
+    const title = replaces ? `${kind}, in the place of a persistent memory` : [first, second].filter(Boolean).join(": ");
+    const name = h("span", { class: "kind", title }, first, second ? h("span", {}, second) : null);
     const rows = layers.map((layer) => h("div", { role: "row", class: "row" },
       h("span", { class: "block", role: "rowheader", title: `block ${layer.block}` }, String(layer.block)),
       ...heads(layer).map((head) => {
@@ -80,8 +83,8 @@ class MosaicView {
     const { memory } = this.pane;
     const values = this.#values();
     const sizes = [...values.values()].filter((value) => value !== null).map((value) => this.#size(value));
-    const fixed = { contribution: [0, 0.3], files: [0, 1] }[this.measure] ?? [Infinity, -Infinity];
-    const least = Math.min(...sizes, fixed[0]), most = Math.max(...sizes, fixed[1]);
+    const least = ["contribution", "files"].includes(this.measure) ? 0 : Math.min(...sizes);
+    const most = Math.max(...sizes, least + NARROW[this.measure]);
     const chosen = memory && memoryKey(memory);
     const tiles = [...this.grids.querySelectorAll(".tile")];
     for (const tile of tiles) {
