@@ -1,5 +1,6 @@
 """See what every memory stores: on a local web page (`mosaics explore RUN`), or inline in a notebook (`show`)."""
 
+import sys
 import webbrowser
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -63,6 +64,10 @@ def explore(
     models = list(iter_models(unique_names(runs), device=find_device(device)))
     for loaded in models:
         loaded.tokenizer.encode("a")  # a tokenizer that cannot be built fails here
+    if memory and store is not None:
+        print(
+            f"sorting the pairs of {', '.join(map(str, memory))} into a store {store} ...", file=sys.stderr, flush=True
+        )
     explorer = Explorer(models, memory=memory or (), store=store)
 
     def on_ready(address: str) -> None:

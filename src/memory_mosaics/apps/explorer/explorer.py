@@ -112,7 +112,7 @@ class PaneRequest(ReadRequest):
 
     look: Look = field(default_factory=Look)
     pinned: bool = False
-    measure: Literal["contribution", "effective", "lambda", "beta"] = "contribution"
+    measure: Literal["contribution", "effective", "lambda", "beta", "files"] = "contribution"
 
 
 class Session:

@@ -119,7 +119,7 @@ class DetailCard {
       layer.sees && `sees ${layer.sees[head]}`,
       here.lambda && `λ ${number(here.lambda[head])}`,
       here.beta && `β ${number(here.beta[head])}${n}`,
-      here.effective && `${here.effective[head].toFixed(1)} ${layer.peek === null ? "slots" : "pairs"} count`,
+      here.effective && `${decimal(here.effective[head])} ${layer.peek === null ? "slots" : "pairs"} count`,
     ];
     const button = RECORD ? null : h("button", {
       class: "switch", role: "switch", "aria-checked": String(!off), "data-key": "switch",
@@ -178,10 +178,11 @@ class DetailCard {
   // Where a pair of a memory file is in its text, with the words around it.
   #place(pair, { text, position, before, words, between, after }) {
     const { name } = this.pane.model.texts[text], [key, value] = words;
-    const mark = (token) => h("mark", {}, visible(token));
-    const passage = [visible(before), mark(key), visible(between), value === undefined ? null : mark(value), visible(after)];
+    const plain = (text) => (text ? visible(text) : "");
+    const mark = (token = "") => [plain(token.match(/^ */)[0]), h("mark", {}, plain(token.trimStart()))];
+    const passage = [plain(before), ...mark(key), plain(between), ...(value === undefined ? [] : mark(value)), plain(after)];
     return [h("li", { class: "place", "data-place": pair },
-      h("span", { class: "source", title: name }, `${name}, token ${(position + 1).toLocaleString("en")}`),
+      h("span", { class: "source" }, `${name}, token ${(position + 1).toLocaleString("en")}: `),
       h("q", { class: "passage", dir: "auto" }, ...passage))];
   }
 
