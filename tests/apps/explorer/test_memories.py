@@ -281,7 +281,7 @@ def test_mistakes_of_the_command(mosaic, twin, files, tmp_path, capsys):
         ([runs[0], "--store", "fifo:3"], "no store 'fifo:3'"),
         ([runs[1], "--store", "lru:64"], "takes no store"),
     ):
-        assert main(["explore", *words]) == 2
+        assert main(["explore", *words, "--port", "0"]) == 2
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1

@@ -64,11 +64,6 @@ def explore(
     models = list(iter_models(unique_names(runs), device=find_device(device)))
     for loaded in models:
         loaded.tokenizer.encode("a")  # a tokenizer that cannot be built fails here
-    if memory and store is not None:
-        print(
-            f"sorting the pairs of {', '.join(map(str, memory))} into a store {store} ...", file=sys.stderr, flush=True
-        )
-    explorer = Explorer(models, memory=memory or (), store=store)
 
     def on_ready(address: str) -> None:
         print(f"{', '.join(loaded.name for loaded in models)}: open {address}; press Ctrl-C to stop", flush=True)
@@ -76,6 +71,10 @@ def explore(
             webbrowser.open(address)
 
     with listen("127.0.0.1", port, remedy="choose another --port, or 0 for a free one") as listening:
+        if memory and store is not None:
+            names = ", ".join(map(str, memory))
+            print(f"sorting the pairs of {names} into a store {store} ...", file=sys.stderr, flush=True)
+        explorer = Explorer(models, memory=memory or (), store=store)
         Server(
             build_app(explorer),
             listening,
