@@ -45,7 +45,7 @@ AROUND = 10  # tokens shown before and after a pair of a memory file
 LISTED_PAIRS = 8  # of which the page has a row
 MAX_RECORDED = 6000  # memories times positions of which a file has every memory; beyond that it has one
 EXAMPLES: dict[str, list[str]] = json.loads(read_asset("examples.json"))  # a text, and what comes next
-PASSAGES = 4  # of a memory file that are tried as examples
+MAX_TEXTS, PASSAGES = 3, 4  # texts of memory files of which passages are tried as examples, and how many of each
 PASSAGE_TOKENS = 96
 MIN_RECALL = 0.2  # weight of the pairs that predict a token, for it to be shown first
 FIRST_RECALL = 6  # the position in an example from which on a recalled token can be shown
@@ -357,7 +357,8 @@ class Explorer:
         Reading the examples also warms up torch.
         """
         found: dict[str, tuple[float, float, str, Recall | None]] = {}
-        for name, text, answer in self._candidates():
+        examples = [(name, text, answer) for name, (text, answer) in EXAMPLES.items()]
+        for name, text, answer in [*self._passages()] or examples:
             loss, recall = inf, None
             with suppress(UserError):  # a model of few learned positions
                 loss, recall = _try_example(self.models[0], text, answer)
@@ -369,18 +370,16 @@ class Explorer:
         opening = recall and {"text": recall.text, "memory": recall.memory}
         return {"texts": {name: found[name][2] for name in order}, "opening": opening}
 
-    def _candidates(self) -> Iterator[tuple[str, str, str]]:
-        """Names, texts and what follows them: the examples, or passages of memory files."""
-        model, memory = self.models[0], self.models[0].memory
+    def _passages(self) -> Iterator[tuple[str, str, str]]:
+        """Passages of memory files: a name, a text and the word that follows it."""
+        model, memory, start = self.models[0], self.models[0].memory, 0
         if memory is None:
-            yield from ((name, text, answer) for name, (text, answer) in EXAMPLES.items())
             return
-        start = 0
-        for text in memory.texts:
+        for text in memory.texts[:MAX_TEXTS]:
             for number in range(PASSAGES):
                 at = start + number * text["read"] // PASSAGES
                 tokens = memory.tokens[at : min(at + PASSAGE_TOKENS, start + text["read"])].tolist()
-                passage = model.tokenizer.decode(tokens).strip("�")
+                passage = model.tokenizer.decode(tokens).strip("\ufffd")
                 _, _, sentence = passage.partition(". ")  # from its second sentence on, if there are two
                 words = (sentence.strip() or passage).rsplit(maxsplit=1)
                 if words:
