@@ -155,7 +155,8 @@ class DetailCard {
     const shown = words.map((text) => (named ? h("span", {}, text) : word(text)));
     if (rewritten) shown[shown.length - 1] = h("ins", {}, word(rewritten.text));
     const what = shown.flatMap((one, i) => (i ? [" → ", one] : [one]));
-    if (mass !== 1) what.push(h("small", { title: "Several pairs were merged into this one" }, `stands for ${number(mass)}`));
+    const many = `It stands for ${plural(mass, "pair")}, of which this is one`;
+    if (mass !== 1) what.unshift(h("small", { class: "mass", title: many, "aria-label": many }, `${decimal(mass)} ×`));
     const row = h("li", {
       "data-pair": pair,
       onpointerenter: () => pane.text.highlight(pair, true), onpointerleave: () => pane.text.highlight(pair, false),
@@ -180,7 +181,9 @@ class DetailCard {
     const { name } = this.pane.model.texts[text], [key, value] = words;
     const plain = (text) => (text ? visible(text) : "");
     const mark = (token = "") => [plain(token.match(/^ */)[0]), h("mark", {}, plain(token.trimStart()))];
-    const passage = [plain(before), ...mark(key), plain(between), ...(value === undefined ? [] : mark(value)), plain(after)];
+    const passage = [
+      plain(before.trimStart()), ...mark(key), plain(between), ...(value === undefined ? [] : mark(value)), plain(after.trimEnd()),
+    ];
     return [h("li", { class: "place", "data-place": pair },
       h("span", { class: "source" }, `${name}, token ${(position + 1).toLocaleString("en")}: `),
       h("q", { class: "passage", dir: "auto" }, ...passage))];
