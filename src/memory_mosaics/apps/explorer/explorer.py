@@ -47,7 +47,8 @@ MAX_RECORDED = 6000  # memories times positions of which a file has every memory
 EXAMPLES: dict[str, list[str]] = json.loads(read_asset("examples.json"))  # a text, and what comes next
 MAX_TEXTS, PASSAGES = 3, 4  # texts of memory files of which passages are tried as examples, and how many of each
 PASSAGE_TOKENS = 96
-MIN_RECALL = 0.2  # weight of the pairs that predict a token, for it to be shown first
+MOST_ADDED, MAX_TRIED = 3, 8  # memories tried at a token of an example, and pairs that are removed to see what they do
+MIN_RISE = 0.2  # of the loss without the pairs that predict a token, for it to be called recalled
 FIRST_RECALL = 6  # the position in an example from which on a recalled token can be shown
 
 
@@ -351,9 +352,9 @@ class Explorer:
 
     @cached_property
     def examples(self) -> dict[str, Any]:
-        """Example `texts` by name, best first, and an `opening`: a text up to a token that the first model recalls.
+        """Example `texts` by name, best first, and an `opening`: a text before a token that the first model recalls.
 
-        It expects that token rightly since a memory retrieves a pair with it; of a memory file, if there are any.
+        It expects that token rightly, since a memory retrieves a pair with it; of a memory file, if there are any.
         Reading the examples also warms up torch.
         """
         found: dict[str, tuple[float, float, str, Recall | None]] = {}
@@ -472,7 +473,7 @@ class Explorer:
 
 
 class Recall(NamedTuple):
-    """The beginning of a text after which a memory recalls the next token: how clearly, and which."""
+    """The beginning of a text after which a token is expected rightly, how telling that is, and due to which memory."""
 
     score: float
     text: str
@@ -480,49 +481,62 @@ class Recall(NamedTuple):
 
 
 def _try_example(model: InstrumentedModel, text: str, answer: str) -> tuple[float, Recall | None]:
-    """Return the mean loss of a text, and the best recall in it: at its end, if the answer is recalled there."""
+    """Return the mean loss of a text, and where a token is expected rightly since a memory recalls it.
+
+    That is where the loss rises most without the pairs that predict it; at the end of the text, if it is so there. If
+    no pair matters anywhere, it is the word with the smallest loss, and the memory that adds most to it.
+    """
     tokenizer, reading = model.tokenizer, CachedText(model)
-    tokens = tokenizer.encode(text)
-    following, best = [*tokens[1:], *tokenizer.encode(answer)[:1]], None
+    tokens = [*tokenizer.encode(text), *tokenizer.encode(answer)[:1]]
     reading.update(tokens)
-    losses = reading.predictions(0, len(tokens))["losses"][1:]
-    for first, last in reading.spans(min(FIRST_RECALL, len(following)), len(following)):
+    losses = reading.predictions(0, len(tokens))["losses"]
+    end, recalls, others = len(tokens) - 2, [], []
+    for first, last in reading.spans(min(FIRST_RECALL, end), end + 1):
         expected, overview = reading.most_probable(first, last).tolist(), reading.overview(first, last)
-        for at in range(first, last):
-            if expected[at - first] != following[at]:
-                continue
+        for at in (at for at in range(first, last) if expected[at - first] == tokens[at + 1]):
+            layers = zip(model.info, overview[at - first], strict=False)
             added = [
-                (value, (*layer, head))
-                for (layer, info), here in zip(model.info.items(), overview[at - first], strict=False)
-                for head, value in enumerate(here["contribution"] if info.lookahead is not None else ())
+                (value, (*layer, head)) for layer, here in layers for head, value in enumerate(here["contribution"])
             ]
-            word = sum(map(str.isalpha, tokenizer.display(following[at]))) > 3  # rather than "the"
-            for value, memory in sorted(added, reverse=True)[:3]:
-                weight = _recalled_weight(reading, memory, at, following[at])
-                score = value * weight * (4 if word else 1) + (1000 if at + 1 == len(tokens) else 0)
-                beginning = tokenizer.decode(tokens[: at + 1])
-                whole = tokenizer.encode(beginning) == tokens[: at + 1]
-                if whole and value > 0 and weight > MIN_RECALL and (best is None or score > best.score):
-                    best = Recall(score, beginning, memory)
-    return sum(losses) / max(1, len(losses)), best
+            added.sort(reverse=True)
+            for value, memory in added[:MOST_ADDED]:
+                pairs = _recalled_pairs(reading, memory, at)
+                recalls.append((value * sum(pairs.values()), at, memory, list(pairs)))
+            if added and sum(map(str.isalpha, tokenizer.display(tokens[at + 1]))) > 2:
+                others.append((losses[at + 1], at, added[0][1]))
+    found = [(1 / (1 + loss), at, memory) for loss, at, memory in sorted(others)[:1]]
+    for score, at, (block, kind, head), pairs in sorted(recalls, reverse=True)[:MAX_TRIED]:
+        without = CachedText(model)
+        edits = [Edit(block=block, kind=kind, head=head, pair=pair) for pair in pairs]
+        without.update(tokens[: at + 2], edits)
+        rise = without.predictions(at + 1, at + 2)["losses"][0] - losses[at + 1]
+        if score > 0 and rise > MIN_RISE:
+            found.append((1 + rise + (1000 if at == end else 0), at, (block, kind, head)))
+    texts = {at: tokenizer.decode(tokens[: at + 1]) for _, at, _ in found}
+    whole = [one for one in found if tokenizer.encode(texts[one[1]]) == tokens[: one[1] + 1]]
+    score, at, memory = max(whole, default=(0.0, 0, None))
+    return sum(losses[1:]) / max(1, end + 1), None if memory is None else Recall(score, texts[at], memory)
 
 
-def _recalled_weight(reading: CachedText, memory: Memory, at: int, token: int) -> float:
-    """Return the weight of the pairs of a memory that have this token as value, if the heaviest is one of them.
+def _recalled_pairs(reading: CachedText, memory: Memory, at: int) -> dict[int, float]:
+    """Return the pairs of a memory that predict the token after `at`, with weights, if the heaviest is one of them.
 
     With memory files, the heaviest must be one of theirs.
     """
-    model, peek = reading.model, reading.model.info[memory[:2]].lookahead or 0
+    model, peek = reading.model, reading.model.info[memory[:2]].lookahead
     (detail,) = reading.detail(memory, at, at + 1)
 
     def value(pair: int) -> int | None:
+        assert peek is not None
         if pair >= 0:
-            return reading.tokens[pair + peek] if pair + peek <= at else None
+            return reading.tokens[pair + peek]
         assert model.memory is not None
         place = model.memory.excerpt(pair + model.before, peek, reading.tokens[: peek + 1])
         return [place.before[-1], *place.after][peek]
 
-    pairs = [(pair, weight) for pair, weight, *_ in detail["pairs"][:LISTED_PAIRS]]
-    if not pairs or value(pairs[0][0]) != token or (model.memory is not None and pairs[0][0] >= 0):
-        return 0.0
-    return sum(weight for pair, weight in pairs if value(pair) == token)
+    pairs = {pair: weight for pair, weight, *_ in detail["pairs"][:LISTED_PAIRS]}
+    heaviest = next(iter(pairs), None)
+    if heaviest is None or peek is None or (model.memory is not None and heaviest >= 0):
+        return {}
+    found = {pair: weight for pair, weight in pairs.items() if value(pair) == reading.tokens[at + 1]}
+    return found if heaviest in found else {}

@@ -203,17 +203,19 @@ class DetailCard {
   #reason(seen) {
     const { pane } = this, { found, position, peek } = pane, [block, kind, head] = pane.memory;
     const [pair] = seen.pairs[0] ?? [], target = found.target?.[0];
-    if (peek === null || pair === undefined || pane.words(pair).at(-1) !== target) return null;
-    const alike = seen.pairs.slice(0, 8).filter(([other]) => pane.words(other).at(-1) === target);
-    const share = alike.reduce((sum, one) => sum + one[1], 0);
     const layer = pane.model.layers.findIndex((one) => one.block === block && one.kind === kind);
     const adds = found.overview[layer].contribution[head];
-    if (adds < 0.05 || share < 0.1) return null;
+    const most = Math.max(...found.overview.flatMap((one, i) => (pane.model.layers[i].closed ? [] : one.contribution)));
+    const sum = ["adds ", h("strong", {}, signed(adds)), " to the logit of ", word(target), "."];
+    const first = adds === most && adds > 0.05 ? h("p", { class: "reason" }, "Of all memories it adds most: it ", ...sum) : null;
+    if (peek === null || pair === undefined || pane.words(pair).at(-1) !== target) return first;
+    const alike = seen.pairs.slice(0, 8).filter(([other]) => pane.words(other).at(-1) === target);
+    const share = alike.reduce((sum, one) => sum + one[1], 0);
+    if (adds < 0.05 || share < 0.1) return first;
     const place = seen.places?.[pair], words = pane.words(pair).flatMap((text, i) => (i ? [" → ", word(text)] : [word(text)]));
     const where = place ? `in ${pane.model.texts[place.text].name}` : `${plural(position - pair, "token")} ago`;
     const others = alike.length > 1 ? ` and ${plural(alike.length - 1, "pair")} like it` : "";
-    return h("p", { class: "reason" }, "It recalls ", ...words, `, ${where}${others}: ${percent(share)} of its weight. This adds `,
-      h("strong", {}, signed(adds)), " to the logit of ", word(target), ".");
+    return h("p", { class: "reason" }, "It recalls ", ...words, `, ${where}${others}: ${percent(share)} of its weight. This `, ...sum);
   }
 
   // Open the form in the row of a pair. The token is pinned while it is open, so that the pointer does not move it.
