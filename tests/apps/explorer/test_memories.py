@@ -1,5 +1,6 @@
 """A text is read after memory files and in bounded stores: which pairs are shown, and where they come from."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -208,7 +209,7 @@ def copying_model() -> LoadedModel:
     return LoadedModel("copying", Path(), model, tokenizer)
 
 
-def test_the_opening_example_is_recalled(tmp_path, mosaic):
+def test_the_opening_example_is_recalled(tmp_path, mosaic, browser):
     """And the memory that is opened retrieves the pair that predicts the next token."""
     loaded = copying_model()
     for files in ((), (_book_of(loaded, tmp_path),)):
@@ -221,6 +222,16 @@ def test_the_opening_example_is_recalled(tmp_path, mosaic):
         assert weight > 0.1
         assert text[pair + 1] == following, "as in Python, pairs below zero count from the end of the memory file"
         assert files or sources
+    server = Served([loaded])
+    with Tab(browser, server.address) as tab:
+        tab.page.wait_for_selector(".reason")
+        reason = tab.page.inner_text(".reason")
+        expected = tab.page.inner_text(".guess >> nth=0")
+        assert re.fullmatch(
+            r"It recalls . → (.), \d+ tokens? ago.*: \d+ % of its weight. This adds .* logit of \1\.", reason
+        )
+        assert reason.endswith(f"{expected}.")
+    server.stop()
     explorer = Explorer([mosaic])
     assert set(explorer.examples["texts"]) == {"a red kite", "a hidden watch", "a made-up name"}
 
