@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -193,7 +194,8 @@ def copying_model() -> LoadedModel:
     tokenizer = byte_tokenizer()
     size = tokenizer.vocabulary
     model = LanguageModel(memory_mosaic(vocabulary=size, width=size, blocks=1, heads=1, slots=1, context=64))
-    memories, slots = model.blocks[0].sequence_mixer, model.blocks[0].channel_mixer
+    block: Any = model.blocks[0]
+    memories, slots = block.sequence_mixer, block.channel_mixer
     with torch.no_grad():
         for weight in (
             model.embedding.weight,
