@@ -10,7 +10,7 @@ import torch
 from memory_mosaics import LanguageModel, checkpoint, memory_mosaic
 from memory_mosaics.apps.explorer import Explorer, show
 from memory_mosaics.apps.explorer import reading as reading_module
-from memory_mosaics.apps.explorer.explorer import AROUND, Look, LookRequest, ReadRequest
+from memory_mosaics.apps.explorer.explorer import AROUND, EXAMPLES, Look, LookRequest, ReadRequest
 from memory_mosaics.apps.explorer.reading import CachedText, Edit, InstrumentedModel
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.cli import main
@@ -235,7 +235,7 @@ def test_the_opening_example_is_recalled(tmp_path, mosaic, browser):
         assert reason.endswith(f"{expected}.")
     server.stop()
     explorer = Explorer([mosaic])
-    assert set(explorer.examples["texts"]) == {"a red kite", "a hidden watch", "a made-up name"}
+    assert set(explorer.examples["texts"]) == set(EXAMPLES)
 
 
 PASSAGE = "Tom has a red hat. Ann has a big dog. The dog ran up the hill, and Tom ran after it. " * 3

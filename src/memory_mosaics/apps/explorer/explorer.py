@@ -505,13 +505,18 @@ def _try_example(model: InstrumentedModel, text: str, answer: str) -> tuple[floa
             if added and sum(map(str.isalpha, tokenizer.display(tokens[at + 1]))) > 2:
                 others.append((losses[at + 1], at, added[0][1]))
     found = [(1 / (1 + loss), at, memory) for loss, at, memory in sorted(others)[:1]]
-    for score, at, (block, kind, head), pairs in sorted(recalls, reverse=True)[:MAX_TRIED]:
-        without = CachedText(model)
-        edits = [Edit(block=block, kind=kind, head=head, pair=pair) for pair in pairs]
-        without.update(tokens[: at + 2], edits)
-        rise = without.predictions(at + 1, at + 2)["losses"][0] - losses[at + 1]
+    heads = [(*layer, head) for layer, info in model.info.items() if info.lookahead for head in range(info.heads)]
+    for score, at, memory, pairs in sorted(recalls, reverse=True)[:MAX_TRIED]:
+        rise = 0.0
+        for edited in ([memory], heads):  # alone, and with all that may recall the same
+            without = CachedText(model)
+            edits = [
+                Edit(block=block, kind=kind, head=head, pair=pair) for block, kind, head in edited for pair in pairs
+            ]
+            without.update(tokens[: at + 2], edits)
+            rise = max(rise, without.predictions(at + 1, at + 2)["losses"][0] - losses[at + 1])
         if score > 0 and rise > MIN_RISE:
-            found.append((1 + rise + (1000 if at == end else 0), at, (block, kind, head)))
+            found.append((1 + rise + (1000 if at == end else 0), at, memory))
     texts = {at: tokenizer.decode(tokens[: at + 1]) for _, at, _ in found}
     whole = [one for one in found if tokenizer.encode(texts[one[1]]) == tokens[: one[1] + 1]]
     score, at, memory = max(whole, default=(0.0, 0, None))
