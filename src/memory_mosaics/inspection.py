@@ -1,6 +1,6 @@
 """Look inside a model: what every layer retrieves, and the weight of each stored pair in the answers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from memory_mosaics.errors import UserError
 from memory_mosaics.language_model import LanguageModel, mixer_inputs
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.shapes import Float, Int
-from memory_mosaics.stores import Retrieval, RetrievalMixer, State
+from memory_mosaics.stores import Pairs, Retrieval, RetrievalMixer, State
 
 
 class LayerRetrieval(NamedTuple):
@@ -45,6 +45,32 @@ def retrievals(
     while inputs:
         number, kind, mixer, given = inputs.pop(0)  # what has been inspected need not be kept
         yield LayerRetrieval(number, kind, mixer, mixer.prepare_retrieval(*given)[0], given[0])
+
+
+class RetrievedPair(NamedTuple):
+    """A stored pair and its weight in an answer."""
+
+    time: int  # when it was stored; of a persistent memory, the number of its slot
+    weight: float
+    mass: float  # how many pairs it stands for
+
+
+def heaviest_pairs(pairs: Pairs, weights: Float[Tensor, "t N"], head: int, top: int) -> list[list[RetrievedPair]]:
+    """The pairs of a head with the largest `weights`, in each row of these, best first."""
+    best = weights.topk(min(top, weights.shape[1]), dim=-1)
+    times, masses = best.indices, torch.ones_like(best.values)
+    if pairs.stored is not None:
+        times, masses = (x[0, :, head][best.indices] for x in (pairs.stored.times, pairs.stored.mass))
+    rows = zip(times.tolist(), best.values.tolist(), masses.tolist(), strict=True)
+    return [[RetrievedPair(*one) for one in zip(*row, strict=True)] for row in rows]
+
+
+def weight_by_text(pairs: Pairs, weights: Float[Tensor, "t H N"], starts: Sequence[int]) -> Float[Tensor, "t H _"]:
+    """How much of the weights of all heads lies on the pairs of each text, given the times at which these start."""
+    times = torch.arange(weights.shape[-1], device=weights.device)
+    times = times if pairs.stored is None else pairs.stored.times[0].T.contiguous()
+    text = torch.bucketize(times, torch.tensor(starts[1:], device=weights.device), right=True)
+    return weights.new_zeros(*weights.shape[:2], len(starts)).scatter_add(-1, text.expand_as(weights), weights)
 
 
 MAX_PATTERN_LENGTH = 1024  # tokens: the weights are heads x T x T for every block

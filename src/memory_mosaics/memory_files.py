@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,6 +33,15 @@ from memory_mosaics.stores import GrowingStore, RetrievalMixer, State, Visibilit
 CHUNK = 1024  # tokens read at a time, so that a text read in parts is read as at once
 PREFIX = 256  # tokens after which a state has the form it keeps
 TEXT_FIELDS = {"name": str, "sha256": str, "tokens": int, "read": int, "start": int}
+
+
+class Excerpt(NamedTuple):
+    """Where a pair was stored: in which text, at which token of it, and the tokens around it."""
+
+    text: dict[str, Any]
+    position: int
+    before: list[int]  # the last one is that of the key
+    after: list[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +142,19 @@ class Memory:
         position = time - self.texts[number]["start"]
         return self.texts[number], position, position + sum(text["read"] for text in self.texts[:number])
 
+    def excerpt(self, time: int, around: int, following: Sequence[int] = ()) -> Excerpt:
+        """The pair stored at this time in its text, with `around` tokens on both sides.
+
+        `following` are tokens read after the texts, which continue the last one.
+        """
+        text, position, index = self.place(time)
+        start, read = index - position, text["read"]
+        tokens = self.tokens[start + max(0, position - around) : start + min(read, position + around + 1)].tolist()
+        if text is self.texts[-1]:
+            tokens += following[: max(0, position + around + 1 - read)]
+        key = min(position, around)
+        return Excerpt(text, position, tokens[: key + 1], tokens[key + 1 :])
+
     @torch.no_grad()
     def _template(self, model: LanguageModel) -> State:
         """A state of the same form, after the first tokens of no text."""
@@ -211,25 +233,25 @@ def union(memories: Sequence[Memory]) -> Memory:
     return first
 
 
-def load_memories(trained: LoadedModel, files: Sequence[Path]) -> Memory:
-    """The union of the memories in files, which must be of this model."""
+def load_memories(trained: LoadedModel, files: Sequence[Path], store: str | None = None) -> Memory:
+    """The union of the memories in files, which must be of this model, with such a store."""
+    policy = None if store is None else StorePolicy.parse(store)
     memories = [Memory.load(file) for file in files]
     for memory in memories:
         memory.check_model(trained)
-    return union(memories)
+    memory = union(memories)
+    if policy is not None:
+        return memory.trim(policy)
+    if store is not None and memory.policy is not None:
+        raise UserError(f"{files[0]} has a store {memory.policy}, and what it has forgotten cannot become exact again")
+    return memory
 
 
 def start_state(trained: LoadedModel, files: Sequence[Path], store: str | None = None) -> State | None:
     """The state in which a model starts, after the texts of memory files and with such a store."""
-    policy = None if store is None else StorePolicy.parse(store)
-    if not files:
-        return trained.model.empty_state(policy)
-    memory = load_memories(trained, files)
-    if policy is not None:
-        memory = memory.trim(policy)
-    elif store is not None and memory.policy is not None:
-        raise UserError(f"{files[0]} has a store {memory.policy}, and what it has forgotten cannot become exact again")
-    return memory.state(trained.model)
+    if files:
+        return load_memories(trained, files, store).state(trained.model)
+    return trained.model.empty_state(None if store is None else StorePolicy.parse(store))
 
 
 def _time_after(store: AnyStore) -> int:

@@ -143,14 +143,21 @@ class Pairs(NamedTuple):
             pair, end = self.stored.times.transpose(1, 2)[:, :, None], self._end(times)[:, None, :, None]
             visible = (pair < end) & (self.stored.mass > 0).transpose(1, 2)[:, :, None]
             # Pairs are in the order of time: a window is of the newest, whatever was evicted between them.
-            newest = visible if seen.window is None else visible.flip(-1).cumsum(dim=-1).flip(-1) <= seen.window
-            return visible & newest
-        pair, end = torch.arange(self.keys.shape[1], device=self.keys.device), self._end(times)[..., None]
-        visible = pair < end
-        if seen.window is not None:
-            visible = visible & (pair >= end - seen.window)
-        visible = visible[:, None] if visible.ndim == 3 else visible[None, None]
+            if seen.window is not None:
+                visible = visible & (visible.flip(-1).cumsum(dim=-1).flip(-1) <= seen.window)
+        else:
+            pair, end = torch.arange(self.keys.shape[1], device=self.keys.device), self._end(times)[..., None]
+            visible = pair < end
+            if seen.window is not None:
+                visible = visible & (pair >= end - seen.window)
+            visible = visible[:, None] if visible.ndim == 3 else visible[None, None]
         return visible if self.key_padding_mask is None else visible & self.key_padding_mask[:, None, None]
+
+    def times(self, head: int) -> Int[Tensor, " N"]:
+        """When the first row's pairs of a head were stored; of a persistent memory, the numbers of its slots."""
+        if self.stored is None:
+            return torch.arange(self.keys.shape[1], device=self.keys.device)
+        return self.stored.times[0, :, head]
 
     def visible_counts(self, time: int) -> Float[Tensor, "... time"]:
         """The number of pairs that each of `time` queries of one group sees: (time), or (B, time) where rows differ.

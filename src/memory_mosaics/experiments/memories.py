@@ -13,7 +13,7 @@ from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError, check_range, printable, within_memory
 from memory_mosaics.experiments.report import check_output_file, text_table
 from memory_mosaics.files import read_text
-from memory_mosaics.inspection import retrievals
+from memory_mosaics.inspection import heaviest_pairs, retrievals
 from memory_mosaics.memory_files import Memory, load_memories, union
 from memory_mosaics.memory_files import read as read_tokens
 from memory_mosaics.results import progress_bar
@@ -169,12 +169,9 @@ def search(run: Path, files: list[Path], *, prompt: str, top: int = 10, device: 
     found = []
     for layer in retrievals(model, tokens[:, -1:], state):
         if layer.kind == "sequence":
-            for head, weights in enumerate(layer.retrieval.weights([-1])[0, :, 0]):
-                best = weights.topk(min(top, len(weights)))
-                stored = layer.retrieval.pairs.stored
-                times = best.indices if stored is None else stored.times[0, best.indices, head]
-                where = zip(best.values.tolist(), times.tolist(), strict=True)
-                found += [(weight, layer.block, head, at) for weight, at in where if weight > 0]
+            for head, weights in enumerate(layer.retrieval.weights([-1])[0]):
+                (best,) = heaviest_pairs(layer.retrieval.pairs, weights, head, top)
+                found += [(pair.weight, layer.block, head, pair.time) for pair in best if pair.weight > 0]
     records = [_record(trained, memory, tokens[0].cpu(), *one) for one in sorted(found, key=lambda one: -one[0])[:top]]
     rows = [
         [r["around"], f"{r['weight']:.4f}", str(r["block"]), str(r["head"]), r["text"], f"{r['position']:,}"]
@@ -188,12 +185,12 @@ def _record(
     trained: LoadedModel, memory: Memory, prompt: Tensor, weight: float, block: int, head: int, at: int
 ) -> dict[str, Any]:
     """A retrieved pair with the tokens around it."""
-    text, position, index = memory.place(at)
-    name, tokens, end = text["name"], memory.tokens, index + text["read"] - position
+    text, position, before, after = memory.excerpt(at, AROUND)
+    name = text["name"]
     if position >= text["read"]:  # it came after the texts
-        name, tokens, end = "the prompt", prompt, len(prompt)
-        index = position = position - text["read"]
-    before = trained.tokenizer.decode(tokens[index - min(position, AROUND) : index + 1].tolist())
-    after = trained.tokenizer.decode(tokens[index + 1 : min(end, index + 1 + AROUND)].tolist())
+        name, position = "the prompt", position - text["read"]
+        before = prompt[max(0, position - AROUND) : position + 1].tolist()
+        after = prompt[position + 1 : position + 1 + AROUND].tolist()
+    before, after = map(trained.tokenizer.decode, (before, after))
     found = {"weight": round(weight, 6), "block": block, "head": head, "text": printable(name), "position": position}
     return found | {"around": printable(f"{before}|{after}")}

@@ -80,13 +80,13 @@ def of_bytes() -> LoadedModel:
 class Served:
     """The page, served from a thread until it is stopped."""
 
-    def __init__(self, models: list[LoadedModel], port: int = 0):
+    def __init__(self, models: list[LoadedModel], port: int = 0, **options):
         from memory_mosaics.apps.explorer.app import MAX_BODY, MAX_WAITING, build_app
         from memory_mosaics.apps.server import Server, listen
 
         self.listening = listen("127.0.0.1", port)
         self.port = self.listening.getsockname()[1]
-        self.explorer = Explorer(models)
+        self.explorer = Explorer(models, **options)
         limits = {"max_requests": 1 + MAX_WAITING, "max_body": MAX_BODY}
         self.server = Server(build_app(self.explorer), self.listening, halt=self.explorer.halt, **limits)
         self.address = self.server.address

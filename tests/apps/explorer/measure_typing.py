@@ -1,6 +1,7 @@
-"""Time from a keystroke to the finished picture: `python tests/apps/explorer/measure_typing.py RUN OUT.json`.
+"""Time from a keystroke to the finished picture: `python tests/apps/explorer/measure_typing.py RUN OUT.json [OPTIONS]`.
 
-A text of about 300 tokens, a memory chosen; the page in Chromium, the server beside it on the same machine.
+A text of about 300 tokens, a memory chosen; the page in Chromium, the server beside it on the same machine. The options
+are those of `mosaics explore`, such as --memory.
 """
 
 import json
@@ -40,9 +41,20 @@ HOVER = """async (position) => {
 }"""
 
 
-def measure(run: Path) -> dict:
+def measure(run: Path, *options: str) -> dict:
     config = LoadedModel.open(run).model.config
-    command = [sys.executable, "-m", "memory_mosaics.cli", "explore", str(run), "--port", "0", "--device", "cpu"]
+    command = [
+        sys.executable,
+        "-m",
+        "memory_mosaics.cli",
+        "explore",
+        str(run),
+        "--port",
+        "0",
+        "--device",
+        "cpu",
+        *options,
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
@@ -61,7 +73,8 @@ def _in_browser(address: str) -> dict:
         page = browser.new_page(viewport={"width": 1280, "height": 860})
         page.goto(address)
         page.wait_for_selector(".tile span:not(:empty)", state="attached")
-        page.click(".tile >> nth=2")
+        if not page.locator(".tile[aria-selected=true]").count():  # no example is recalled
+            page.click(".tile >> nth=2")
         page.wait_for_selector(".pairs li")
         typed = {}
         for name, at in PLACES.items():
@@ -79,6 +92,6 @@ def _in_browser(address: str) -> dict:
 
 
 if __name__ == "__main__":
-    results = measure(Path(sys.argv[1]))
+    results = measure(Path(sys.argv[1]), *sys.argv[3:])
     Path(sys.argv[2]).write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(results, indent=2))

@@ -79,6 +79,7 @@ def test_short_and_long_memories_are_apart(browser, gated):
     with Tab(browser, server.address) as tab:
         titles = tab.page.locator(".grid .kind").all_inner_texts()
         short, long, persistent = titles
+        assert [title.split("\n")[0] for title in titles[:2]] == ["Short-term", "Long-term"]
         assert "the last 7 pairs" in short.lower()
         assert "pairs 3 or more steps ago" in long.lower()
         assert "persistent memory" in persistent.lower()
@@ -86,8 +87,15 @@ def test_short_and_long_memories_are_apart(browser, gated):
         tab.page.click(memory(1, "sequence", 2))
         tab.page.wait_for_selector(".detail .hint")
         shown = tab.page.inner_text(".detail .hint")
-        assert shown.startswith("pairs 3 or more steps ago · λ")
-        assert "β" in shown
+        assert shown.startswith("sees pairs 3 or more steps ago · λ")
+        assert re.search(r"β \d+(\.\d+)? at n = \d+", shown)
+        assert tab.page.inner_text(".detail h2") == "Long-term memory, block 1, head 2"
+        unseen = tab.page.locator(".token.unseen")
+        last = tab.page.evaluate("window.explorer.panes[0].data.count - 1")
+        assert [int(one.get_attribute("data-at")) for one in unseen.all()] == [last - 2, last - 1]
+        tab.page.click("#tour")
+        steps = tab.page.inner_text(".tour .hint")
+        assert steps == "1 of 8", "one more, about short-term and long-term memories"
     server.stop()
 
 

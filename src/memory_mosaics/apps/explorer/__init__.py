@@ -1,5 +1,6 @@
 """See what every memory stores: on a local web page (`mosaics explore RUN`), or inline in a notebook (`show`)."""
 
+import sys
 import webbrowser
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -10,6 +11,7 @@ from typing import Any
 from memory_mosaics import checkpoint, pretrained
 from memory_mosaics.apps.explorer.explorer import PAGE_TOKENS, Explorer, Look, PaneRequest, ReadRequest
 from memory_mosaics.apps.explorer.page import View
+from memory_mosaics.bounded_stores import StorePolicy
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.language_model import LanguageModel
@@ -24,7 +26,13 @@ PORT = 8642
 
 
 def explore(
-    runs: list[str] | None = None, *, port: int = PORT, device: str = "auto", browser: bool = False
+    runs: list[str] | None = None,
+    *,
+    memory: list[Path] | None = None,
+    store: str | None = None,
+    port: int = PORT,
+    device: str = "auto",
+    browser: bool = False,
 ) -> dict[str, Any]:
     """Look inside trained models on a web page that only this machine can open: type, hover, click, edit memories.
 
@@ -34,13 +42,18 @@ def explore(
         runs: training runs, of which the newest checkpoint is taken, or checkpoint folders; up to 4, such as a Memory
             Mosaic and the transformer to compare it with. null is those that come with the package, whose names can be
             given too: memory-mosaic-stories and llama-stories
+        memory: one or several files of `mosaics read`: the text on the page is read after what they hold, and the page
+            shows which of their pairs are retrieved, beside the same model without them
+        store: what contextual memories keep: exact, or window, sinks, lru, merge or reservoir with a number of pairs,
+            such as lru:4096. null is exact, or as in the memory files
         port: the port to listen on; 0 picks a free one
         device: cuda, mps or cpu; auto takes the first that is available
         browser: also open the page in the default browser
     """
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise UserError("the explorer needs FastAPI and uvicorn: pip install 'memory-mosaics[explore]'")
-    runs = list(pretrained.NAMES) if runs is None else runs
+    if runs is None:
+        runs = [pretrained.MOSAIC] if memory else list(pretrained.NAMES)
     if len(runs) > MAX_MODELS:
         raise UserError(f"{len(runs)} runs are too many to explore at once; name at most {MAX_MODELS}")
     check_range(0, 65535, port=port)
@@ -49,6 +62,8 @@ def explore(
 
     for run in runs:
         _check_is_run(Path(run))
+    if store is not None:
+        StorePolicy.parse(store)  # a mistake in it is found before models are read
     models = list(iter_models(unique_names(runs), device=find_device(device)))
     for loaded in models:
         loaded.tokenizer.encode("a")  # a tokenizer that cannot be built fails here
@@ -59,7 +74,10 @@ def explore(
             webbrowser.open(address)
 
     with listen("127.0.0.1", port, remedy="choose another --port, or 0 for a free one") as listening:
-        explorer = Explorer(models)
+        if memory and store is not None:
+            names = ", ".join(map(str, memory))
+            print(f"sorting the pairs of {names} into a store {store} ...", file=sys.stderr, flush=True)
+        explorer = Explorer(models, memory=memory or (), store=store)
         Server(
             build_app(explorer),
             listening,
@@ -89,18 +107,22 @@ def show(
     tokenizer: Tokenizer | None = None,
     memory: tuple[int, Any, int] | None = None,
     position: int | None = None,
+    memory_files: Sequence[str | Path] = (),
+    store: str | None = None,
 ) -> View:
     """Return the explorer's view of a text, to be the last line of a notebook's cell or saved as a file.
 
     `model` is a run, a loaded model, or two of these side by side; a bare LanguageModel needs its `tokenizer`. `memory`
-    (block, "sequence" or "channel", head) and `position` (negative: from the end) are shown first. Everything that can
-    be hovered is computed now: of all memories for a short text, of the chosen one for a long one.
+    (block, "sequence" or "channel", head) and `position` (negative: from the end) are shown first. The
+    text is read after the `memory_files` of `mosaics read`, and `store` is what memories keep. Everything that can be
+    hovered is computed now: of all memories for a short text, of the chosen one for a long one.
     """
     given: Sequence[Any] = model if isinstance(model, list | tuple) else [model]
     models = [_load(one, tokenizer) for one in given]
     if not 1 <= len(models) <= 2:
         raise UserError(f"one model can be shown, or two side by side, not {len(models)}")
-    explorer = Explorer(models)
+    explorer = Explorer(models, memory=[Path(file) for file in memory_files], store=store)
+    del explorer.models[len(models) :]  # the model without the memory files
     if memory and not any(each.has(memory) for each in explorer.models):
         raise UserError(f"there is no memory {memory}: name its block, sequence or channel, and its head")
     characters = None  # up to the end of the token at `position`, by which the second model finds it

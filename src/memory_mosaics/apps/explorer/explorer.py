@@ -9,13 +9,15 @@ import json
 import zlib
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
+from math import inf
+from pathlib import Path
 from threading import Lock
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from memory_mosaics.apps.explorer import moons
 from memory_mosaics.apps.explorer.page import read_asset
@@ -24,11 +26,13 @@ from memory_mosaics.apps.explorer.reading import (
     CachedText,
     Edit,
     InstrumentedModel,
+    Layer,
     Memory,
     single_thread,
 )
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError
+from memory_mosaics.memory_files import load_memories, start_state
 from memory_mosaics.text.tokenizer import StreamDecoder
 
 MAX_CHARACTERS, MAX_TOKENS, MAX_EDITS = 20_000, 4096, 64  # of a text
@@ -36,9 +40,16 @@ MAX_TOKEN_CHARACTERS = 100  # of a text typed for one token
 REST_OF_CHARACTER = 3  # bytes at most that follow the first one of a character
 MAX_CONTINUED = 64  # tokens added at once
 PAGE_TOKENS = 6 * CHUNK_TOKENS
-SESSIONS = 4  # kept per model
+SESSIONS = 4  # kept per model, and one where each has a copy of memory files
+AROUND = 10  # tokens shown before and after a pair of a memory file
+LISTED_PAIRS = 8  # of which the page has a row
 MAX_RECORDED = 6000  # memories times positions of which a file has every memory; beyond that it has one
-EXAMPLES: dict[str, str] = json.loads(read_asset("examples.json"))
+EXAMPLES: dict[str, list[str]] = json.loads(read_asset("examples.json"))  # a text, and what comes next
+MAX_TEXTS, PASSAGES = 3, 4  # texts of memory files of which passages are tried as examples, and how many of each
+PASSAGE_TOKENS = 96
+MOST_ADDED, MAX_TRIED = 3, 8  # memories tried at a token of an example, and pairs that are removed to see what they do
+MIN_RISE = 0.2  # of the loss without the pairs that predict a token, for it to be called recalled
+FIRST_RECALL = 6  # the position in an example from which on a recalled token can be shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +113,7 @@ class PaneRequest(ReadRequest):
 
     look: Look = field(default_factory=Look)
     pinned: bool = False
-    measure: Literal["contribution", "effective", "lambda", "beta"] = "contribution"
+    measure: Literal["contribution", "effective", "lambda", "beta", "files"] = "contribution"
 
 
 class Session:
@@ -154,6 +165,10 @@ class Session:
         if edit.pair is not None and info.slots is not None and not 0 <= edit.pair < info.slots:
             raise UserError(f"there is no slot {edit.pair} among {info.slots}")
         if edit.pair is None or info.lookahead is None:
+            return replace(edit, checksum=None)
+        if edit.pair < 0 and self.model.memory is not None:
+            if rewrites or edit.pair < -self.model.before:
+                raise UserError(f"pair {edit.pair} is of a memory file: such a pair can be removed, but not rewritten")
             return replace(edit, checksum=None)
         if edit.checksum is None:
             raise UserError(f"the edit of pair {edit.pair} has no checksum of its text")
@@ -220,8 +235,8 @@ class Session:
                 (found["memory"],) = self._detail(look.memory, position, position + 1)
                 peek = self.model.info[look.memory[:2]].lookahead
                 if peek is not None:
-                    pairs = [pair for pair, _ in found["memory"]["pairs"]]
-                    found["memory"]["checksums"] = {pair: self.checksums[pair + peek] for pair in pairs}
+                    pairs = [pair for pair, *_ in found["memory"]["pairs"]]
+                    found["memory"]["checksums"] = {pair: self.checksums[pair + peek] for pair in pairs if pair >= 0}
         return found
 
     def continuation(self, length: int, token: int | None) -> str:
@@ -249,28 +264,50 @@ class Session:
         if (last - first) * len(memories) > MAX_RECORDED:
             memories = [memory] if memory else memories[:1]
         found: dict[str, Any] = {"overview": [], "memories": {".".join(map(str, one)): [] for one in memories}}
-        for start in range(first, last, CHUNK_TOKENS):
-            end = min(start + CHUNK_TOKENS, last)
+        for start, end in self.current.spans(first, last):
             found["overview"] += self.current.overview(start, end)
             for one, details in zip(memories, found["memories"].values(), strict=True):
                 details += self._detail(one, start, end)
         return found
 
     def _detail(self, memory: Memory, first: int, last: int) -> list[dict[str, Any]]:
-        """Return one memory at the times in [first, last), with the words of pairs that are on another page."""
+        """Return one memory at the times in [first, last), with the words of pairs that are on another page.
+
+        Of the heaviest pairs of memory files it has their place in these too.
+        """
         details, peek = self.current.detail(memory, first, last), self.model.info[memory[:2]].lookahead
         for position, detail in enumerate(details if peek is not None else (), first):
-            positions = {at for pair, _ in detail["pairs"] for at in (pair, pair + peek)}
+            pairs = [pair for pair, *_ in detail["pairs"]]
+            positions = {at for pair in pairs if pair >= 0 for at in (pair, pair + peek)}
             words = {at: self.word(at) for at in sorted(positions) if at // PAGE_TOKENS != position // PAGE_TOKENS}
             detail |= {"distant_words": words} if words else {}
+            places = {pair: self._place(memory[:2], pair) for pair in pairs[:LISTED_PAIRS] if pair < 0}
+            detail |= {"places": places} if places else {}
         return details
+
+    def _place(self, layer: Layer, pair: int) -> dict[str, Any]:
+        """Return where a pair of a memory file is: its text, the position of its key, and the words around."""
+        texts, peek = self.model.memory, self.model.info[layer].lookahead or 0
+        assert texts is not None
+        around = texts.excerpt(pair + self.model.before, AROUND, self.plain.tokens[: AROUND + 1])
+        decode, tokens = self.tokenizer.decode, [around.before[-1], *around.after]
+        found = {"text": texts.texts.index(around.text), "position": around.position}
+        found |= {
+            "before": decode(around.before[:-1]),
+            "words": [self.tokenizer.display(tokens[at]) for at in sorted({0, peek})],
+        }
+        return found | {"between": decode(tokens[1:peek]), "after": decode(tokens[peek + 1 :])}
+
+    def _pair_words(self, layer: Layer, pair: int) -> list[str]:
+        """Return the words of a pair: its key and its value, or one where there is no lookahead."""
+        if pair < 0:
+            return self._place(layer, pair)["words"]
+        return [self.word(at) for at in sorted({pair, pair + (self.model.info[layer].lookahead or 0)})]
 
     def _describe(self, edit: Edit) -> dict[str, Any]:
         """Return an edit for the page, which sends it back without `words`: the words of its pair."""
-        peek, words = self.model.info[edit.layer].lookahead, None
-        if edit.pair is not None and peek is not None:
-            words = [self.word(at) for at in sorted({edit.pair, edit.pair + peek})]
-        return asdict(edit) | {"words": words}
+        of_text = edit.pair is not None and self.model.info[edit.layer].lookahead is not None
+        return asdict(edit) | {"words": self._pair_words(edit.layer, edit.pair or 0) if of_text else None}
 
     def word(self, position: int) -> str:
         """Return one token of the text as it is displayed by itself."""
@@ -301,23 +338,54 @@ class Session:
 class Explorer:
     """Several models, and the texts that were read with them for several pages."""
 
-    def __init__(self, models: Sequence[LoadedModel]):
-        self.models = [InstrumentedModel(loaded) for loaded in models]
+    def __init__(self, models: Sequence[LoadedModel], *, memory: Sequence[Path] = (), store: str | None = None):
+        if memory and len(models) > 1:
+            raise UserError("--memory holds what one model has read; explore that model alone")
+        self.models = [InstrumentedModel(loaded, state=start_state(loaded, (), store)) for loaded in models]
+        if memory:
+            texts = load_memories(models[0], memory, store)
+            self.models[0].name += " without memory files"  # to compare with
+            self.models.insert(0, InstrumentedModel(models[0], state=texts.state(models[0].model), memory=texts))
+        self.max_sessions = len(self.models) * (1 if memory else SESSIONS)
         self.sessions: OrderedDict[tuple[str, int], Session] = OrderedDict()
         self.lock = Lock()
 
     @cached_property
-    def examples(self) -> dict[str, str]:
-        """Example texts, those with the lowest loss of the first model first. Reading them also warms up torch."""
-        losses = dict.fromkeys(EXAMPLES, 0.0)
-        for name, text in EXAMPLES.items():
-            for model in reversed(range(len(self.models))):
-                with suppress(UserError):  # a model of few learned positions
-                    request = ReadRequest(model=model, text=text[:200], look=Look(position=0))
-                    found = self.read(request)["losses"][1:]
-                    losses[name] = sum(found) / max(1, len(found))
-        self.sessions.clear()
-        return {name: EXAMPLES[name] for name in sorted(EXAMPLES, key=lambda name: losses[name])}
+    def examples(self) -> dict[str, Any]:
+        """Example `texts` by name, best first, and an `opening`: a text before a token that the first model recalls.
+
+        It expects that token rightly, since a memory retrieves a pair with it; of a memory file, if there are any.
+        Reading the examples also warms up torch.
+        """
+        found: dict[str, tuple[float, float, str, Recall | None]] = {}
+        examples = [(name, text, answer) for name, (text, answer) in EXAMPLES.items()]
+        for name, text, answer in [*self._passages()] or examples:
+            loss, recall = inf, None
+            with suppress(UserError):  # a model of few learned positions
+                loss, recall = _try_example(self.models[0], text, answer)
+            score = recall.score if recall else 0.0
+            if name not in found or score > found[name][0]:
+                found[name] = score, -loss, text, recall
+        order = sorted(found, key=lambda name: found[name][:2], reverse=True)
+        recall = found[order[0]][3]
+        opening = recall and {"text": recall.text, "memory": recall.memory}
+        return {"texts": {name: found[name][2] for name in order}, "opening": opening}
+
+    def _passages(self) -> Iterator[tuple[str, str, str]]:
+        """Passages of memory files: a name, a text and the word that follows it."""
+        model, memory, start = self.models[0], self.models[0].memory, 0
+        if memory is None:
+            return
+        for text in memory.texts[:MAX_TEXTS]:
+            for number in range(PASSAGES):
+                at = start + number * text["read"] // PASSAGES
+                tokens = memory.tokens[at : min(at + PASSAGE_TOKENS, start + text["read"])].tolist()
+                passage = model.tokenizer.decode(tokens).strip("\ufffd")
+                _, _, sentence = passage.partition(". ")  # from its second sentence on, if there are two
+                words = (sentence.strip() or passage).rsplit(maxsplit=1)
+                if words:
+                    yield f"from {text['name']}", words[0], f" {words[-1]}"
+            start += text["read"]
 
     @cached_property
     def description(self) -> dict[str, Any]:
@@ -325,14 +393,16 @@ class Explorer:
         models = []
         for model in self.models:
             size = {"width": model.model.config.width, "blocks": model.model.config.blocks}
-            models.append({"name": model.name, **size, "layers": model.describe_layers()})
+            texts = [] if model.memory is None else model.memory.texts
+            read = {"texts": texts, "pairs": model.before, "store": model.store}
+            models.append({"name": model.name, **size, **read, "layers": model.describe_layers()})
         digest = hashlib.sha256(json.dumps(models).encode())
         for model in self.models:
             digest.update(model.tokenizer.fingerprint.encode())
             for weight in model.model.parameters():  # a training step changes all of them
                 digest.update(weight.detach().flatten()[:64].float().cpu().numpy().tobytes())
         found = {"models": models, "identity": digest.hexdigest()[:16], "moons": moons.limits()}
-        return found | {"limits": {"characters": MAX_CHARACTERS}, "examples": {}}
+        return found | {"limits": {"characters": MAX_CHARACTERS}, "examples": None}
 
     def read(self, request: ReadRequest) -> dict[str, Any]:
         """Return a page of the text, without and with the edits, and what `look` asks for at a token of that page."""
@@ -397,6 +467,81 @@ class Explorer:
         except Exception:
             del self.sessions[name]  # half read
             raise
-        while len(self.sessions) > SESSIONS * len(self.models):
+        while len(self.sessions) > self.max_sessions:
             self.sessions.popitem(last=False)
         return session
+
+
+class Recall(NamedTuple):
+    """The beginning of a text after which a token is expected rightly, how telling that is, and due to which memory."""
+
+    score: float
+    text: str
+    memory: Memory
+
+
+def _try_example(model: InstrumentedModel, text: str, answer: str) -> tuple[float, Recall | None]:
+    """Return the mean loss of a text, and where a token is expected rightly since a memory recalls it.
+
+    That is where the loss rises most without the pairs that predict it; at the end of the text, if it is so there. If
+    no pair matters anywhere, it is the word with the smallest loss, and the memory that adds most to it.
+    """
+    tokenizer, reading = model.tokenizer, CachedText(model)
+    tokens = [*tokenizer.encode(text), *tokenizer.encode(answer)[:1]]
+    reading.update(tokens)
+    losses = reading.predictions(0, len(tokens))["losses"]
+    end, recalls, others = len(tokens) - 2, [], []
+    for first, last in reading.spans(min(FIRST_RECALL, end), end + 1):
+        expected, overview = reading.most_probable(first, last).tolist(), reading.overview(first, last)
+        for at in (at for at in range(first, last) if expected[at - first] == tokens[at + 1]):
+            layers = zip(model.info, overview[at - first], strict=False)
+            added = [
+                (value, (*layer, head)) for layer, here in layers for head, value in enumerate(here["contribution"])
+            ]
+            added.sort(reverse=True)
+            for value, memory in added[:MOST_ADDED]:
+                pairs = _recalled_pairs(reading, memory, at)
+                recalls.append((value * sum(pairs.values()), at, memory, list(pairs)))
+            if added and sum(map(str.isalpha, tokenizer.display(tokens[at + 1]))) > 2:
+                others.append((losses[at + 1], at, added[0][1]))
+    found = [(1 / (1 + loss), at, memory) for loss, at, memory in sorted(others)[:1]]
+    heads = [(*layer, head) for layer, info in model.info.items() if info.lookahead for head in range(info.heads)]
+    for score, at, memory, pairs in sorted(recalls, reverse=True)[:MAX_TRIED]:
+        rise = 0.0
+        for edited in ([memory], heads):  # alone, and with all that may recall the same
+            without = CachedText(model)
+            edits = [
+                Edit(block=block, kind=kind, head=head, pair=pair) for block, kind, head in edited for pair in pairs
+            ]
+            without.update(tokens[: at + 2], edits)
+            rise = max(rise, without.predictions(at + 1, at + 2)["losses"][0] - losses[at + 1])
+        if score > 0 and rise > MIN_RISE:
+            found.append((1 + rise + (1000 if at == end else 0), at, memory))
+    texts = {at: tokenizer.decode(tokens[: at + 1]) for _, at, _ in found}
+    whole = [one for one in found if tokenizer.encode(texts[one[1]]) == tokens[: one[1] + 1]]
+    score, at, memory = max(whole, default=(0.0, 0, None))
+    return sum(losses[1:]) / max(1, end + 1), None if memory is None else Recall(score, texts[at], memory)
+
+
+def _recalled_pairs(reading: CachedText, memory: Memory, at: int) -> dict[int, float]:
+    """Return the pairs of a memory that predict the token after `at`, with weights, if the heaviest is one of them.
+
+    With memory files, the heaviest must be one of theirs.
+    """
+    model, peek = reading.model, reading.model.info[memory[:2]].lookahead
+    (detail,) = reading.detail(memory, at, at + 1)
+
+    def value(pair: int) -> int | None:
+        assert peek is not None
+        if pair >= 0:
+            return reading.tokens[pair + peek]
+        assert model.memory is not None
+        place = model.memory.excerpt(pair + model.before, peek, reading.tokens[: peek + 1])
+        return [place.before[-1], *place.after][peek]
+
+    pairs = {pair: weight for pair, weight, *_ in detail["pairs"][:LISTED_PAIRS]}
+    heaviest = next(iter(pairs), None)
+    if heaviest is None or peek is None or (model.memory is not None and heaviest >= 0):
+        return {}
+    found = {pair: weight for pair, weight in pairs.items() if value(pair) == reading.tokens[at + 1]}
+    return found if heaviest in found else {}

@@ -4,20 +4,27 @@
     CachedText           a text that the model has read, in chunks of CHUNK_TOKENS: a changed text is read again from
                          the first chunk that differs, and edits from the first chunk that they affect
 
-The state before each chunk is kept. The parts of a state that only grow, the stored pairs, are kept once.
+The state before each chunk is kept. The parts of a state that only grow, the pairs of exact stores, are kept once; of
+a store that evicts pairs every chunk keeps its own, and chunks end where it does.
+
+The text may follow others that were read into memory files. Pairs are named by the position of their key in the text:
+those of the memory files, which were stored before, are below zero.
 
 What the page shows of a CachedText, as plain numbers and strings:
 
     predictions          the losses of tokens, and the most probable next tokens after each
     overview             every memory at some times: how many of its pairs count, what it contributes to a prediction,
-                         and lambda and beta where they change from token to token
-    detail               one memory at some times: the pairs with the largest weights, and the tokens it promotes
+                         lambda and beta where they change from token to token, and the share of the memory files
+    detail               one memory at some times: the pairs with the largest weights, the tokens it promotes, and which
+                         pairs it sees
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from math import inf
 from operator import eq
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
@@ -26,15 +33,37 @@ from torch import Tensor, nn
 
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError
-from memory_mosaics.inspection import decay_and_sharpness, head_contributions, residual_norms, spread, through_norms
+from memory_mosaics.inspection import (
+    decay_and_sharpness,
+    head_contributions,
+    heaviest_pairs,
+    residual_norms,
+    spread,
+    through_norms,
+    weight_by_text,
+)
 from memory_mosaics.language_model import LanguageModel
+from memory_mosaics.memory_files import Memory as TextMemory
 from memory_mosaics.scales import fold_for_inference
 from memory_mosaics.shapes import Bool, Float, Int
-from memory_mosaics.stores import MemoryInfo, Pairs, Retrieval, RetrievalMixer, map_state
+from memory_mosaics.stores import (
+    GrowingStore,
+    MemoryInfo,
+    Pairs,
+    PairTimes,
+    Retrieval,
+    RetrievalMixer,
+    State,
+    map_state,
+    state_tensors,
+    stores_of,
+    tokens_at_once,
+)
 
 MAX_PAIRS, MAX_PROMOTED = 24, 6  # shown of one memory
 MIN_WEIGHT = 5e-4  # of a pair that is shown
 CHUNK_TOKENS = 64  # at most so many are read again when a character is typed at the end
+MAX_KEPT = 1 << 29  # bytes of stores that evict pairs, of which every chunk keeps its own
 TOP_TOKENS = 8  # next tokens kept for each position
 
 Kind = Literal["sequence", "channel"]
@@ -69,7 +98,8 @@ LayerEdits = list[tuple[Edit, Tensor | None]]  # the edits of one layer, with th
 
 
 class EditedRetrieval:
-    """A retrieval with edits, in the place of a Retrieval.
+    """A retrieval with edits, in the place of a Retrieval. Edited pairs are named by the times at which they were
+    stored.
 
     In `rows`, one retrieval for each group of heads, every head of every memory is a row of its own, so that each can
     have other pairs.
@@ -83,14 +113,16 @@ class EditedRetrieval:
         values, size = values.clone() if edits else values, values.shape[1]
         mask = torch.ones(self.memories, heads, size, dtype=torch.bool, device=keys.device)
         for edit, value in edits:
-            if edit.pair is not None and edit.pair < self.memories * size:
-                memory, pair = divmod(edit.pair, size)
-                if value is None:
-                    mask[memory, edit.head, pair] = False
-                else:
-                    values[memory, pair, edit.head] = value.to(values.dtype)
+            if edit.pair is None:
+                continue
+            memory, at = divmod(edit.pair, size) if self.memories > 1 else (0, edit.pair)
+            there = pairs.times(edit.head) == at  # nowhere, if it has been evicted
+            if value is None:
+                mask[memory, edit.head, there] = False
+            else:
+                values[memory, there, edit.head] = value.to(values.dtype)
         beta = torch.as_tensor(sharpness, device=queries.device).expand(self.memories, time, heads)
-        whole = Retrieval(queries, Pairs(keys, values, None, pairs.seen), beta, gate=gate)
+        whole = Retrieval(queries, Pairs(keys, values, None, pairs.seen, pairs.stored), beta, gate=gate)
         self.rows = [_rows_of(*each) for each in zip(whole.groups(), mask.chunk(len(pairs.seen), dim=1), strict=True)]
 
     def answer(self, dropout: float = 0.0) -> Float[Tensor, "B T H V"]:
@@ -115,7 +147,11 @@ def _rows_of(retrieval: Retrieval, mask: Bool[Tensor, "M H N"]) -> Retrieval:
     assert isinstance(beta, Tensor)
     rows = lambda x: x.transpose(1, 2).flatten(0, 1)[:, :, None]  # noqa: E731
     some = None if mask.all() else mask.flatten(0, 1)
-    pairs = Pairs(rows(pairs.keys), rows(pairs.values), some, pairs.seen)
+    stored = pairs.stored
+    if stored is not None:
+        times, mass = (rows(x[..., None])[..., 0] for x in (stored.times, stored.mass))
+        stored = PairTimes(times, mass, stored.query_times.expand(len(times), -1))
+    pairs = Pairs(rows(pairs.keys), rows(pairs.values), some, pairs.seen, stored)
     return Retrieval(rows(queries), pairs, rows(beta[..., None])[..., 0], gate=None if gate is None else rows(gate))
 
 
@@ -129,12 +165,17 @@ class NextTokens(NamedTuple):
 
 @dataclass
 class Chunk:
-    """Some tokens of a text, and what was captured while they were read. The pairs are kept by the CachedText."""
+    """Some tokens of a text, and what was captured while they were read.
+
+    Their pairs are kept by the CachedText, except where some have been evicted since.
+    """
 
     tokens: Sequence[int]
+    start: int = 0  # their position in the text
+    full: int = CHUNK_TOKENS  # tokens that can be read at once from the state before
     features: Tensor = field(init=False)  # (T W), the input of the output matrix
     spreads: Tensor = field(init=False)  # (T L), the divisors of the norms on the residual stream
-    retrievals: dict[Layer, Retrieval] = field(default_factory=dict)  # without the pairs
+    retrievals: dict[Layer, Retrieval] = field(default_factory=dict)  # without the pairs of exact stores
     parameters: dict[Layer, dict[str, Tensor]] = field(
         default_factory=dict
     )  # lambda and beta: (H) or, per token, (T H)
@@ -148,10 +189,17 @@ class Chunk:
 
 
 class InstrumentedModel:
-    """A model with its tokenizer that captures its retrievals. Not for two threads at once."""
+    """A model with its tokenizer that captures its retrievals. Not for two threads at once.
 
-    def __init__(self, loaded: LoadedModel):
+    It reads texts after those of `memory`, which are those of `state`.
+    """
+
+    def __init__(self, loaded: LoadedModel, *, state: State | None = None, memory: TextMemory | None = None):
         self.name, self.tokenizer = loaded.name, loaded.tokenizer
+        self.state, self.memory = state, memory
+        first = next(stores_of(state), None)
+        self.store = None if first is None or isinstance(first, GrowingStore) else str(getattr(first, "policy", first))
+        self.before = int(torch.as_tensor(getattr(first, "length", 0)).max())  # tokens read before a text
         self.model: LanguageModel = fold_for_inference(loaded.model).eval()
         self.device = loaded.model.embedding.weight.device
         self.mean_output = self.model.output.detach().float().mean(dim=0)  # the output vector of the average token
@@ -180,6 +228,14 @@ class InstrumentedModel:
         block, kind, head = memory
         return (block, kind) in self.layers and 0 <= head < self.info[block, kind].heads
 
+    def in_files(self, layer: Layer) -> bool:
+        """Return whether a layer has pairs of memory files."""
+        return self.memory is not None and self.info[layer].lookahead is not None
+
+    def time(self, layer: Layer, pair: int) -> int:
+        """Return when a pair was stored, given the position of its key."""
+        return pair if self.info[layer].lookahead is None else pair + self.before
+
     def check_running(self) -> None:
         """Raise an error if the explorer has been stopped."""
         if self.stopped:
@@ -203,9 +259,10 @@ class InstrumentedModel:
     def _capture_retrievals(self, layer: Layer, mixer: RetrievalMixer, prepare_retrieval: Callable[..., Any]) -> Any:
         def captured(x: Tensor, state: Any = None, mask: Any = None) -> Any:
             retrieval, state = prepare_retrieval(x, state, mask)
-            pairs = self._pairs[layer] = retrieval.pairs
-            none = pairs._replace(keys=pairs.keys[:, :0], values=pairs.values[:, :0])
-            self._chunk.retrievals[layer] = retrieval._replace(pairs=none, queries_are_keys=False)
+            kept = pairs = self._pairs[layer] = retrieval.pairs
+            if pairs.stored is None:
+                kept = pairs._replace(keys=pairs.keys[:, :0], values=pairs.values[:, :0])
+            self._chunk.retrievals[layer] = retrieval._replace(pairs=kept, queries_are_keys=False)
             decay, beta = decay_and_sharpness(mixer, retrieval, x)
             self._chunk.parameters[layer] = {"beta": beta} | ({} if decay is None else {"lambda": decay})
             edits = self._edits.get(layer)
@@ -227,14 +284,18 @@ class InstrumentedModel:
         Those that retrieve nothing come last and are `closed`: of them there is a contribution and no detail.
         `per_token` are the measures that change from token to token, of which an overview has the values.
         """
-        chunk, _, _ = self.read([0], None, {})
+        chunk, _, _ = self.read([0], self.state, {})
         described = []
         for (block, kind), info in self.info.items():
             layer = {"block": block, "kind": kind, "name": info.name, "heads": info.heads, "peek": info.lookahead}
             parameters, per_token = chunk.parameters[block, kind], chunk.per_token((block, kind))
             layer |= {name: _numbers(values) for name, values in parameters.items() if name not in per_token}
-            layer |= {"sees": info.sees} if info.sees else {}
-            described.append(layer | {"per_token": ["contribution", "effective", *per_token]})
+            if info.sees:
+                heads = info.heads // len(info.visibility)
+                terms = ["long" if each.window is None else "short" for each in info.visibility for _ in range(heads)]
+                layer |= {"sees": info.sees} | ({"terms": terms} if len(set(terms)) > 1 else {})
+            measures = ["contribution", "effective", *per_token, *(["files"] if self.in_files((block, kind)) else [])]
+            described.append(layer | {"per_token": measures})
         for (block, kind), mixer in self.others.items():
             layer = {"block": block, "kind": kind, "name": type(mixer).__name__, "heads": 1, "peek": None}
             described.append(layer | {"per_token": ["contribution"], "closed": True})
@@ -252,7 +313,7 @@ class CachedText:
         self.chunks: list[Chunk] = []
         self.pairs: dict[Layer, Pairs] = {}
         self.recomputed = 0  # tokens of the last update
-        self._state: Any = None
+        self._state: Any = model.state
 
     def update(self, tokens: Sequence[int], edits: Sequence[Edit] = (), plain: "CachedText | None" = None) -> None:
         """Change to this text with these edits. `plain` is the same text without edits."""
@@ -262,25 +323,38 @@ class CachedText:
             return
         same = sum(takewhile(bool, map(eq, self.tokens, tokens)))
         for edit in set(edits) ^ set(self.edits):
-            same = 0 if edit.pair is None or self.model.info[edit.layer].lookahead is None else min(same, edit.pair)
+            of_text = edit.pair is not None and self.model.info[edit.layer].lookahead is not None
+            same = max(0, min(same, edit.pair or 0)) if of_text else 0
         self.layer_edits = {}
         for edit in edits:
             value = None if edit.token is None or plain is None else plain.rewritten_value(edit)
-            self.layer_edits.setdefault(edit.layer, []).append((edit, value))
+            stored = edit if edit.pair is None else replace(edit, pair=self.model.time(edit.layer, edit.pair))
+            self.layer_edits.setdefault(edit.layer, []).append((stored, value))
         self.tokens, self.edits = tokens, edits
-        first = min(same // CHUNK_TOKENS, len(self.chunks))
+        first = sum(1 for _ in takewhile(lambda chunk: chunk.start + chunk.full <= same, self.chunks))
         if first < len(self.chunks):
             self._state = _restore(self.chunks[first].state, self._state)
         del self.chunks[first:]
-        self.recomputed = len(tokens) - first * CHUNK_TOKENS
+        start = self.chunks[-1].start + self.chunks[-1].full if self.chunks else 0
+        self.recomputed = len(tokens) - start
         with single_thread():
-            for start in range(first * CHUNK_TOKENS, len(tokens), CHUNK_TOKENS):
-                before = self._state
-                chunk, self.pairs, self._state = self.model.read(
-                    tokens[start : start + CHUNK_TOKENS], before, self.layer_edits
-                )
+            while start < len(tokens):
+                before, full = self._state, int(min(CHUNK_TOKENS, tokens_at_once(self._state or ())))
+                part = tokens[start : start + full]
+                chunk, self.pairs, self._state = self.model.read(part, before, self.layer_edits)
+                chunk.start, chunk.full = start, full
                 chunk.state = before and _without_growth(before, self._state)
                 self.chunks.append(chunk)
+                start += full
+                if chunk.state is before and start < len(tokens):
+                    self._check_size(start)
+
+    def _check_size(self, read: int) -> None:
+        """Raise an error if the stores that the chunks keep are too large to read on, after `read` tokens."""
+        kept = sum(x.nbytes for chunk in self.chunks for x in state_tensors(chunk.state))
+        if kept > MAX_KEPT:
+            self.tokens = self.tokens[:read]
+            raise UserError(f"with the store {self.model.store} {self.model.name} reads at most {read:,} tokens here")
 
     def rewritten_value(self, edit: Edit) -> Float[Tensor, " V"]:
         """Return the value that the pair of an edit would have if the text had continued with its token."""
@@ -288,10 +362,12 @@ class CachedText:
         assert edit.token is not None
         info = self.model.info[edit.layer]
         at = edit.pair + (info.lookahead or 0)
-        first = at // CHUNK_TOKENS
-        state = _restore(self.chunks[first].state, self._state)
-        _, pairs, _ = self.model.read([*self.tokens[first * CHUNK_TOKENS : at], edit.token], state, {})
-        return pairs[edit.layer].per_head(info.heads).values[0, edit.pair, edit.head]
+        chunk = self._chunk_of(at)
+        state = _restore(chunk.state, self._state)
+        _, read, _ = self.model.read([*self.tokens[chunk.start : at], edit.token], state, {})
+        pairs = read[edit.layer].per_head(info.heads)
+        (index,) = (pairs.times(edit.head) == self.model.time(edit.layer, edit.pair)).nonzero()[0].tolist()
+        return pairs.values[0, index, edit.head]
 
     @torch.no_grad()
     def next_tokens(self, chunks: Sequence[Chunk]) -> list[NextTokens]:
@@ -316,8 +392,8 @@ class CachedText:
     @torch.no_grad()
     def predictions(self, first: int, last: int) -> dict[str, Any]:
         """Return the losses of the tokens in [first, last), and the next tokens after each: text, probability, id."""
-        start = max(first - 1, 0) // CHUNK_TOKENS
-        chunks, start = self.chunks[start : -(-last // CHUNK_TOKENS)], start * CHUNK_TOKENS
+        start = self._chunk_of(max(first - 1, 0)).start
+        chunks = [chunk for chunk in self.chunks if start <= chunk.start < last]
         ids, probabilities, logsumexp = (torch.cat(parts) for parts in zip(*self.next_tokens(chunks), strict=True))
         times = torch.arange(max(first, 1), last) - 1 - start  # nothing predicts the first token
         features = torch.cat([chunk.features for chunk in chunks])[times]
@@ -339,16 +415,16 @@ class CachedText:
         """
         self.model.check_running()
         chunk, times = self._within_chunk(first, last)
-        retrieval = chunk.retrievals[layer]
-        retrieval = retrieval._replace(pairs=self.pairs[layer]._replace(seen=retrieval.pairs.seen))
-        weights, answers = EditedRetrieval(retrieval, self.layer_edits.get(layer, [])).weights_and_answers(times)
+        retrieval, edits = self._retrieval(layer, chunk), self.layer_edits.get(layer)
+        edited = retrieval if edits is None else EditedRetrieval(retrieval, edits)
+        weights, answers = edited.weights_and_answers(times)
         flat = weights.permute(2, 1, 0, 3).flatten(2) / len(weights)
         mixer, spreads = self.model.layers[layer], chunk.spreads[times]
         return flat, head_contributions(self.model.model, mixer, answers.mean(dim=0), spreads)
 
     def overview(self, first: int, last: int, target: int | None = None) -> list[list[dict[str, Any]]]:
-        """Return for every time and layer how many pairs count, the logit added to a token above the average token, and
-        lambda and beta where they change from token to token.
+        """Return for every time and layer how many pairs count, the logit added to a token above the average token,
+        lambda and beta where they change from token to token, and the share of memory files in the weights.
 
         The times are within one chunk. The token is `target`, or the most probable one at that time.
         """
@@ -362,6 +438,9 @@ class CachedText:
             squares = weights.square().sum(dim=-1)
             found = {"effective": torch.where(squares > 0, 1 / squares, 0.0)}
             found["contribution"] = torch.einsum("thw,tw->th", adds, direction.to(adds.dtype))
+            if self.model.in_files(layer):
+                pairs = self._retrieval(layer, chunk).pairs
+                found["files"] = weight_by_text(pairs, weights, [0, self.model.before])[..., 0]
             layers.append(found | {name: values[times] for name, values in chunk.per_token(layer).items()})
         for layer, mixer in self.model.others.items():
             alone = chunk.outputs[layer][times].float()[:, None]
@@ -373,23 +452,82 @@ class CachedText:
         ]
 
     def detail(self, memory: Memory, first: int, last: int) -> list[dict[str, Any]]:
-        """Return for each time the pairs of one memory with their weights, and the tokens that its answer promotes."""
+        """Return for each time the pairs of one memory with their weights and the tokens that its answer promotes.
+
+        Of pairs that were stored while reading also which of them it sees: their number `seen`, on which beta(n)
+        depends, and those of the text as ranges. Merged pairs come with the number of pairs that they stand for; with
+        memory files, `shares` has the part of the weight that is on each of their texts, and last of this text.
+        """
         block, kind, head = memory
-        weights, adds = (x[:, head] for x in self.retrieved((block, kind), first, last))
-        logits = adds @ self.model.model.output.float().T - (adds @ self.model.mean_output)[:, None]
-        promoted = _top(logits, MAX_PROMOTED)
-        display = self.model.tokenizer.display
-        return [
-            {
-                "pairs": [[pair, round(weight, 4)] for pair, weight in pairs if weight >= MIN_WEIGHT],
-                "promoted": [[display(token), round(logit, 3)] for token, logit in tokens],
-            }
-            for pairs, tokens in zip(_top(weights, MAX_PAIRS), promoted, strict=True)
-        ]
+        layer = block, kind
+        chunk, times = self._within_chunk(first, last)
+        weights, adds = self.retrieved(layer, first, last)
+        logits = adds[:, head] @ self.model.model.output.float().T - (adds[:, head] @ self.model.mean_output)[:, None]
+        display, pairs = self.model.tokenizer.display, self._retrieval(layer, chunk).pairs
+        earlier = self.model.time(layer, 0)
+        details: list[dict[str, Any]] = []
+        heaviest = heaviest_pairs(pairs, weights[:, head], head, MAX_PAIRS)
+        for retrieved, promoted in zip(heaviest, _top(logits, MAX_PROMOTED), strict=True):
+            shown = [
+                [pair.time - earlier, round(pair.weight, 6), *([round(pair.mass, 1)] if pair.mass != 1 else [])]
+                for pair in retrieved
+                if pair.weight > min(MIN_WEIGHT, retrieved[0].weight / 10)
+            ]
+            details.append(
+                {"pairs": shown, "promoted": [[display(token), round(logit, 3)] for token, logit in promoted]}
+            )
+        if self.model.info[layer].lookahead is not None:
+            for detail, seen in zip(details, self._seen(layer, head, chunk, times), strict=True):
+                detail |= seen
+        if self.model.in_files(layer) and self.model.memory is not None:
+            starts = [text["start"] for text in self.model.memory.texts] + [self.model.before]
+            shares = weight_by_text(pairs, weights, starts)[:, head]
+            for detail, share in zip(details, shares, strict=True):
+                detail["shares"] = _numbers(share)
+        return details
+
+    def _seen(self, layer: Layer, head: int, chunk: Chunk, times: list[int]) -> list[dict[str, Any]]:
+        """Return for some times of a chunk which pairs a memory sees."""
+        retrieval = self._retrieval(layer, chunk)
+        size = retrieval.queries.shape[2] // len(retrieval.pairs.seen)
+        group = retrieval.pairs.groups()[head // size]
+        counts = group.visible_counts(retrieval.queries.shape[1]).reshape(-1, retrieval.queries.shape[1])[0]
+        visible = group.visible(torch.tensor(times, device=counts.device))[0]
+        visible = visible[head % size if len(visible) > 1 else 0]
+        stored = group.times(head % size) - self.model.before
+        found = []
+        for time, row in zip(times, visible, strict=True):
+            there = stored[row]
+            ranges: list[list[int]] = []
+            for position in there[there >= 0].tolist():
+                if ranges and ranges[-1][1] == position:
+                    ranges[-1][1] += 1
+                else:
+                    ranges.append([position, position + 1])
+            found.append({"seen": round(float(counts[time]), 1), "ranges": ranges})
+        return found
+
+    def _retrieval(self, layer: Layer, chunk: Chunk) -> Retrieval:
+        """Return the retrieval of a chunk with its pairs."""
+        retrieval = chunk.retrievals[layer]
+        if retrieval.pairs.stored is not None:
+            return retrieval
+        return retrieval._replace(pairs=self.pairs[layer]._replace(seen=retrieval.pairs.seen))
+
+    def spans(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Divide [first, last) into parts that are within one chunk."""
+        for chunk in self.chunks:
+            start, end = max(first, chunk.start), min(last, chunk.start + len(chunk.tokens))
+            if start < end:
+                yield start, end
+
+    def _chunk_of(self, time: int) -> Chunk:
+        return self.chunks[bisect_right(self.chunks, time, key=lambda chunk: chunk.start) - 1]
 
     def _within_chunk(self, first: int, last: int) -> tuple[Chunk, list[int]]:
         """Return the chunk that has the times in [first, last), and these times relative to it."""
-        return self.chunks[first // CHUNK_TOKENS], [time % CHUNK_TOKENS for time in range(first, last)]
+        chunk = self._chunk_of(first)
+        return chunk, [time - chunk.start for time in range(first, last)]
 
 
 @contextmanager
@@ -406,7 +544,9 @@ def single_thread() -> Iterator[None]:
 
 
 def _without_growth(old: Any, new: Any) -> Any:
-    """Replace the tensors of a state that have grown since by the length they had."""
+    """Replace the tensors of a state that have grown since by the length they had, unless pairs are evicted."""
+    if tokens_at_once(old) < inf:
+        return old
     return map_state(lambda old, new: old if old.shape == new.shape else old.shape[1], old, new)
 
 

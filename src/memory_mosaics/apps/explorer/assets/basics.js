@@ -62,7 +62,12 @@ function signed(value) {
   return (value < 0 ? "−" : "+") + size.toFixed(size < 9.995 ? 2 : size < 99.95 ? 1 : 0);
 }
 
-const percent = (share) => (share >= 0.0995 ? (100 * share).toFixed(0) : (100 * share).toFixed(1)) + " %";
+const decimal = (value) => value.toLocaleString("en", { maximumFractionDigits: value < 100 ? 1 : 0 });
+
+function percent(share) {
+  const digits = share < 0.0995 || (share > 0.995 && share < 0.9995) ? 1 : 0;
+  return (share > 0 && share < 0.0005 ? "<0.1" : (100 * share).toFixed(digits)) + " %";
+}
 
 // The position in the changed text of what was at `count` characters before; null if it was changed itself.
 function shifted(before, after, count) {

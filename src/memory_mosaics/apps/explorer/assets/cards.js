@@ -8,7 +8,7 @@ class Heading {
   }
 
   build() {
-    const { pane } = this, { name, blocks, width } = pane.model;
+    const { pane } = this, { name, blocks, width, texts, store } = pane.model;
     const choice = h("select", {
       "aria-label": "Model",
       onchange: (event) => {
@@ -18,7 +18,11 @@ class Heading {
       },
     }, ...DATA.models.map((one, i) => h("option", { value: i, selected: i === pane.number }, one.name)));
     const shown = DATA.models.length > 1 && !RECORD ? choice : h("strong", {}, name);
-    this.element.replaceChildren(shown, h("span", {}, `${plural(blocks, "block")} of width ${width}`), this.summary);
+    const names = texts.slice(0, 3).map((one) => `${one.name} (${plural(one.read, "token")})`);
+    if (texts.length > 3) names.push(`${texts.length - 3} more`);
+    const facts = [`${plural(blocks, "block")} of width ${width}`, names.length && `reads on after ${names.join(", ")}`,
+      store && `store ${store}`];
+    this.element.replaceChildren(shown, h("span", {}, facts.filter(Boolean).join(" · ")), this.summary);
   }
 
   fill() {
@@ -109,17 +113,19 @@ class DetailCard {
     const { pane } = this, { layer, found } = pane, [block, , head] = pane.memory;
     const off = pane.off() >= 0;
     const here = { ...layer, ...found?.overview[pane.model.layers.indexOf(layer)] };
+    const seen = found?.memory?.seen ?? null, term = layer.terms?.[head];
+    const n = seen === null ? "" : ` at n = ${Math.round(seen).toLocaleString("en")}`;
     const facts = [
-      layer.sees?.[head],
+      layer.sees && `sees ${layer.sees[head]}`,
       here.lambda && `λ ${number(here.lambda[head])}`,
-      here.beta && `β ${number(here.beta[head])}`,
-      here.effective && `${here.effective[head].toFixed(1)} ${layer.peek === null ? "slots" : "pairs"} count`,
+      here.beta && `β ${number(here.beta[head])}${n}`,
+      here.effective && `${decimal(here.effective[head])} ${layer.peek === null ? "slots" : "pairs"} count`,
     ];
     const button = RECORD ? null : h("button", {
       class: "switch", role: "switch", "aria-checked": String(!off), "data-key": "switch",
       "aria-label": "This memory", onclick: () => pane.toggle(),
     }, off ? "off" : "on");
-    return h("header", {}, h("h2", {}, `${capital(layer.name)}, block ${block}, head ${head}`), button,
+    return h("header", {}, h("h2", {}, `${capital(term ? `${term}-term memory` : layer.name)}, block ${block}, head ${head}`), button,
       h("p", { class: "hint" }, facts.filter(Boolean).join(" · ")));
   }
 
@@ -129,17 +135,18 @@ class DetailCard {
     const promoted = seen.promoted.map(([token, logit]) => h("li", {}, word(token),
       h("span", { class: "bars" }, bar(" promoted" + (logit < 0 ? " negative" : ""), Math.abs(logit) / largest)),
       h("span", { class: "share" }, signed(logit))));
-    const pairs = seen.pairs.slice(0, 8).map(([pair, weight]) => this.#pair(pair, weight));
+    const pairs = seen.pairs.slice(0, 8).flatMap((one) => this.#pair(...one));
     const title = (peek === null ? "Slots" : "Pairs") + " retrieved" + (peek ? ": key → what came next" : "");
-    return h("div", { class: "beside" },
+    const none = this.pane.layer.sees ? "It sees no pair yet" : "Nothing is stored yet";
+    return h("div", { class: "found" }, off ? null : this.#reason(seen), h("div", { class: "beside" },
       h("div", {}, h("h3", {}, title), pairs.length ? h("ul", { class: "pairs" }, ...pairs)
-        : h("p", { class: "hint" }, "Nothing is stored yet: the answer is zero.")),
+        : h("p", { class: "hint" }, `${none}: the answer is zero.`)),
       h("div", {}, h("h3", {}, off ? "Switched off: it adds nothing" : "Tokens it makes more probable"),
-        h("ul", { class: "promoted" }, ...(off ? [] : promoted))));
+        h("ul", { class: "promoted" }, ...(off ? [] : promoted)), seen.shares ? this.#shares(seen.shares) : null)));
   }
 
-  #pair(pair, weight) {
-    const { pane } = this, named = pane.peek === null;
+  #pair(pair, weight, mass = 1) {
+    const { pane } = this, named = pane.peek === null, place = pane.found.memory.places?.[pair];
     const words = named ? [`slot ${pair}`] : pane.words(pair);
     const chosen = memoryKey(pane.memory);
     const rewritten = pane.edits.find((edit) => (
@@ -148,12 +155,15 @@ class DetailCard {
     const shown = words.map((text) => (named ? h("span", {}, text) : word(text)));
     if (rewritten) shown[shown.length - 1] = h("ins", {}, word(rewritten.text));
     const what = shown.flatMap((one, i) => (i ? [" → ", one] : [one]));
+    const many = `It stands for ${plural(mass, "pair")}, of which this is one`;
+    if (mass !== 1) what.unshift(h("small", { class: "mass", title: many, "aria-label": many }, `${decimal(mass)} ×`));
     const row = h("li", {
       "data-pair": pair,
       onpointerenter: () => pane.text.highlight(pair, true), onpointerleave: () => pane.text.highlight(pair, false),
     }, h("span", { class: "share" }, percent(weight)), h("span", { class: "bars" }, bar(" weight", weight)),
       h("span", { class: "what" }, ...(pane.rewriting?.pair === pair ? [this.#form(words.at(-1))] : what)));
-    if (RECORD) return row;
+    const where = place ? this.#place(pair, place) : [];
+    if (RECORD) return [row, ...where];
     const write = h("button", {
       class: "small", "aria-label": `Rewrite ${name}`, title: "Rewrite it, as if another token had followed",
       "data-key": `write-${pair}`, onclick: () => this.#write(pair),
@@ -162,8 +172,50 @@ class DetailCard {
       class: "small", "aria-label": `Remove ${name}`, title: "Remove it", "data-key": `remove-${pair}`,
       onclick: () => pane.edit(pane.change(pair)),
     }, "✕");
-    row.append(h("span", { class: "does" }, named ? null : write, remove));
-    return row;
+    row.append(h("span", { class: "does" }, named || place ? null : write, remove));
+    return [row, ...where];
+  }
+
+  // Where a pair of a memory file is in its text, with the words around it.
+  #place(pair, { text, position, before, words, between, after }) {
+    const { name } = this.pane.model.texts[text], [key, value] = words;
+    const plain = (text) => (text ? visible(text) : "");
+    const mark = (token = "") => [plain(token.match(/^ */)[0]), h("mark", {}, plain(token.trimStart()))];
+    const passage = [
+      plain(before.trimStart()), ...mark(key), plain(between), ...(value === undefined ? [] : mark(value)), plain(after.trimEnd()),
+    ];
+    return [h("li", { class: "place", "data-place": pair },
+      h("span", { class: "source" }, `${name}, token ${(position + 1).toLocaleString("en")}: `),
+      h("q", { class: "passage", dir: "auto" }, ...passage))];
+  }
+
+  // How the weight divides among the texts of memory files and the one on the page.
+  #shares(shares) {
+    const names = [...this.pane.model.texts.map((text) => text.name), "this text"];
+    const rows = shares.map((share, i) => [share, names[i]]);
+    const best = [...rows.slice(0, -1).sort((a, b) => b[0] - a[0]).slice(0, 5), rows.at(-1)];
+    return h("div", { class: "sources" }, h("h3", {}, "Where its weight is"),
+      h("ul", {}, ...best.map(([share, name]) => h("li", {}, h("span", { class: "source", title: name }, name),
+        h("span", { class: "bars" }, bar(" weight", share)), h("span", { class: "share" }, percent(share))))));
+  }
+
+  // If the heaviest pair predicts the expected token, why that is expected.
+  #reason(seen) {
+    const { pane } = this, { found, position, peek } = pane, [block, kind, head] = pane.memory;
+    const [pair] = seen.pairs[0] ?? [], target = found.target?.[0];
+    const layer = pane.model.layers.findIndex((one) => one.block === block && one.kind === kind);
+    const adds = found.overview[layer].contribution[head];
+    const most = Math.max(...found.overview.flatMap((one, i) => (pane.model.layers[i].closed ? [] : one.contribution)));
+    const sum = ["adds ", h("strong", {}, signed(adds)), " to the logit of ", word(target), "."];
+    const first = adds === most && adds > 0.05 ? h("p", { class: "reason" }, "Of all memories it adds most: it ", ...sum) : null;
+    if (peek === null || pair === undefined || pane.words(pair).at(-1) !== target) return first;
+    const alike = seen.pairs.slice(0, 8).filter(([other]) => pane.words(other).at(-1) === target);
+    const share = alike.reduce((sum, one) => sum + one[1], 0);
+    if (adds < 0.05 || share < 0.1) return first;
+    const place = seen.places?.[pair], words = pane.words(pair).flatMap((text, i) => (i ? [" → ", word(text)] : [word(text)]));
+    const where = place ? `in ${pane.model.texts[place.text].name}` : `${plural(position - pair, "token")} ago`;
+    const others = alike.length > 1 ? ` and ${plural(alike.length - 1, "pair")} like it` : "";
+    return h("p", { class: "reason" }, "It recalls ", ...words, `, ${where}${others}: ${percent(share)} of its weight. This `, ...sum);
   }
 
   // Open the form in the row of a pair. The token is pinned while it is open, so that the pointer does not move it.

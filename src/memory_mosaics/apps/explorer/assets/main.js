@@ -209,7 +209,7 @@ class App {
       this.write(text);
       this.grow();
     };
-    const examples = Object.entries(DATA.examples).flatMap(([name, text], i) => (
+    const examples = Object.entries(DATA.examples?.texts ?? {}).flatMap(([name, text], i) => (
       [i ? ", " : "Try ", h("button", { class: "link", onclick: () => take(text) }, name)]));
     const further = h("button", {
       class: "link", id: "continue", title: "Add the 16 most probable tokens", onclick: () => this.extend(this.panes[0]),
@@ -243,8 +243,10 @@ class App {
   }
 
   #begin() {
+    const { texts, opening } = DATA.examples;
     this.show("explore");
-    this.write(Object.values(DATA.examples)[0]);
+    this.panes[0].memory = opening?.memory ?? null;
+    this.write(opening?.text ?? Object.values(texts)[0]);
   }
 
   // Show a saved view.

@@ -5,7 +5,11 @@ const MEASURES = {
   effective: ["Pairs", "how many stored pairs count in its answer here"],
   lambda: ["λ", "how slowly its key forgets what came before"],
   beta: ["β", "how sharply it tells keys apart"],
+  files: ["Files", "how much of the weight in its answer is on pairs of memory files"],
 };
+
+// The least range of values that has all colours: what is nearly equal looks so.
+const NARROW = { contribution: 0.3, files: 1, lambda: 0.1, beta: Math.log(2), effective: Math.log(2) };
 
 class MosaicView {
   constructor(pane) {
@@ -57,8 +61,11 @@ class MosaicView {
   #grid(layers, sees) {
     const heads = (layer) => Array.from({ length: layer.heads }, (_, head) => head)
       .filter((head) => layer.sees?.[head] === sees);
-    const title = layers[0].name + (sees ? `: ${sees}` : "");
-    const name = h("span", { class: "kind", title }, sees ?? title);
+    const [{ name: kind, closed, terms }] = layers, term = terms && `${terms[layers[0].sees.indexOf(sees)]}-term`;
+    const replaces = closed && layers[0].kind === "channel" && this.pane.model.layers.some((one) => one.peek > 0);
+    const [first, second] = replaces ? ["Persistent", kind] : [capital(term || kind), sees];
+    const title = replaces ? `${kind}, in the place of a persistent memory` : [first, second].filter(Boolean).join(": ");
+    const name = h("span", { class: "kind", title }, first, second ? h("span", {}, second) : null);
     const rows = layers.map((layer) => h("div", { role: "row", class: "row" },
       h("span", { class: "block", role: "rowheader", title: `block ${layer.block}` }, String(layer.block)),
       ...heads(layer).map((head) => {
@@ -76,8 +83,8 @@ class MosaicView {
     const { memory } = this.pane;
     const values = this.#values();
     const sizes = [...values.values()].filter((value) => value !== null).map((value) => this.#size(value));
-    const least = this.measure === "contribution" ? 0 : Math.min(...sizes);
-    const most = Math.max(...sizes, this.measure === "contribution" ? 0.3 : -Infinity);
+    const least = ["contribution", "files"].includes(this.measure) ? 0 : Math.min(...sizes);
+    const most = Math.max(...sizes, least + NARROW[this.measure]);
     const chosen = memory && memoryKey(memory);
     const tiles = [...this.grids.querySelectorAll(".tile")];
     for (const tile of tiles) {
@@ -129,7 +136,8 @@ class MosaicView {
     tile.setAttribute("aria-label", label);
     const why = layer.closed ? "it retrieves nothing" : "its pairs are not in this file";
     tile.title = tile.disabled ? `${label}; ${why}` : label;
-    tile.firstChild.textContent = value === null ? "" : contribution ? signed(value) : number(value, 2);
+    tile.firstChild.textContent = value === null ? "" : contribution ? signed(value)
+      : this.measure === "files" ? percent(value) : number(value, 2);
     tile.firstChild.dataset.short = value === null ? "" : this.#short(value);
   }
 
@@ -143,7 +151,7 @@ class MosaicView {
   // Where a value lies on the scale of colours.
   #size(value) {
     if (this.measure === "contribution") return Math.abs(value);
-    return this.measure === "lambda" ? value : Math.log(Math.max(value, 1e-6));
+    return ["lambda", "files"].includes(this.measure) ? value : Math.log(Math.max(value, 1e-6));
   }
 
   // Left and right within a block, through all its memories; up and down to the same memory of another.

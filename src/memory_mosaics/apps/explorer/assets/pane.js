@@ -296,5 +296,9 @@ class Pane {
     return names[i] ?? tokens[i] ?? this.found?.memory?.distant_words?.[position] ?? `token ${position + 1}`;
   }
 
-  words(pair) { return this.peek ? [this.word(pair), this.word(pair + this.peek)] : [this.word(pair)]; }
+  words(pair) {
+    const place = this.found?.memory?.places?.[pair];
+    if (place) return place.words;
+    return this.peek ? [this.word(pair), this.word(pair + this.peek)] : [this.word(pair)];
+  }
 }

@@ -61,6 +61,9 @@ class TextView {
     const { position, found, memory, peek } = this.pane;
     const weights = new Map(memory && found?.memory && peek !== null ? found.memory.pairs : []);
     const largest = Math.max(0.05, ...weights.values());
+    const ranges = memory && found?.memory?.ranges;
+    const unseen = (at) => ranges && at < position && !ranges.some(([first, last]) => first <= at && at < last);
+    this.hides = false;
     this.element.classList.toggle("retrieving", Boolean(memory && peek !== null));
     for (const token of this.body.querySelectorAll(".token")) {
       const here = Number(token.dataset.at);
@@ -69,6 +72,8 @@ class TextView {
       const weight = weights.get(here);
       token.style.setProperty("--weight", weight ? (0.12 + 0.78 * weight / largest).toFixed(3) : 0);
       token.classList.toggle("value", peek > 0 && weights.get(here - peek) > 0.5 * largest);
+      token.classList.toggle("unseen", Boolean(unseen(here)));
+      if (unseen(here)) this.hides = true;
     }
     this.legend.replaceChildren(...this.#legend());
     this.draw();
@@ -78,6 +83,7 @@ class TextView {
     const key = (kind, text) => h("span", { class: "key " + kind }, text);
     const parts = [key("loss", "loss: the darker, the less expected")];
     if (this.pane.memory && this.pane.peek !== null) parts.unshift(key("weight", "retrieved here"));
+    if (this.hides) parts.push(key("unseen", "not seen by this memory"));
     if (this.pane.data.edited) parts.push(key("better", "better"), key("worse", "worse with the edits"));
     return parts;
   }
