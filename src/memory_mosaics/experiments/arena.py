@@ -53,9 +53,9 @@ from memory_mosaics.experiments.runner import (
     run_grids,
     should_compile,
 )
-from memory_mosaics.experiments.suite import SEARCH_SEED, SIZE_FIELDS, ArenaTask, architecture, load_suite
+from memory_mosaics.experiments.suite import SEARCH_SEED, SIZE_FIELDS, ArenaTask, architecture, is_own, load_suite
 from memory_mosaics.files import write_text
-from memory_mosaics.models import ARCHITECTURES, count_without_embeddings
+from memory_mosaics.models import count_without_embeddings
 from memory_mosaics.results import (
     create_output_folder,
     environment_info,
@@ -207,7 +207,7 @@ class Contest:
     def check(self) -> None:
         """Find sizes that do not fit a contestant, and mixers that look ahead, before anything is trained."""
         for name in self.contestants:
-            if name not in ARCHITECTURES:
+            if is_own(name):
                 sizes = self.task.sizes | {"vocabulary": 32, "context": 64}
                 check_causal(name, partial(architecture(name).config, **sizes))
             for values in self.task.model_combinations():
@@ -253,8 +253,8 @@ class Contest:
         """What all runs of a folder have in common, and what those of each contestant have."""
         first = self.task.combinations()[0]
         configs = {name: to_plain(self.task.config(name, first)) for name in self.contestants}
-        own = [name for name in self.contestants if name not in ARCHITECTURES]
-        return self.task.setup | configs | {f"{name} of a file with SHA-256": fingerprint(name) for name in own}
+        own = {name: fingerprint(name.split("+")[0]) for name in self.contestants if is_own(name)}
+        return self.task.setup | configs | {f"{name} of a file with SHA-256": found for name, found in own.items()}
 
     @property
     def search_grid(self) -> Grid:
@@ -386,8 +386,8 @@ class Contest:
         with start_runtime(runtime) as here:
             data = task.data.open(self.data_folder)
             source = data.task(batch_size=training.batch, seed=training.seed, steps=training.steps)
-            known = ARCHITECTURES.get(settings["contestant"])
-            compiled = should_compile(runtime, here.device, training.steps, faster=bool(known and known.compiles))
+            faster = architecture(settings["contestant"]).compiles
+            compiled = should_compile(runtime, here.device, training.steps, faster=faster)
             trainer = Trainer(spec, source, config, here, compiled=compiled)
             results = trainer.run()
             if results["interrupted"]:
