@@ -207,9 +207,33 @@ def _by_position(axes: "Axes", task: dict[str, Any], colours: dict[str, str]) ->
     axes.legend(fontsize=8)
 
 
+def ingredients(results: dict[str, Any]) -> "Figure | None":
+    """What each set of ingredients changes: a panel per task, a line per contestant with ingredients."""
+    tasks = {name: task for name, task in results["tasks"].items() if any("+" in one for one in tested(task))}
+    names = list(dict.fromkeys(name for task in tasks.values() for name in tested(task) if "+" in name))
+    if not names:
+        return None
+    title = "Test score less that of the architecture without the ingredients"
+    figure, [panels] = canvas(1, len(tasks), 3.4 + 2.6 * len(tasks), 1.6 + 0.3 * len(names), title)
+    for axes, (task_name, task) in zip(panels, tasks.items(), strict=True):
+        set_panel_title(axes, task_name + ("" if task["higher_is_better"] else " \N{DOWNWARDS ARROW}"))
+        axes.axvline(0, color=GREY, linewidth=0.9)
+        known = tested(task)
+        for row, name in enumerate(names):
+            base = name.split("+")[0]
+            if name in known and base in known:
+                errors = hypot(known[name]["within"] or 0.0, known[base]["within"] or 0.0)
+                style: Any = {"color": colours_of([base])[base], "capsize": 2, "fmt": "o", "markersize": 4}
+                axes.errorbar(known[name]["score"] - known[base]["score"], row, xerr=errors, **style)
+        axes.set(ylim=(len(names) - 0.5, -0.5), xlabel=f"{task['metric']}, mean and 95 % interval")
+        axes.set_yticks(range(len(names)), labels=names if axes is panels[0] else [], fontsize=8)
+    return figure
+
+
 def files(results: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], "Figure | None"]]:
     """Return the figures of these results by file name."""
-    return {"overview.png": overview} | {f"{name}.png": partial(task_figure, name=name) for name in results["tasks"]}
+    found = {"overview.png": overview, "ingredients.png": ingredients}
+    return found | {f"{name}.png": partial(task_figure, name=name) for name in results["tasks"]}
 
 
 FIGURES = {"arena": files}
