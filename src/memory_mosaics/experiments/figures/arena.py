@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import cycle
 from math import hypot, sqrt
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -192,14 +193,13 @@ def _by_test(axes: "Axes", task: dict[str, Any], colours: dict[str, str]) -> Non
 
 def _by_position(axes: "Axes", task: dict[str, Any], colours: dict[str, str]) -> None:
     set_panel_title(axes, "test loss by position, mean and 95 % interval")
-    curves = {name: (one["measures"], colours[name], one["label"]) for name, one in tested(task).items()}
+    curves = [(one["measures"], colours[name], one["label"], "-") for name, one in tested(task).items()]
     anchors = {name: one for name, one in task["anchor_measures"].items() if name != "guess"}
-    curves |= {name: (one, GREY, f"({name})") for name, one in anchors.items()}
-    styles = iter([DASHED, ":", "-."])
-    for measures, colour, label in curves.values():
+    styles = cycle([DASHED, ":", "-."])
+    curves += [(one, GREY, f"({name})", next(styles)) for name, one in anchors.items()]
+    for measures, colour, label, style in curves:
         positions = [(first + end + 1) / 2 for first, end, *_ in measures["by_position"]]
         losses, within = (np.array([span[at] or 0.0 for span in measures["by_position"]]) for at in (2, 3))
-        style = "-" if colour != GREY else next(styles)
         axes.plot(positions, losses, color=colour, label=label, linestyle=style, linewidth=1.4)
         axes.fill_between(positions, losses - within, losses + within, color=colour, alpha=0.15, linewidth=0)
     axes.set_xscale("log", base=2)
