@@ -585,6 +585,9 @@ def test_a_verdict_needs_a_difference_beyond_its_interval_and_all_seeds():
         ({"search": None}, [], "task recall: it must have the fields data, model, search, training"),
         ({"training": {"evaluate_windows": 3}}, [], "task recall: training.evaluate_windows cannot be given"),
         ({}, ["--estimate", "--report_only"], "--estimate and --report_only exclude each other"),
+        ({}, ["--prepare_only", "--report_only"], "--report_only and --prepare_only exclude each other"),
+        ({}, ["--prepare_only", "--outcomes", "some"], "--prepare_only trains nothing and reports nothing"),
+        ({}, ["--contestants", "transformer+gat"], "no ingredient 'gat'; did you mean gate?"),
         ({}, ["--estimate", "--jobs", "2"], "--estimate trains one model after the other and keeps none: leave out"),
         ({}, ["--runtime.samples", "2"], "--runtime.samples 2: the arena writes no samples"),
         ({"search": {"learning_rate": []}}, [], "task recall: search.learning_rate must be a list of values"),
@@ -639,6 +642,8 @@ def test_the_ablation_in_small(tmp_path):
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump(plain))
     estimate = tmp_path / "out" / "estimate.json"
     words = ["arena", "--out", str(tmp_path / "out"), "--suite", str(tmp_path / "suite.yaml")]
+    assert main([*words, "--prepare_only"]) == 0
+    assert [str(file.relative_to(tmp_path / "out")) for file in (tmp_path / "out").glob("*/*")] == ["story-world/data"]
     assert main([*words, "--runtime.device", "cpu", "--estimate"]) == 0
     alone = json.loads(estimate.read_text())["alone"]
     results = run(tmp_path / "suite.yaml")

@@ -92,6 +92,7 @@ def run(
     merge: Path | None = None,
     estimate: bool = False,
     report_only: bool = False,
+    prepare_only: bool = False,
     runtime: RuntimeConfig = RUNTIME,
 ) -> dict[str, Any]:
     """Compare architectures on tasks of in-context learning, with the same search and the same seeds for all.
@@ -114,6 +115,7 @@ def run(
             added there. Two different outcomes of the same run are refused
         estimate: train nothing; time some steps of each contestant and print how long everything would take
         report_only: train nothing; make the table, the figures and the page of the runs that have ended
+        prepare_only: train nothing; write the corpora of texts, OUT/TASK/data, which a machine without the sources needs
         runtime: how it is computed
     """
     entries, plain = load_suite(suite)
@@ -124,13 +126,16 @@ def run(
     seeds = int(plain["seeds"] if seeds is None else seeds)
     check_range(1, MAX_JOBS, jobs=jobs)
     check_range(1, 10_000, seeds=seeds)
-    if estimate and report_only:
-        raise UserError("--estimate and --report_only exclude each other; give one of them")
+    modes = {"estimate": estimate, "report_only": report_only, "prepare_only": prepare_only}
+    if len(given := [f"--{name}" for name, on in modes.items() if on]) > 1:
+        raise UserError(f"{' and '.join(given)} exclude each other; give one of them")
+    if prepare_only and (outcomes or merge):
+        raise UserError("--prepare_only trains nothing and reports nothing: leave out --outcomes and --merge")
     if estimate and (jobs > 1 or cluster or outcomes):
         raise UserError(
             "--estimate trains one model after the other and keeps none: leave out --jobs, --cluster and --outcomes"
         )
-    common = {} if report_only else check_devices(runtime, cluster)  # a report is made on any machine
+    common = {} if report_only or prepare_only else check_devices(runtime, cluster)  # a report is made on any machine
     if runtime.samples:
         raise UserError(f"--runtime.samples {runtime.samples}: the arena writes no samples; leave it out")
     runtime = replace(runtime, save_seconds=runtime.save_seconds or SAVE_SECONDS)
@@ -151,11 +156,14 @@ def run(
     facts = {}
     for contest in contests:
         prepared = facts[contest.task.name] = contest.prepare()
-        if not estimate:
+        if not (estimate or prepare_only):
             contest.out.mkdir(exist_ok=True)
             check_setup(contest.out, contest.setup | prepared | common)
             for folder in folders:
                 import_outcomes(folder / f"{contest.task.name}.jsonl", contest.out, contest.check_outcome)
+    if prepare_only:
+        print(*(f"{contest.data_folder} is prepared" for contest in contests if facts[contest.task.name]), sep="\n")
+        return facts
     if estimate:
         return print_estimate(contests, out)
     if report_only and not any(contest.outcomes() for contest in contests):
