@@ -197,7 +197,7 @@ def test_ingredients_change_the_model_and_not_its_size(name):
     assert abs(weight_count(config) / weight_count(plain) - 1) < 0.01
     assert from_plain(LanguageModelConfig, json.loads(json.dumps(to_plain(config)))) == config
     for ingredient in ingredients:
-        for field in INGREDIENTS[ingredient].changes:
+        for field in INGREDIENTS[ingredient]:
             before, after = (getattr(one, field, getattr(one.sequence_mixer, field, None)) for one in (plain, config))
             assert before != after, field
     assert kind.label.startswith(ARCHITECTURES[base].label + " + ")

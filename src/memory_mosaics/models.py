@@ -287,14 +287,6 @@ def architecture_name(config: LanguageModelConfig) -> str:
 Change = Callable[[LanguageModelConfig, Any], Any]  # from a model and its sequence mixer to the value of a field
 
 
-@dataclass(frozen=True)
-class Ingredient:
-    """A change to a model: new values of fields of its own, or of its sequence mixer."""
-
-    label: str
-    changes: dict[str, Change]
-
-
 def _tap_keys(_: LanguageModelConfig, mixer: Any) -> TapsConfig:
     """Keys that are averaged over four steps. Those of memories have norm 1, those of attention have not."""
     return TapsConfig(back=3, peek=0, initial="decaying", norm=isinstance(mixer, ContextualMemoryConfig))
@@ -317,24 +309,21 @@ def _swiglu(config: LanguageModelConfig, _: Any) -> MixerConfig:
     return config.channel_mixer if isinstance(config.channel_mixer, SwiGLUConfig) else SwiGLUConfig(hidden=1)
 
 
-# A new one is a line here. Architectures with some of them are called memory-mosaic+taps+gate.
-INGREDIENTS: dict[str, Ingredient] = {
-    "adaptive": Ingredient("adaptive sharpness", {"sharpness": lambda *_: AdaptiveSharpnessConfig()}),
-    "gated": Ingredient("gated keys", {"key": lambda *_: GatedAverageConfig()}),
-    "taps": Ingredient("taps as keys", {"key": _tap_keys}),
-    "gate": Ingredient("output gate", {"gate": lambda *_: OutputGateConfig()}),
-    "windows": Ingredient("half of the heads windowed", {"visibility": _half_windowed}),
-    "short-long": Ingredient(
-        "short and long memories",
-        {
-            "heads": lambda _, mixer: 2 * mixer.heads,
-            "head_width": lambda config, mixer: head_width(config.width, mixer.heads),
-            "visibility": lambda config, _: short_and_long(config.context),
-        },
-    ),
-    "fixed-delay": Ingredient("delay not drawn", {"visibility": _fixed_delay}),
-    "swiglu": Ingredient("SwiGLU", {"channel_mixer": _swiglu}),
-    "rmsnorm": Ingredient("RMSNorm", {"norm": lambda *_: RMSNormConfig()}),
+# New values of fields of a model or of its sequence mixer. Architectures with some of them are memory-mosaic+taps+gate.
+INGREDIENTS: dict[str, dict[str, Change]] = {
+    "adaptive": {"sharpness": lambda *_: AdaptiveSharpnessConfig()},
+    "gated": {"key": lambda *_: GatedAverageConfig()},
+    "taps": {"key": _tap_keys},
+    "gate": {"gate": lambda *_: OutputGateConfig()},
+    "windows": {"visibility": _half_windowed},
+    "short-long": {
+        "heads": lambda _, mixer: 2 * mixer.heads,
+        "head_width": lambda config, mixer: head_width(config.width, mixer.heads),
+        "visibility": lambda config, _: short_and_long(config.context),
+    },
+    "fixed-delay": {"visibility": _fixed_delay},
+    "swiglu": {"channel_mixer": _swiglu},
+    "rmsnorm": {"norm": lambda *_: RMSNormConfig()},
 }
 
 
@@ -346,7 +335,7 @@ def with_ingredients(
     parts: list[Any] = [base, base.sequence_mixer]
     changed_by: dict[str, str] = {}
     for name in names:
-        for field, change in INGREDIENTS[name].changes.items():
+        for field, change in INGREDIENTS[name].items():
             part = next((part for part in parts if field in {each.name for each in fields(part)}), None)
             if part is None:
                 raise UserError(f"{type(base.sequence_mixer).__name__} has no {field}, which {name} would change")
@@ -366,8 +355,8 @@ def add_ingredients(kind: Architecture, names: Sequence[str]) -> Architecture:
     for name in names:
         if name not in INGREDIENTS:
             raise UserError(f"no ingredient {name!r}; {did_you_mean(name, INGREDIENTS)}")
-    label = f"{kind.label} + {', '.join(INGREDIENTS[name].label for name in names)}"
-    return replace(kind, label=label, config=partial(with_ingredients, kind.config, tuple(names)))
+    config = partial(with_ingredients, kind.config, tuple(names))
+    return replace(kind, label=f"{kind.label} + {', '.join(names)}", config=config)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments import arena
 from memory_mosaics.experiments import suite as suites
-from memory_mosaics.experiments.figures.arena import best_anchor, best_transformer, verdict
+from memory_mosaics.experiments.figures import arena as figures
+from memory_mosaics.experiments.figures.arena import best_anchor, best_transformer, difference, verdict
 from memory_mosaics.experiments.runner import lock
 from memory_mosaics.models import ARCHITECTURES, count_without_embeddings
 from memory_mosaics.runtime import RuntimeConfig
@@ -630,8 +631,9 @@ def test_the_packaged_suites_are_valid():
                 task.config(name, task.combinations()[0])
 
 
-def test_the_ablation_in_small(tmp_path):
+def test_the_ablation_in_small(tmp_path, monkeypatch):
     """What experiments/ablation/README.md does, two steps of some contestants: speed alone, then all tables."""
+    monkeypatch.setattr(figures, "MANY", 2)  # contestants are lines of the overview
     plain = yaml.safe_load((EXPERIMENTS / "ablation/tiny.yaml").read_text())
     plain["contestants"] = ["memory-mosaic", "memory-mosaic+taps+gate", "llama+windows"]
     plain["tasks"] = {name: plain["tasks"][name] for name in ("story-world", "forgetting")}
@@ -655,7 +657,7 @@ def test_the_ablation_in_small(tmp_path):
             assert record["alone"]["tokens_per_second"] > 0
     assert "disentanglement" in results["tasks"]["story-world-valid"]["contestants"]["llama+windows"]["measures"]
     tables = (tmp_path / "out/tables.md").read_text()
-    label = "Memory Mosaic + taps as keys, output gate"
+    label = "Memory Mosaic + taps, gate"
     records = [task["contestants"]["memory-mosaic+taps+gate"] for task in results["tasks"].values()]
     scores = [f"{one['score']:.3f} ± {one['within']:.3f}" for one in records]
     assert f"| {label} | {' | '.join(scores)} |" in tables.splitlines()
@@ -664,6 +666,15 @@ def test_the_ablation_in_small(tmp_path):
     assert (tmp_path / "out/ingredients.png").stat().st_size
     estimate.write_text("{}")
     assert main([*words, "--report_only"]) == 2
+
+
+def test_a_difference_is_that_of_the_same_seeds():
+    scores = {"one": [1.0, 2.0, 3.0], "other": [0.5, 1.5, 2.6]}
+    one, other = ({"scores": each, "score": sum(each) / 3, "within": 2.0} for each in scores.values())
+    mean, within = difference(*(record | {"seeds": 3, "failed": 0} for record in (one, other)))
+    assert (mean, within) == (pytest.approx(1.4 / 3), pytest.approx(4.303 / 30))
+    apart = difference(one | {"seeds": 3, "failed": 0}, other | {"seeds": 2, "failed": 1})
+    assert apart == (pytest.approx(1.4 / 3), pytest.approx(8**0.5)), "which seed failed is not known"
 
 
 @pytest.mark.parametrize("folder", ["ablation", "long_context"])
