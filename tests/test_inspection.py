@@ -146,7 +146,9 @@ def test_disentanglement_is_what_the_head_says_about_the_token():
     assert head_information(alike) == pytest.approx(0, abs=1e-6)
     assert head_information(torch.eye(3)[[1] * 6]) == pytest.approx(0, abs=1e-6), "one head says everything"
     assert head_information(-5 * one_each) == pytest.approx(1)
-    assert head_information(torch.cat([one_each, torch.zeros(2, 3)])) == pytest.approx(1), "an empty memory says nothing"
+    assert head_information(torch.cat([one_each, torch.zeros(2, 3)])) == pytest.approx(1), (
+        "an empty memory says nothing"
+    )
     assert disentanglement(LanguageModel(memory_mosaic(**SIZE | {"heads": 1})), TOKENS) is None
 
 

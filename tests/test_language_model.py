@@ -215,7 +215,10 @@ def test_ingredients_change_the_model_and_not_its_size(name):
         ("memory-mosaic+taps+gated", "taps and gated both change the key; leave one of them out"),
         ("llama+adaptive", "AttentionConfig has no sharpness, which adaptive would change"),
         ("llama+swiglu", "swiglu changes nothing: the channel_mixer of LanguageModelConfig is SwiGLUConfig"),
-        ("memory-mosaic+fixed-delay", "fixed-delay changes nothing: the visibility of ContextualMemoryConfig is all ea"),
+        (
+            "memory-mosaic+fixed-delay",
+            "fixed-delay changes nothing: the visibility of ContextualMemoryConfig is all ea",
+        ),
         ("memory-mosaic-v2+windows", "the heads of ContextualMemoryConfig see different pairs already"),
     ],
 )

@@ -228,7 +228,9 @@ CHECKS: dict[str, Callable[..., None]] = {
 def check_compile(config: MixerConfig, *, width: int, bias: bool, backend: str = "aot_eager") -> None:
     """torch.compile(fullgraph=True) gives the same outputs, states and gradients: alone, padded, from a state.
 
-    And torch.export the same outputs and states, at the length of the example. With "inductor", which takes minutes, what training a model does not cover: padding, and a step without gradients.
+    torch.export gives the same outputs and states, at the length of its example.
+
+    With "inductor", which takes minutes, what training a model does not cover: padding, and a step without gradients.
     """
     mixer = config.build(width, bias=bias)
     torch.compiler.reset()

@@ -115,7 +115,7 @@ def run(
             added there. Two different outcomes of the same run are refused
         estimate: train nothing; time some steps of each contestant and print how long everything would take
         report_only: train nothing; make the table, the figures and the page of the runs that have ended
-        prepare_only: train nothing; write the corpora of texts, OUT/TASK/data, which a machine without the sources needs
+        prepare_only: train nothing; write the corpora of texts, OUT/TASK/data, for a machine without the sources
         runtime: how it is computed
     """
     entries, plain = load_suite(suite)
@@ -566,7 +566,13 @@ def print_estimate(contests: Sequence[Contest], out: Path) -> dict[str, Any]:
             seconds = task.training.steps * task.training.batch * task.data.length / speed
             least, most = runs * seconds / 60, (runs + edges) * seconds / 60
             minutes[f"{task.name} {name}"] = [round_digits(least, 3), round_digits(most, 3)]
-            cells = [f"{speed:,.0f}", *([f"{found['peak_gib']:.2f}"] if "peak_gib" in found else [""]), f"{runs} to {runs + edges}", f"{seconds:.1f}", f"{least:.2f} to {most:.2f}"]
+            cells = [
+                f"{speed:,.0f}",
+                *([f"{found['peak_gib']:.2f}"] if "peak_gib" in found else [""]),
+                f"{runs} to {runs + edges}",
+                f"{seconds:.1f}",
+                f"{least:.2f} to {most:.2f}",
+            ]
             rows.append([f"{task.name}, {name}", *cells])
     least, most = (sum(column) for column in zip(*minutes.values(), strict=True))
     rows.append(["all, one after the other", "", "", "", "", f"{least:.1f} to {most:.1f}"])

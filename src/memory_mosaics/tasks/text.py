@@ -261,7 +261,9 @@ class TextTest:
         check_window(tokens, self.length, name)
         if self._is_longer and self.text.data.documents:
             ends = np.cumsum([len(part) for part in parts])
-            each = [range(end - len(part), end - self.length, self.length) for part, end in zip(parts, ends, strict=True)]
+            each = [
+                range(end - len(part), end - self.length, self.length) for part, end in zip(parts, ends, strict=True)
+            ]
             adjacent = [start for starts in each for start in starts]
             if not adjacent:
                 longest = max(map(len, parts)) - 1
