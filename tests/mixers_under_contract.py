@@ -2,6 +2,7 @@
 
 from math import e
 
+from memory_mosaics.config import MixerConfig
 from memory_mosaics.memory import (
     ContextualMemoryConfig,
     ConvolutionConfig,
@@ -26,11 +27,19 @@ from memory_mosaics.mixers.linear_attention import GLAConfig, LinearTransformerC
 from memory_mosaics.mixers.lstm import LSTMConfig
 from memory_mosaics.mixers.rwkv import RWKVConfig
 from memory_mosaics.mixers.state_space import H3Config, MambaConfig, S4DConfig
+from memory_mosaics.models import ARCHITECTURES, add_ingredients
 from memory_mosaics.norms import LayerNormConfig, RMSNormConfig
 from memory_mosaics.scales import AdaptiveSharpnessConfig, ScaleConfig
 from memory_mosaics.stores import Visibility
 
 WIDTH = 32
+
+
+def mixer_with(name: str, *ingredients: str) -> MixerConfig:
+    """The sequence mixer of an architecture with these ingredients. Windows are of 6 pairs."""
+    sizes = {"width": WIDTH, "blocks": 1, "heads": 4, "vocabulary": 50, "context": 48}
+    return add_ingredients(ARCHITECTURES[name], ingredients).config(**sizes).sequence_mixer
+
 
 MIXERS = {
     "contextual memory": ContextualMemoryConfig(heads=4),
@@ -64,6 +73,8 @@ MIXERS = {
         sharpness=AdaptiveSharpnessConfig(),
         visibility=(Visibility(window=5), Visibility(delay=3, train_delay=(3, 9))),
     ),
+    "contextual memory, four ingredients": mixer_with("memory-mosaic", "adaptive", "taps", "gate", "windows"),
+    "contextual memory of v2, tap keys, gate": mixer_with("memory-mosaic-v2", "taps", "gate"),
     "persistent memory, gated keys": PersistentMemoryConfig(heads=4, slots=40, key=GatedAverageConfig()),
     "persistent memory": PersistentMemoryConfig(heads=4, slots=40),
     "persistent memory, three per head": PersistentMemoryConfig(heads=4, slots=13, memories=3),
@@ -78,6 +89,7 @@ MIXERS = {
         heads=4, key_value_heads=2, visibility=(Visibility(delay=0, window=4), Visibility(delay=0)), position=Rotary()
     ),
     "attention, output gate": AttentionConfig(heads=4, key_value_heads=2, gate=OutputGateConfig()),
+    "attention, three ingredients": mixer_with("llama", "taps", "gate", "windows"),
     "attention, grouped queries": AttentionConfig(heads=4, key_value_heads=2, position=Rotary()),
     "attention, QK-norm": AttentionConfig(heads=4, position=Rotary(), qk_norm=RMSNormConfig()),
     "attention, one group, layer norm": AttentionConfig(heads=4, key_value_heads=1, qk_norm=LayerNormConfig()),

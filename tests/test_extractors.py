@@ -145,6 +145,26 @@ def test_gates_of_any_size_give_unit_keys():
     assert again.isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("trend", ["rising", "falling", "random"])
+def test_gates_at_any_extreme_stay_finite_over_32_768_tokens(trend, dtype):
+    """exp(+-10^4) is no number of float32. Where gates fall and nothing decays, the first keys outweigh all others."""
+    extractor, x = GatedAverage(4, 2, head_width=4), torch.randn(1, 32_768, 4)
+    if trend != "random":
+        x[..., 0] = torch.linspace(-1, 1, x.shape[1]) * (1 if trend == "rising" else -1)
+    with torch.no_grad():
+        extractor.map.weight[8:] = 0
+        extractor.map.weight[8:10, 0] = 1e4  # log g
+        extractor.map.weight[10, 0], extractor.map.weight[11, 1] = 1e-5, 1e4  # hardly any decay, and nearly all
+    extractor, x = extractor.to(dtype), x.to(dtype)
+    keys, state = extractor(x)
+    assert_close(keys.norm(dim=-1).float(), torch.ones(1, 32_768, 2), rtol=0.01, atol=0.01)
+    assert state.isfinite().all()
+    assert extractor(x[:, :9], state)[0].isfinite().all()
+    (gradient,) = torch.autograd.grad((keys * torch.randn_like(keys)).sum(), extractor.map.weight)
+    assert gradient.isfinite().all()
+
+
 @pytest.mark.parametrize("gate", [None, OutputGateConfig()])
 def test_a_folded_memory_is_the_same_and_has_one_map(gate):
     memory = ContextualMemoryConfig(heads=2, key=GatedAverageConfig(), gate=gate).build(8)

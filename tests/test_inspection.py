@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memory_mosaics.inspection import inspect_position, retrievals
+from memory_mosaics.inspection import disentanglement, head_information, inspect_position, retrievals
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.memory import OutputGateConfig
 from memory_mosaics.mixers.attention import alibi_slopes
@@ -139,3 +139,34 @@ def test_heads_and_embedding_add_up_to_the_logits_of_a_model_without_norms(name)
     with torch.no_grad():
         expected = model(TOKENS[:1])[0][0, -1] - model.logits(model.embedding(TOKENS[0, -1]))
     torch.testing.assert_close(torch.from_numpy(found), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_disentanglement_is_what_the_head_says_about_the_token():
+    alike, one_each = torch.tensor([[0.1, -0.3, 0.6]]).expand(6, 3), torch.eye(3).repeat(2, 1)
+    assert head_information(alike) == pytest.approx(0, abs=1e-6)
+    assert head_information(torch.eye(3)[[1] * 6]) == pytest.approx(0, abs=1e-6), "one head says everything"
+    assert head_information(-5 * one_each) == pytest.approx(1)
+    assert head_information(torch.cat([one_each, torch.zeros(2, 3)])) == pytest.approx(1), (
+        "an empty memory says nothing"
+    )
+    assert disentanglement(LanguageModel(memory_mosaic(**SIZE | {"heads": 1})), TOKENS) is None
+
+
+@pytest.mark.parametrize("name", ["memory-mosaic, gated", "rotary"])
+def test_contributions_to_the_next_token_are_what_its_logit_loses_without_a_head(name):
+    config = replace(MODELS[name], norm=NoNormConfig(), channel_mixer=None, blocks=1)
+    model = LanguageModel(config).eval()
+    combine = model.blocks[0].sequence_mixer.combine
+    weight = (combine if isinstance(combine, torch.nn.Linear) else combine.map).weight
+    with torch.no_grad():
+        whole, lost = model(TOKENS[:, :-1])[0], []
+        for head in range(2):
+            kept = weight.clone()
+            weight[:, head * 8 : head * 8 + 8] = 0
+            change = whole - model(TOKENS[:, :-1])[0]
+            weight.copy_(kept)
+            change = change - change.mean(dim=-1, keepdim=True)
+            lost.append(change.gather(-1, TOKENS[:, 1:, None]).flatten())
+    expected = head_information(torch.stack(lost, dim=-1))
+    assert 0.01 < expected < 0.99
+    assert disentanglement(model, TOKENS) == pytest.approx(expected, rel=1e-4)

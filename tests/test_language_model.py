@@ -1,3 +1,5 @@
+import json
+import re
 from dataclasses import replace
 from typing import ClassVar
 
@@ -7,7 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from memory_mosaics.config import MixerConfig
+from memory_mosaics.config import MixerConfig, from_plain, to_plain
+from memory_mosaics.errors import UserError
 from memory_mosaics.language_model import (
     GAIN,
     LanguageModel,
@@ -19,8 +22,11 @@ from memory_mosaics.language_model import (
 from memory_mosaics.memory import ContextualMemoryConfig, PersistentMemoryConfig
 from memory_mosaics.mixers.attention import AttentionConfig
 from memory_mosaics.models import (
+    ARCHITECTURES,
     DEPTHS,
+    INGREDIENTS,
     PRESETS,
+    add_ingredients,
     count_without_embeddings,
     llama,
     matching_slots,
@@ -169,6 +175,57 @@ def test_twins_have_the_same_size(depth):
     assert abs(count(preset(f"llama-{depth}"))["total"] / twin["total"] - 1) < 0.01
     v2 = preset("memory-mosaic-v2-tiny") if depth == "tiny" else preset("memory-mosaic-v2-12", blocks=depth)
     assert abs(count(v2)["total"] / twin["total"] - 1) < 0.01
+
+
+ADDED = [
+    "memory-mosaic+adaptive+taps+gate+windows+swiglu+rmsnorm",
+    "memory-mosaic+gated",
+    "memory-mosaic+short-long",
+    "memory-mosaic-v2+fixed-delay",
+    "memory-mosaic-v2+taps+gate",
+    "llama+gate+taps+windows",
+    "transformer-alibi+swiglu",
+]
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_ingredients_change_the_model_and_not_its_size(name):
+    base, *ingredients = name.split("+")
+    kind = add_ingredients(ARCHITECTURES[base], ingredients)
+    sizes = {"width": 64, "blocks": 2, "heads": 4, "vocabulary": 300, "context": 64}
+    plain, config = ARCHITECTURES[base].config(**sizes), kind.config(**sizes)
+    assert abs(weight_count(config) / weight_count(plain) - 1) < 0.01
+    assert from_plain(LanguageModelConfig, json.loads(json.dumps(to_plain(config)))) == config
+    for ingredient in ingredients:
+        for field in INGREDIENTS[ingredient]:
+            before, after = (getattr(one, field, getattr(one.sequence_mixer, field, None)) for one in (plain, config))
+            assert before != after, field
+    assert kind.label.startswith(ARCHITECTURES[base].label + " + ")
+    model, tokens = LanguageModel(config).eval(), torch.randint(0, 300, (2, 20))
+    whole, state = model(tokens)[0], None
+    for t in range(20):
+        logits, state = model(tokens[:, t : t + 1], state)
+        assert_close(logits[:, 0], whole[:, t], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("memory-mosaic+gat", "no ingredient 'gat'; did you mean gate?"),
+        ("memory-mosaic+taps+gated", "taps and gated both change the key; leave one of them out"),
+        ("llama+adaptive", "AttentionConfig has no sharpness, which adaptive would change"),
+        ("llama+swiglu", "swiglu changes nothing: the channel_mixer of LanguageModelConfig is SwiGLUConfig"),
+        (
+            "memory-mosaic+fixed-delay",
+            "fixed-delay changes nothing: the visibility of ContextualMemoryConfig is all ea",
+        ),
+        ("memory-mosaic-v2+windows", "the heads of ContextualMemoryConfig see different pairs already"),
+    ],
+)
+def test_ingredients_that_cannot_be_added_are_refused(name, message):
+    base, *ingredients = name.split("+")
+    with pytest.raises(UserError, match=re.escape(message)):
+        add_ingredients(ARCHITECTURES[base], ingredients).config(width=64, blocks=2, heads=4)
 
 
 @settings(max_examples=60, deadline=None)

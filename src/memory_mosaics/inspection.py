@@ -1,6 +1,8 @@
 """Look inside a model: what every layer retrieves, and the weight of each stored pair in the answers."""
 
+import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -107,17 +109,11 @@ def inspect_position(
         raise UserError(f"position must be between {-len(tokens)} and {len(tokens) - 1} in this text, not {position}")
     position %= len(tokens)
     tokens = tokens[: position + 1].to(model.embedding.weight.device)  # what comes later changes nothing
-    spreads: list[Tensor] = []
-    see = lambda norm, x: spreads.append(spread(norm, x[0][:, position]))  # noqa: E731
-    hooks = [norm.register_forward_pre_hook(see) for norm in residual_norms(model)]
-    try:
+    with residual_spreads(model) as spreads:
         return [
-            _inspect_mixer(model, layer, position, top, torch.stack(spreads, dim=-1) if spreads else layer.x[:, 0, :0])
+            _inspect_mixer(model, layer, position, top, _stacked(spreads, tokens[None])[:, position])
             for layer in retrievals(model, tokens[None])
         ]
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def patterns(model: LanguageModel, tokens: Int[Tensor, " T"]) -> list[np.ndarray]:
@@ -135,6 +131,40 @@ def patterns(model: LanguageModel, tokens: Int[Tensor, " T"]) -> list[np.ndarray
             missing = len(tokens) - weights.shape[-1]  # pairs whose value waits for what comes next
             blocks.append(torch.nn.functional.pad(weights, (0, missing)).cpu().numpy())
     return blocks
+
+
+@torch.no_grad()
+def disentanglement(model: LanguageModel, windows: Int[Tensor, "B N"]) -> float | None:
+    """How much it depends on the token which memory of a layer predicts it: 0 if not at all, 1 if each has one of them.
+
+    c_h(t) is what head h of a sequence mixer adds to the logit of the token that follows t, less the mean over the
+    vocabulary; its share is p_h(t) = |c_h(t)| / sum of all |c|. The score is the mutual information of head and token,
+    the entropy of the mean of p less the mean entropy of p, over log H: the mean over blocks. A head that dominates
+    all tokens adds nothing to it. Independent normal c have 0.16 with 4 heads and 0.10 with 16. None for a model
+    without layers of several heads that retrieve.
+    """
+    rows: dict[int, list[Tensor]] = {}
+    mean_output = at_least_fp32(model.output).mean(dim=0)
+    for row in windows.to(model.embedding.weight.device):
+        gained = at_least_fp32(model.output)[row[1:]] - mean_output
+        with residual_spreads(model) as spreads:
+            for layer in retrievals(model, row[None, :-1]):
+                if layer.kind == "sequence" and layer.retrieval.queries.shape[2] > 1:
+                    answers, divided = layer.retrieval.answer()[0], _stacked(spreads, row[None, :-1])[0]
+                    added = head_contributions(model, layer.mixer, answers, divided)
+                    rows.setdefault(layer.block, []).append(torch.einsum("thw,tw->th", added, gained))
+    scores = [head_information(torch.cat(parts)) for parts in rows.values()]
+    return sum(scores) / len(scores) if scores else None
+
+
+def head_information(contributions: Float[Tensor, "T H"]) -> float:
+    """The mutual information of head and token over log H, for the shares of heads in what they contribute."""
+    p = contributions.abs()
+    p = p[p.sum(dim=-1) > 0]  # not of an empty memory
+    p = p / p.sum(dim=-1, keepdim=True)
+    mean = p.mean(dim=0)
+    entropy, conditional = (-torch.special.xlogy(q, q).sum(dim=-1).mean() for q in (mean, p))
+    return ((entropy - conditional) / math.log(p.shape[1])).item()
 
 
 def _inspect_mixer(
@@ -190,6 +220,24 @@ def residual_norms(model: LanguageModel) -> list[nn.LayerNorm | nn.RMSNorm]:
 def spread(norm: Any, x: Float[Tensor, "*B W"]) -> Float[Tensor, "*B"]:
     """What a norm divides x by: its standard deviation, or its root mean square."""
     return (centre(norm, at_least_fp32(x)).square().mean(dim=-1) + norm.eps).sqrt()
+
+
+@contextmanager
+def residual_spreads(model: LanguageModel) -> Iterator[list[Tensor]]:
+    """Within, collect what each of the `residual_norms` divides by, (B, T), while the model reads."""
+    spreads: list[Tensor] = []
+    see = lambda norm, x: spreads.append(spread(norm, x[0]))  # noqa: E731
+    hooks = [norm.register_forward_pre_hook(see) for norm in residual_norms(model)]
+    try:
+        yield spreads
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _stacked(spreads: list[Tensor], tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T L"]:
+    """What norms divide by, side by side; nothing of a model without norms."""
+    return torch.stack(spreads, dim=-1) if spreads else torch.empty(*tokens.shape, 0, device=tokens.device)
 
 
 def centre(norm: nn.Module, x: Float[Tensor, "*B W"]) -> Float[Tensor, "*B W"]:

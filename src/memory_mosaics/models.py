@@ -4,14 +4,14 @@
 ARCHITECTURES, and then has presets like all others: NAME-tiny for a laptop, NAME-small, and NAME-12 at GPT-2's size.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from math import e, prod
 from typing import Any
 
 from memory_mosaics.config import MixerConfig
-from memory_mosaics.errors import did_you_mean
+from memory_mosaics.errors import UserError, did_you_mean
 from memory_mosaics.language_model import LanguageModelConfig, weight_count, weight_shapes
 from memory_mosaics.memory import (
     ContextualMemoryConfig,
@@ -19,6 +19,7 @@ from memory_mosaics.memory import (
     MixConfig,
     OutputGateConfig,
     PersistentMemoryConfig,
+    TapsConfig,
     head_width,
 )
 from memory_mosaics.mixers.attention import (
@@ -37,7 +38,7 @@ from memory_mosaics.mixers.rwkv import RWKVConfig
 from memory_mosaics.mixers.state_space import H3Config, MambaConfig, S4DConfig
 from memory_mosaics.norms import RMSNormConfig
 from memory_mosaics.scales import AdaptiveSharpnessConfig, ScaleConfig
-from memory_mosaics.stores import Visibility
+from memory_mosaics.stores import Visibilities, Visibility, head_groups
 
 GPT2_SIZES: dict[str, Any] = {"width": 768, "blocks": 12, "vocabulary": 50257}
 POSITIONS: dict[str, Rotary | Alibi | None] = {"learned": None, "rotary": Rotary(), "alibi": Alibi(), "none": None}
@@ -110,8 +111,6 @@ def v2_memories(*, heads: int, width: int, context: int) -> ContextualMemoryConf
     steps ago, in training of 64 to 256. Below 2,048 the window is an eighth of the context and the delays shrink with
     it, so that a small model has both kinds of memory too: a window of 256 would be all of a context of 256.
     """
-    window = max(1, min(256, context // 8))
-    delay = max(1, window // 4)
     return ContextualMemoryConfig(
         heads=2 * heads,
         head_width=head_width(width, heads),
@@ -119,8 +118,20 @@ def v2_memories(*, heads: int, width: int, context: int) -> ContextualMemoryConf
         value=MixConfig(),
         sharpness=AdaptiveSharpnessConfig(speed=1.0),
         scale=ScaleConfig(initial=1.0, speed=1.0, largest=e**15),
-        visibility=(Visibility(window=window), Visibility(delay=delay, train_delay=(delay, window))),
+        visibility=short_and_long(context),
     )
+
+
+def short_window(context: int) -> int:
+    """How many pairs short-term memories see: an eighth of the context, at most 256."""
+    return max(1, min(256, context // 8))
+
+
+def short_and_long(context: int) -> tuple[Visibility, Visibility]:
+    """What the short-term and the long-term memories of v2 see."""
+    window = short_window(context)
+    delay = max(1, window // 4)
+    return Visibility(window=window), Visibility(delay=delay, train_delay=(delay, window))
 
 
 def has_v2_parts(memories: ContextualMemoryConfig) -> bool:
@@ -279,6 +290,81 @@ def architecture_name(config: LanguageModelConfig) -> str:
         return "transformer" if position == "learned" else f"transformer-{position}"
     known = (name for name, kind in ARCHITECTURES.items() if kind.mixer is type(mixer))
     return next(known, type(mixer).__name__.removesuffix("Config").lower())
+
+
+Change = Callable[[LanguageModelConfig, Any], Any]  # from a model and its sequence mixer to the value of a field
+
+
+def _tap_keys(_: LanguageModelConfig, mixer: Any) -> TapsConfig:
+    """Keys that are averaged over four steps. Those of memories have norm 1, those of attention have not."""
+    return TapsConfig(back=3, peek=0, initial="decaying", norm=isinstance(mixer, ContextualMemoryConfig))
+
+
+def _half_windowed(config: LanguageModelConfig, mixer: Any) -> tuple[Visibility, Visibility]:
+    every, *others = head_groups(mixer.visibility, mixer.heads)
+    if others:
+        raise UserError(f"the heads of {type(mixer).__name__} see different pairs already: leave out windows")
+    return replace(every, window=short_window(config.context)), every
+
+
+def _fixed_delay(_: LanguageModelConfig, mixer: Any) -> Visibilities:
+    if not isinstance(mixer.visibility, tuple):
+        return replace(mixer.visibility, train_delay=None)
+    return tuple(replace(each, train_delay=None) for each in mixer.visibility)
+
+
+def _swiglu(config: LanguageModelConfig, _: Any) -> MixerConfig:
+    return config.channel_mixer if isinstance(config.channel_mixer, SwiGLUConfig) else SwiGLUConfig(hidden=1)
+
+
+# New values of fields of a model or of its sequence mixer. Architectures with some of them are memory-mosaic+taps+gate.
+INGREDIENTS: dict[str, dict[str, Change]] = {
+    "adaptive": {"sharpness": lambda *_: AdaptiveSharpnessConfig()},
+    "gated": {"key": lambda *_: GatedAverageConfig()},
+    "taps": {"key": _tap_keys},
+    "gate": {"gate": lambda *_: OutputGateConfig()},
+    "windows": {"visibility": _half_windowed},
+    "short-long": {
+        "heads": lambda _, mixer: 2 * mixer.heads,
+        "head_width": lambda config, mixer: head_width(config.width, mixer.heads),
+        "visibility": lambda config, _: short_and_long(config.context),
+    },
+    "fixed-delay": {"visibility": _fixed_delay},
+    "swiglu": {"channel_mixer": _swiglu},
+    "rmsnorm": {"norm": lambda *_: RMSNormConfig()},
+}
+
+
+def with_ingredients(
+    build: Callable[..., LanguageModelConfig], names: Sequence[str], **sizes: Any
+) -> LanguageModelConfig:
+    """A model with some of INGREDIENTS, and a channel mixer that makes it as large as the model without them."""
+    base = build(**sizes)
+    parts: list[Any] = [base, base.sequence_mixer]
+    changed_by: dict[str, str] = {}
+    for name in names:
+        for field, change in INGREDIENTS[name].items():
+            part = next((part for part in parts if field in {each.name for each in fields(part)}), None)
+            if part is None:
+                raise UserError(f"{type(base.sequence_mixer).__name__} has no {field}, which {name} would change")
+            if field in changed_by:
+                raise UserError(f"{changed_by[field]} and {name} both change the {field}; leave one of them out")
+            changed_by[field] = name
+            value = change(base, base.sequence_mixer)
+            if value == getattr(part, field):
+                raise UserError(f"{name} changes nothing: the {field} of {type(part).__name__} is {value} without it")
+            parts[parts.index(part)] = replace(part, **{field: value})
+    config, mixer = parts
+    return resize_channel_mixer(replace(config, sequence_mixer=mixer), weight_count(base))
+
+
+def add_ingredients(kind: Architecture, names: Sequence[str]) -> Architecture:
+    """An architecture with some of INGREDIENTS, at any size."""
+    for name in names:
+        if name not in INGREDIENTS:
+            raise UserError(f"no ingredient {name!r}; {did_you_mean(name, INGREDIENTS)}")
+    config = partial(with_ingredients, kind.config, tuple(names))
+    return replace(kind, label=f"{kind.label} + {', '.join(names)}", config=config)
 
 
 @dataclass(frozen=True)

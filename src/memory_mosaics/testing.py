@@ -228,6 +228,8 @@ CHECKS: dict[str, Callable[..., None]] = {
 def check_compile(config: MixerConfig, *, width: int, bias: bool, backend: str = "aot_eager") -> None:
     """torch.compile(fullgraph=True) gives the same outputs, states and gradients: alone, padded, from a state.
 
+    torch.export gives the same outputs and states, at the length of its example.
+
     With "inductor", which takes minutes, what training a model does not cover: padding, and a step without gradients.
     """
     mixer = config.build(width, bias=bias)
@@ -248,6 +250,10 @@ def check_compile(config: MixerConfig, *, width: int, bias: bool, backend: str =
     for inputs in cases[1:] if backend == "inductor" else cases:
         with torch.set_grad_enabled(backend != "inductor" or inputs[1] is None):
             assert_close(run(compiled, inputs), run(mixer, inputs), rtol=1e-4, atol=1e-4)
+    if backend != "inductor":
+        mixer.eval()
+        with torch.no_grad():
+            assert_close(torch.export.export(mixer, (x,)).module()(x), mixer(x), rtol=1e-4, atol=1e-4)
 
 
 def check_mixer(config: MixerConfig, *, width: int = 32, seed: int = 0, compile: bool = False) -> None:

@@ -17,7 +17,8 @@ from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments import arena
 from memory_mosaics.experiments import suite as suites
-from memory_mosaics.experiments.figures.arena import best_anchor, best_transformer, verdict
+from memory_mosaics.experiments.figures import arena as figures
+from memory_mosaics.experiments.figures.arena import best_anchor, best_transformer, difference, verdict
 from memory_mosaics.experiments.runner import lock
 from memory_mosaics.models import ARCHITECTURES, count_without_embeddings
 from memory_mosaics.runtime import RuntimeConfig
@@ -585,6 +586,9 @@ def test_a_verdict_needs_a_difference_beyond_its_interval_and_all_seeds():
         ({"search": None}, [], "task recall: it must have the fields data, model, search, training"),
         ({"training": {"evaluate_windows": 3}}, [], "task recall: training.evaluate_windows cannot be given"),
         ({}, ["--estimate", "--report_only"], "--estimate and --report_only exclude each other"),
+        ({}, ["--prepare_only", "--report_only"], "--report_only and --prepare_only exclude each other"),
+        ({}, ["--prepare_only", "--outcomes", "some"], "--prepare_only trains nothing and reports nothing"),
+        ({}, ["--contestants", "transformer+gat"], "no ingredient 'gat'; did you mean gate?"),
         ({}, ["--estimate", "--jobs", "2"], "--estimate trains one model after the other and keeps none: leave out"),
         ({}, ["--runtime.samples", "2"], "--runtime.samples 2: the arena writes no samples"),
         ({"search": {"learning_rate": []}}, [], "task recall: search.learning_rate must be a list of values"),
@@ -616,12 +620,69 @@ def test_a_damaged_suite_is_one_line(tmp_path, capsys, text):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+
 def test_the_packaged_suites_are_valid():
-    for file in suites.SUITES.glob("*.yaml"):
-        tasks, plain = suites.load_suite(file.stem)
-        for name in plain["contestants"]:
-            for task in tasks.values():
+    for file in [*suites.SUITES.glob("*.yaml"), EXPERIMENTS / "arena/texts.yaml", *EXPERIMENTS.glob("*/suite.yaml")]:
+        tasks, plain = suites.load_suite(str(file))
+        for number, task in enumerate(tasks.values()):  # all contestants where there are many, or all tasks
+            for name in plain["contestants"] if number % 4 == 0 else plain["contestants"][:6]:
                 task.config(name, task.combinations()[0])
+
+
+def test_the_ablation_in_small(tmp_path, monkeypatch):
+    """What experiments/ablation/README.md does, two steps of some contestants: speed alone, then all tables."""
+    monkeypatch.setattr(figures, "MANY", 2)  # contestants are lines of the overview
+    plain = yaml.safe_load((EXPERIMENTS / "ablation/tiny.yaml").read_text())
+    plain["contestants"] = ["memory-mosaic", "memory-mosaic+taps+gate", "llama+windows"]
+    plain["tasks"] = {name: plain["tasks"][name] for name in ("story-world", "forgetting")}
+    plain["tasks"]["story-world"]["data"] |= {"train": ["stories:150"], "valid_share": 0.4, "windows": 8}
+    plain["tasks"]["forgetting"]["data"] |= {"examples": 64, "held_out": 20}
+    plain["defaults"] |= {"search": {"learning_rate": [0.003]}}
+    plain["defaults"]["training"] |= {"steps": 2, "warm_up": 1, "evaluate_every": 2}
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(plain))
+    estimate = tmp_path / "out" / "estimate.json"
+    words = ["arena", "--out", str(tmp_path / "out"), "--suite", str(tmp_path / "suite.yaml")]
+    assert main([*words, "--prepare_only"]) == 0
+    assert [str(file.relative_to(tmp_path / "out")) for file in (tmp_path / "out").glob("*/*")] == ["story-world/data"]
+    assert main([*words, "--runtime.device", "cpu", "--estimate"]) == 0
+    alone = json.loads(estimate.read_text())["alone"]
+    results = run(tmp_path / "suite.yaml")
+    assert {*results["tasks"]} == {"story-world-valid", "story-world-valid-256", "forgetting"}
+    for task in results["tasks"].values():
+        assert task["contestants"].keys() == {*plain["contestants"]}
+        for name, record in task["contestants"].items():
+            assert record["alone"] == alone[task["task"]][name]
+            assert record["alone"]["tokens_per_second"] > 0
+    assert "disentanglement" in results["tasks"]["story-world-valid"]["contestants"]["llama+windows"]["measures"]
+    tables = (tmp_path / "out/tables.md").read_text()
+    label = "Memory Mosaic + taps, gate"
+    records = [task["contestants"]["memory-mosaic+taps+gate"] for task in results["tasks"].values()]
+    scores = [f"{one['score']:.3f} ± {one['within']:.3f}" for one in records]
+    assert f"| {label} | {' | '.join(scores)} |" in tables.splitlines()
+    assert tables.count(f"| {label} | ") == 5, "scores, two texts, two tasks"
+    assert all(len({line.count("|") for line in table.splitlines()}) == 1 for table in tables.split("\n\n")[1:])
+    assert (tmp_path / "out/ingredients.png").stat().st_size
+    estimate.write_text("{}")
+    assert main([*words, "--report_only"]) == 2
+
+
+def test_a_difference_is_that_of_the_same_seeds():
+    scores = {"one": [1.0, 2.0, 3.0], "other": [0.5, 1.5, 2.6]}
+    one, other = ({"scores": each, "score": sum(each) / 3, "within": 2.0} for each in scores.values())
+    mean, within = difference(*(record | {"seeds": 3, "failed": 0} for record in (one, other)))
+    assert (mean, within) == (pytest.approx(1.4 / 3), pytest.approx(4.303 / 30))
+    apart = difference(one | {"seeds": 3, "failed": 0}, other | {"seeds": 2, "failed": 1})
+    assert apart == (pytest.approx(1.4 / 3), pytest.approx(8**0.5)), "which seed failed is not known"
+
+
+@pytest.mark.parametrize("folder", ["ablation", "long_context"])
+def test_committed_tables_are_those_of_the_committed_results(folder):
+    if not (EXPERIMENTS / folder / "results.json").exists():
+        pytest.skip(f"experiments/{folder} has not been run")
+    results = json.loads((EXPERIMENTS / folder / "results.json").read_text())
+    assert (EXPERIMENTS / folder / "tables.md").read_text() == arena.markdown(results)
 
 
 @pytest.mark.parametrize("name", suites.load_suite("tiny")[0])

@@ -126,6 +126,28 @@ def test_documents_are_read_apart_by_models_and_anchors(folder):
     assert test.anchors()["3-gram cache"]["loss"] == pytest.approx(np.mean(cached), rel=1e-5)
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_longer_windows_read_as_many_tokens_and_with_documents_lie_within_one(folder, apart):
+    text = replace(DATA, documents=apart, windows=128, test_lengths=(64, 512)).open(folder)
+    assert text.data.labels == ["valid", "others", "valid-64", "others-64", "valid-512", "others-512"]
+    tests = {test.label: test for test in text.test_sets()}
+    assert list(tests) == text.data.labels
+    model = memory_mosaic(width=8, heads=2, blocks=1, slots=4, vocabulary=DATA.vocabulary, context=32).build().eval()
+    found = {label: test.measure(model) for label, test in tests.items() if label.startswith("others")}
+    assert [("disentanglement" in one, one["by_position"][-1][1]) for one in found.values()] == [
+        (True, 32),
+        (False, 64),
+        (False, 512),
+    ]
+    assert len(tests["others-64"].windows) == 64
+    assert 0 < len(tests["others-512"].windows) <= 8
+    windows = torch.cat(list(tests["others-512"].windows.batches(8)))
+    assert (windows[:, :-1] != text.corpus.end_of_text).all() == apart
+    too_long, message = (9000, "the longest document of .* tokens, and a test 9,000") if apart else (60_000, "60,001")
+    with pytest.raises(UserError, match=message):
+        replace(text.data, test_lengths=(too_long,)).open(folder).test_sets()[2].check()
+
+
 def test_a_text_of_plain_values_is_the_same(folder):
     plain = json.loads(json.dumps(to_plain(Holder(data=DATA))))
     assert plain["data"]["read"] == {"others": ["stories:60:5"]}
@@ -204,6 +226,8 @@ def test_the_standard_library_of_another_version_is_refused():
         ({"read": {"valid": ("a.txt",)}}, "'valid' cannot be the name of another text"),
         ({"read": {"train": ("a.txt",)}}, "'train' cannot be the name of another text"),
         ({"length": 0}, "length must be at least 1"),
+        ({"test_lengths": (512,)}, "test_lengths must be at least 513"),
+        ({"test_lengths": (600,), "read": {"valid-600": ("a.txt",)}}, "two tests would be called 'valid-600'; rename"),
     ],
 )
 def test_what_makes_no_sense_is_refused(fields, message):

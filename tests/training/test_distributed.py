@@ -55,12 +55,12 @@ def on_two_processes(run):
 
 
 def fixed_delays(kind, file):
-    """A small one in a file, without drawn delays: those of every process and micro-batch are others."""
+    """A small copy of the printed sizes in a file, with an output matrix of its own as they have, and without drawn
+    delays: those of every process and micro-batch are others.
+    """
     config = preset(kind, vocabulary=9, **{name: TINY[name] for name in ("width", "blocks", "heads", "context")})
-    visibility = (Visibility(window=5), Visibility(delay=3))
-    file.write_text(
-        json.dumps(to_plain(replace(config, sequence_mixer=replace(config.sequence_mixer, visibility=visibility))))
-    )
+    mixer = replace(config.sequence_mixer, visibility=(Visibility(window=5), Visibility(delay=3)))
+    file.write_text(json.dumps(to_plain(replace(config, sequence_mixer=mixer, tied=False))))
     return dict.fromkeys(TINY) | {"name": str(file)}
 
 

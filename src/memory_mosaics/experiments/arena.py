@@ -37,7 +37,7 @@ from memory_mosaics.errors import UserError, check_range, did_you_mean, one_line
 from memory_mosaics.experiments.figures.arena import best_anchor, best_transformer, cell_text, verdict, why_untested
 from memory_mosaics.experiments.outcomes import export_outcomes, import_outcomes
 from memory_mosaics.experiments.own_mixers import check_causal, fingerprint
-from memory_mosaics.experiments.report import TEMPLATES, text_table, write_page
+from memory_mosaics.experiments.report import TEMPLATES, render, text_table, write_page
 from memory_mosaics.experiments.runner import (
     Grid,
     Outcome,
@@ -53,9 +53,9 @@ from memory_mosaics.experiments.runner import (
     run_grids,
     should_compile,
 )
-from memory_mosaics.experiments.suite import SEARCH_SEED, SIZE_FIELDS, ArenaTask, architecture, load_suite
-from memory_mosaics.files import write_text
-from memory_mosaics.models import ARCHITECTURES, count_without_embeddings
+from memory_mosaics.experiments.suite import SEARCH_SEED, SIZE_FIELDS, ArenaTask, architecture, is_own, load_suite
+from memory_mosaics.files import read_json, write_text
+from memory_mosaics.models import count_without_embeddings
 from memory_mosaics.results import (
     create_output_folder,
     environment_info,
@@ -67,7 +67,6 @@ from memory_mosaics.runtime import Runtime, RuntimeConfig, start_runtime
 from memory_mosaics.tasks.synthetic import SyntheticTest
 from memory_mosaics.tasks.text import TextData, TextTest
 from memory_mosaics.training.config import TaskRun
-from memory_mosaics.training.loggers import read_log
 from memory_mosaics.training.trainer import Trainer
 
 MAX_EXTENSIONS = 2  # values beyond the edge of a list
@@ -76,7 +75,7 @@ ESTIMATE_STEPS = 30
 RUNTIME = RuntimeConfig(samples=0)
 SAVE_SECONDS = 60.0  # between checkpoints: most runs end sooner
 
-TEXT_MEASURES = ("loss", "seen", "gain", "bits_per_byte")  # of the third table
+TEXT_MEASURES = ("loss", "seen", "gain", "bits_per_byte", "disentanglement")  # of the third table
 
 
 def run(
@@ -93,6 +92,7 @@ def run(
     merge: Path | None = None,
     estimate: bool = False,
     report_only: bool = False,
+    prepare_only: bool = False,
     runtime: RuntimeConfig = RUNTIME,
 ) -> dict[str, Any]:
     """Compare architectures on tasks of in-context learning, with the same search and the same seeds for all.
@@ -115,6 +115,7 @@ def run(
             added there. Two different outcomes of the same run are refused
         estimate: train nothing; time some steps of each contestant and print how long everything would take
         report_only: train nothing; make the table, the figures and the page of the runs that have ended
+        prepare_only: train nothing; write the corpora of texts, OUT/TASK/data, for a machine without the sources
         runtime: how it is computed
     """
     entries, plain = load_suite(suite)
@@ -125,13 +126,16 @@ def run(
     seeds = int(plain["seeds"] if seeds is None else seeds)
     check_range(1, MAX_JOBS, jobs=jobs)
     check_range(1, 10_000, seeds=seeds)
-    if estimate and report_only:
-        raise UserError("--estimate and --report_only exclude each other; give one of them")
+    modes = {"estimate": estimate, "report_only": report_only, "prepare_only": prepare_only}
+    if len(given := [f"--{name}" for name, on in modes.items() if on]) > 1:
+        raise UserError(f"{' and '.join(given)} exclude each other; give one of them")
+    if prepare_only and (outcomes or merge):
+        raise UserError("--prepare_only trains nothing and reports nothing: leave out --outcomes and --merge")
     if estimate and (jobs > 1 or cluster or outcomes):
         raise UserError(
             "--estimate trains one model after the other and keeps none: leave out --jobs, --cluster and --outcomes"
         )
-    common = {} if report_only else check_devices(runtime, cluster)  # a report is made on any machine
+    common = {} if report_only or prepare_only else check_devices(runtime, cluster)  # a report is made on any machine
     if runtime.samples:
         raise UserError(f"--runtime.samples {runtime.samples}: the arena writes no samples; leave it out")
     runtime = replace(runtime, save_seconds=runtime.save_seconds or SAVE_SECONDS)
@@ -139,6 +143,7 @@ def run(
     contests = [
         Contest(out=out / task.name, task=task, contestants=names, seeds=seeds, runtime=runtime) for task in chosen
     ]
+    alone = read_alone(out)
     rows = [row for contest in contests for row in contest.rows()]
     if len({*rows}) < len(rows):
         raise UserError(f"two rows of the table would be called {max(rows, key=rows.count)!r}; rename a task or a text")
@@ -151,11 +156,14 @@ def run(
     facts = {}
     for contest in contests:
         prepared = facts[contest.task.name] = contest.prepare()
-        if not estimate:
+        if not (estimate or prepare_only):
             contest.out.mkdir(exist_ok=True)
             check_setup(contest.out, contest.setup | prepared | common)
             for folder in folders:
                 import_outcomes(folder / f"{contest.task.name}.jsonl", contest.out, contest.check_outcome)
+    if prepare_only:
+        print(*(f"{contest.data_folder} is prepared" for contest in contests if facts[contest.task.name]), sep="\n")
+        return facts
     if estimate:
         return print_estimate(contests, out)
     if report_only and not any(contest.outcomes() for contest in contests):
@@ -175,10 +183,15 @@ def run(
     results["tasks"] = {
         name: record | facts[contest.task.name] for contest in contests for name, record in contest.results().items()
     }
+    for task in results["tasks"].values():
+        for name in task["contestants"].keys() & alone.get(task["task"], {}):
+            task["contestants"][name]["alone"] = alone[task["task"]][name]
     tested = any("score" in one for task in results["tasks"].values() for one in task["contestants"].values())
     if tested:
         write_page(out / "arena.html", TEMPLATES / "arena.html", title="The arena", results=results)
-    report(results, out, table(results), drawable=tested, also=f"Page: {out / 'arena.html'}." if tested else "")
+        write_text(out / "tables.md", markdown(results))
+    also = f"Page: {out / 'arena.html'}. Tables: {out / 'tables.md'}." if tested else ""
+    report(results, out, table(results), drawable=tested, also=also)
     raise_errors(() if report_only else grids)
     return results
 
@@ -207,7 +220,7 @@ class Contest:
     def check(self) -> None:
         """Find sizes that do not fit a contestant, and mixers that look ahead, before anything is trained."""
         for name in self.contestants:
-            if name not in ARCHITECTURES:
+            if is_own(name):
                 sizes = self.task.sizes | {"vocabulary": 32, "context": 64}
                 check_causal(name, partial(architecture(name).config, **sizes))
             for values in self.task.model_combinations():
@@ -235,7 +248,7 @@ class Contest:
         """
         data = self.task.data
         if isinstance(data, TextData):
-            return {f"{self.task.name}-{label}": [label] for label in ("valid", *data.read)}
+            return {f"{self.task.name}-{label}": [label] for label in data.labels}
         longer = [one.label for one in data.variants() if one.length > data.length]
         others = [one.label for one in data.variants() if one.label not in longer]
         return {self.task.name: others or longer} | ({f"{self.task.name}-longer": longer} if others and longer else {})
@@ -253,8 +266,8 @@ class Contest:
         """What all runs of a folder have in common, and what those of each contestant have."""
         first = self.task.combinations()[0]
         configs = {name: to_plain(self.task.config(name, first)) for name in self.contestants}
-        own = [name for name in self.contestants if name not in ARCHITECTURES]
-        return self.task.setup | configs | {f"{name} of a file with SHA-256": fingerprint(name) for name in own}
+        own = {name: fingerprint(name.split("+")[0]) for name in self.contestants if is_own(name)}
+        return self.task.setup | configs | {f"{name} of a file with SHA-256": found for name, found in own.items()}
 
     @property
     def search_grid(self) -> Grid:
@@ -386,12 +399,15 @@ class Contest:
         with start_runtime(runtime) as here:
             data = task.data.open(self.data_folder)
             source = data.task(batch_size=training.batch, seed=training.seed, steps=training.steps)
-            known = ARCHITECTURES.get(settings["contestant"])
-            compiled = should_compile(runtime, here.device, training.steps, faster=bool(known and known.compiles))
+            faster = architecture(settings["contestant"]).compiles
+            compiled = should_compile(runtime, here.device, training.steps, faster=faster)
             trainer = Trainer(spec, source, config, here, compiled=compiled)
+            if here.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(here.device)
             results = trainer.run()
             if results["interrupted"]:
                 return None
+            peak = torch.cuda.max_memory_allocated(here.device) if here.device.type == "cuda" else None
             tests = [] if settings["seed"] == SEARCH_SEED else test(data.test_sets(), trainer.model.eval(), here)
         progress = trainer.progress
         found = {"parameters": results["parameters"], "valid_loss": round_digits(progress["valid_loss"], 5)}
@@ -399,6 +415,8 @@ class Contest:
             "valid_score": round_digits(progress.get(task.data.metric, progress["valid_loss"]), 5),
             "seconds": round(progress["seconds"], 1),
         }
+        found |= {"tokens_per_second": round_digits(results["tokens_per_second"] or 0.0, 4)}
+        found |= {} if peak is None else {"peak_gib": round_digits(peak / 2**30, 4)}
         found["parameters_without_embeddings"] = count_without_embeddings(task.body(settings["contestant"], values))
         found |= {"steps": progress["step"], "reached": progress["reached"], "compiled": compiled}
         found["curve"] = [[step, round_digits(score, 4)] for step, *_, score in progress["curve"]]
@@ -417,7 +435,8 @@ class Contest:
         anchors = [tests[at].anchors() for at in chosen]
         shared = [name for name in anchors[0] if all(name in one for one in anchors)]
         means = {name: round_digits(fmean(one[name][data.metric] for one in anchors), 4) for name in shared}
-        record: dict[str, Any] = {"metric": data.metric, "higher_is_better": data.higher_is_better}
+        record: dict[str, Any] = {"task": self.task.name, "metric": data.metric}
+        record["higher_is_better"] = data.higher_is_better
         record |= {"tests": [tests[at].label for at in chosen], "anchors": means, "seeds": self.seeds}
         record["perfect"] = 1.0 if data.higher_is_better else 0.0
         if isinstance(data, TextData):  # nobody knows the entropy of a text: the best of the row stands for it
@@ -486,7 +505,7 @@ def _summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
         [int(cells[0][0]), int(cells[0][1]), *mean_and_interval([loss for _, _, loss in cells], digits=4)]
         for cells in spans
     ]
-    names = [name for name in runs[0] if name != "by_position"]
+    names = [name for name in runs[0] if name != "by_position" and all(name in one for one in runs)]
     return {name: [*mean_and_interval([one[name] for one in runs], digits=4)] for name in names} | {
         "by_position": by_position
     }
@@ -522,8 +541,11 @@ def beyond(values: Sequence[float], best: float) -> float | None:
 
 
 def print_estimate(contests: Sequence[Contest], out: Path) -> dict[str, Any]:
-    """Time some steps of every contestant, and print and write the minutes that the search and the report take."""
-    rows, minutes = [], {}
+    """Time some steps of every contestant, and print and write the minutes that the search and the report take.
+
+    A later command in this folder adds the speed and the memory, which are those of one model alone, to its results.
+    """
+    rows, minutes, speeds = [], {}, {}
     for contest in contests:
         task = contest.task
         short = replace(task.training, steps=ESTIMATE_STEPS, warm_up=0, evaluate_every=ESTIMATE_STEPS)
@@ -533,31 +555,46 @@ def print_estimate(contests: Sequence[Contest], out: Path) -> dict[str, Any]:
         for name in contest.contestants:
             folder = Path(tempfile.mkdtemp(prefix="estimate-", dir=out))
             try:
-                if timed.train(settings(name, task.combinations()[0], SEARCH_SEED), folder) is None:
+                found = timed.train(settings(name, task.combinations()[0], SEARCH_SEED), folder)
+                if found is None:
                     raise KeyboardInterrupt
-                speed = read_log(folder / "log.jsonl", "tokens_per_second")[-1]["tokens_per_second"]
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
+            speed = found["tokens_per_second"]
+            alone = {key: found[key] for key in ("tokens_per_second", "peak_gib", "hardware") if key in found}
+            speeds.setdefault(task.name, {})[name] = alone
             seconds = task.training.steps * task.training.batch * task.data.length / speed
             least, most = runs * seconds / 60, (runs + edges) * seconds / 60
             minutes[f"{task.name} {name}"] = [round_digits(least, 3), round_digits(most, 3)]
-            cells = [f"{speed:,.0f}", f"{runs} to {runs + edges}", f"{seconds:.1f}", f"{least:.2f} to {most:.2f}"]
+            cells = [
+                f"{speed:,.0f}",
+                *([f"{found['peak_gib']:.2f}"] if "peak_gib" in found else [""]),
+                f"{runs} to {runs + edges}",
+                f"{seconds:.1f}",
+                f"{least:.2f} to {most:.2f}",
+            ]
             rows.append([f"{task.name}, {name}", *cells])
     least, most = (sum(column) for column in zip(*minutes.values(), strict=True))
-    rows.append(["all, one after the other", "", "", "", f"{least:.1f} to {most:.1f}"])
-    print(text_table(["task, contestant", "tokens/s", "runs", "seconds each", "minutes"], rows))
+    rows.append(["all, one after the other", "", "", "", "", f"{least:.1f} to {most:.1f}"])
+    print(text_table(["task, contestant", "tokens/s", "GiB", "runs", "seconds each", "minutes"], rows))
     print("Training alone: validation and tests come on top. More runs are those beyond the edges of the search.")
-    write_results(
-        out / "estimate.json", results := {"study": "arena-estimate", "minutes": [least, most], "runs": minutes}
-    )
+    results = {"study": "arena-estimate", "minutes": [least, most], "runs": minutes, "alone": speeds}
+    write_results(out / "estimate.json", results)
     return results
+
+
+def read_alone(out: Path) -> dict[str, dict[str, Any]]:
+    """Return the speed and the memory of contestants by task, if `--estimate` measured them in this folder."""
+    file = out / "estimate.json"
+    try:
+        return dict(read_json(file)["alone"]) if file.exists() else {}
+    except (ValueError, TypeError, LookupError) as error:
+        raise UserError(f"{file} is damaged: {one_line(error)}; remove it, or repeat --estimate") from error
 
 
 def table(results: dict[str, Any]) -> str:
     """Return one line per task, with the scores of all contestants, of a guess and of the best anchor."""
-    tasks = results["tasks"]
-    labels = {name: one["label"] for task in tasks.values() for name, one in task["contestants"].items()}
-    rows = []
+    tasks, labels, rows = results["tasks"], labels_of(results), []
     for name, task in tasks.items():
         anchor = task["best_anchor"]
         cells = [_cell(task["contestants"].get(contestant, {}), task["seeds"]) for contestant in labels]
@@ -580,11 +617,29 @@ def table(results: dict[str, Any]) -> str:
     return "\n\n".join([*parts, *(["\n".join(notes)] if notes else [])])
 
 
+def labels_of(results: dict[str, Any]) -> dict[str, str]:
+    """Return the labels of all contestants by name."""
+    return {name: one["label"] for task in results["tasks"].values() for name, one in task["contestants"].items()}
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Return all tables in Markdown, with a line per contestant."""
+    models: dict[str, list[Any]] = {}  # those of all rows of a task are the same
+    for row in results["tasks"].values():
+        models.setdefault(row["task"], [one for one in row["contestants"].values() if "chosen" in one])
+    functions = {"cell": _cell, "text_rows": _text_rows, "measures": TEXT_MEASURES}
+    values = {"results": results, "labels": labels_of(results), "models": models}
+    return render(TEMPLATES / "arena.md", **values, **functions).strip() + "\n"
+
+
 def _text_rows(task: dict[str, Any]) -> list[list[str]]:
     """Return the measures of the contestants on a text, and of the anchors in parentheses."""
     found = {one["label"]: one["measures"] for one in task["contestants"].values() if "measures" in one}
     found |= {f"({name})": one for name, one in task["anchor_measures"].items()}
-    return [[label, *(_with_interval(*one[name]) for name in TEXT_MEASURES)] for label, one in found.items()]
+    return [
+        [label, *(_with_interval(*one[name]) if name in one else "" for name in TEXT_MEASURES)]
+        for label, one in found.items()
+    ]
 
 
 def _with_interval(mean: float, within: float | None) -> str:

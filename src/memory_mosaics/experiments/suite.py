@@ -18,6 +18,7 @@ from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.models import (
     ARCHITECTURES,
     Architecture,
+    add_ingredients,
     baseline,
     count_without_embeddings,
     resize_channel_mixer,
@@ -171,13 +172,20 @@ def load_suite(suite: str) -> tuple[dict[str, ArenaTask], Settings]:
 def architecture(name: str) -> Architecture:
     """Return an architecture by its name in the table of models, or a mixer of your own by its dotted path.
 
-    A mixer is put where the transformer has its attention.
+    A mixer is put where the transformer has its attention. Ingredients are added: memory-mosaic+taps+gate.
     """
 
     def own_architecture(own: OwnMixer) -> Architecture:
         def config(*, heads: int, **sizes: Any) -> LanguageModelConfig:
             return baseline(partial(own.config, heads), **sizes)
 
-        return Architecture(own.label, config, own.config)
+        return Architecture(own.label, config, own.config, compiles=False)
 
-    return find_architecture(name, ARCHITECTURES, own_architecture)
+    base, *ingredients = name.split("+")
+    found = find_architecture(base, ARCHITECTURES, own_architecture)
+    return add_ingredients(found, ingredients) if ingredients else found
+
+
+def is_own(name: str) -> bool:
+    """Whether an architecture is a mixer of your own."""
+    return name.split("+")[0] not in ARCHITECTURES

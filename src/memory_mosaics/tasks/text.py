@@ -8,7 +8,8 @@ tests read the `report` half, and all of each other text, in windows of the leng
     other texts      | window 0 | window 1 | ...
 
 Windows are adjacent and evenly spaced, and cross the ends of documents, which are read apart with `documents: true`. A
-document of a test that occurs in the training text is left out.
+document of a test that occurs in the training text is left out. With `test_lengths` each text is read in longer windows
+too, about as many tokens of it; with `documents: true` each of these lies within one document.
 
 Beside the loss in nats per token a test reports
 
@@ -17,6 +18,8 @@ Beside the loss in nats per token a test reports
                      last quarter
     bits per byte    which compares tokenizers
     by_position      the mean loss between positions 0, 1, 2, 4, 8, ...
+    disentanglement  how much it depends on the token which head predicts it (inspection.py), in windows of the length
+                     of training
 
 and the same of predictors that need no training: the unigram of the training text, a cache of the unigrams of the
 context, and a cache of its n-grams (evaluation.py).
@@ -39,6 +42,7 @@ from memory_mosaics import evaluation
 from memory_mosaics.config import check_choices, part
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.evaluation import EvalWindows, Losses, LossStatistics, check_window, choose_starts
+from memory_mosaics.inspection import disentanglement
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.runtime import Runtime
 from memory_mosaics.tasks.language_modeling import LanguageModeling
@@ -49,6 +53,7 @@ from memory_mosaics.text.sources import GENERATORS, find_sources
 BYTES = 257  # ids of the tokenizer of bytes, with the end of a text
 MAX_LENGTH, MAX_WINDOWS = 1 << 16, 1 << 20
 EVAL_TOKENS = 1 << 15  # at once
+DISENTANGLEMENT_WINDOWS = 8
 UNIGRAM_SMOOTHING = 1.0  # added to the count of every token
 
 Measures = dict[str, Any]
@@ -66,6 +71,7 @@ class TextData:
         tokenizer: bytes, or a bpe that is trained on the training text; all of its ids but some bytes occur there.
         vocabulary: Ids of the bpe. The tokenizer of bytes has 257.
         length: Tokens per window.
+        test_lengths: Tokens per window of further tests, which are longer.
         windows: How many a test reads of each text, evenly spaced over the report half.
         order: The longest n-gram of the cache of n-grams.
         once: Refuse to read a training token twice.
@@ -80,6 +86,7 @@ class TextData:
     tokenizer: Literal["bytes", "bpe"] = "bytes"
     vocabulary: int = BYTES
     length: int = 512
+    test_lengths: tuple[int, ...] = ()
     windows: int = 200
     order: int = 4
     once: bool = False
@@ -92,6 +99,8 @@ class TextData:
     def __post_init__(self) -> None:
         check_choices(self)
         check_range(1, MAX_LENGTH, length=self.length)
+        for length in self.test_lengths:
+            check_range(self.length + 1, MAX_LENGTH, test_lengths=length)
         check_range(1, MAX_WINDOWS, windows=self.windows)
         check_range(1, 16, order=self.order)
         if self.tokenizer == "bytes" and self.vocabulary != BYTES:
@@ -99,6 +108,14 @@ class TextData:
         for name in ("train", "valid"):
             if name in self.read:
                 raise UserError(f"{name!r} cannot be the name of another text: it is that of a part of the first")
+        if len({*self.labels}) < len(self.labels):
+            raise UserError(f"two tests would be called {max(self.labels, key=self.labels.count)!r}; rename a text")
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of the tests: of windows of the length of training first, then of longer ones."""
+        texts = ["valid", *self.read]
+        return texts + [f"{text}-{length}" for length in self.test_lengths for text in texts]
 
     def model(self, body: LanguageModelConfig) -> LanguageModelConfig:
         return body
@@ -160,9 +177,10 @@ class Text:
         return {_hash(document.tobytes()) for document in documents(self.corpus, "train")}
 
     def test_sets(self) -> list["TextTest"]:
-        """The validation documents first, then the other texts."""
-        tests = [TextTest(self, "valid", self.corpus)]
-        return tests + [TextTest(self, name, Corpus.open(self.folder / name)) for name in self.data.read]
+        """The validation documents first, then the other texts: at the length of training, then at each other."""
+        corpora = {"valid": self.corpus} | {name: Corpus.open(self.folder / name) for name in self.data.read}
+        lengths = (self.data.length, *self.data.test_lengths)
+        return [TextTest(self, name, corpus, length) for length in lengths for name, corpus in corpora.items()]
 
 
 def documents(corpus: Corpus, split: str) -> list[np.ndarray]:
@@ -210,12 +228,17 @@ class TextTest:
     """Windows of one text: the report half of the validation documents, or all of another text."""
 
     text: Text
-    label: str
+    name: str
     corpus: Corpus
+    length: int
 
     @property
-    def length(self) -> int:
-        return self.text.data.length
+    def label(self) -> str:
+        return f"{self.name}-{self.length}" if self._is_longer else self.name
+
+    @property
+    def _is_longer(self) -> bool:
+        return self.length > self.text.data.length
 
     @property
     def _start_of_text(self) -> int | None:
@@ -226,17 +249,28 @@ class TextTest:
     def _documents(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """All of them, and those that do not occur in the training text."""
         known = self.text.training_documents
-        every = split_half(self.corpus, "report") if self.label == "valid" else documents(self.corpus, "train")
+        every = split_half(self.corpus, "report") if self.name == "valid" else documents(self.corpus, "train")
         return every, [one for one in every if _hash(one.tobytes()) not in known]
 
     @cached_property
     def windows(self) -> EvalWindows:
         """Those that are read; an error if the text has not one."""
-        name = f"the report half of {self.corpus.folder}" if self.label == "valid" else str(self.corpus.folder)
-        tokens = _join(self._documents[1])
+        name = f"the report half of {self.corpus.folder}" if self.name == "valid" else str(self.corpus.folder)
+        parts, count = self._documents[1], self.text.data.windows * self.text.data.length // self.length
+        tokens = _join(parts)
         check_window(tokens, self.length, name)
-        adjacent = range(0, len(tokens) - self.length, self.length)
-        return EvalWindows(tokens, choose_starts(adjacent, self.text.data.windows), self.length)
+        if self._is_longer and self.text.data.documents:
+            ends = np.cumsum([len(part) for part in parts])
+            each = [
+                range(end - len(part), end - self.length, self.length) for part, end in zip(parts, ends, strict=True)
+            ]
+            adjacent = [start for starts in each for start in starts]
+            if not adjacent:
+                longest = max(map(len, parts)) - 1
+                raise UserError(f"the longest document of {name} has {longest:,} tokens, and a test {self.length:,}")
+        else:
+            adjacent = range(0, len(tokens) - self.length, self.length)
+        return EvalWindows(tokens, choose_starts(adjacent, max(1, count)), self.length)
 
     def check(self) -> None:
         """Raise an error if the text has not one window."""
@@ -252,7 +286,11 @@ class TextTest:
         """Return the loss of a model and what else is reported; `loss` is the score."""
         losses = evaluation.of_model(model, start_of_text=self._start_of_text)
         with runtime.autocast():
-            return self._measure("model", losses, rows=max(1, EVAL_TOKENS // self.length))
+            found = self._measure("model", losses, rows=max(1, EVAL_TOKENS // self.length))
+        if not self._is_longer:
+            score = disentanglement(model, next(self.windows.batches(DISENTANGLEMENT_WINDOWS)))
+            found |= {} if score is None else {"disentanglement": score}
+        return found
 
     def anchors(self) -> dict[str, Measures]:
         """Return the same measures of a guess, the unigram, and caches of the context."""

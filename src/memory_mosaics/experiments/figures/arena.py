@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import cycle
 from math import hypot, sqrt
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memory_mosaics.experiments.figures import DASHED, GREY, INK, canvas, colours_of, set_panel_title
-from memory_mosaics.results import NORMAL_95
+from memory_mosaics.results import NORMAL_95, mean_and_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 TRANSFORMERS = ("transformer", "transformer-rotary", "transformer-alibi", "llama")
 BETTER, WORSE = "\N{BLACK UP-POINTING TRIANGLE}", "\N{WHITE DOWN-POINTING TRIANGLE}"
+MANY = 12  # contestants, which are then lines of the overview
 MARKS = {1: BETTER, 0: "", -1: WORSE}
 
 
@@ -95,24 +97,22 @@ def overview(results: dict[str, Any]) -> "Figure | None":
         return None
     labels = {name: one["label"] for task in tasks.values() for name, one in task["contestants"].items()}
     title = "Arena: mean test scores"
-    figure, [[axes]] = canvas(1, 1, max(9.0, 2.6 + 1.2 * len(names)), 1.5 + 0.3 * len(tasks), title)
-    blank = float("nan")
-    cells = [
-        [shade(task, task["contestants"][name]["score"]) if name in tested(task) else blank for name in names]
-        for task in tasks.values()
-    ]
-    axes.imshow(cells, cmap="YlGnBu", vmin=0, vmax=1.25, aspect="auto")
-    for row, task in enumerate(tasks.values()):
-        for column, name in enumerate(names):
-            style: Any = {"ha": "center", "va": "center", "color": "white" if cells[row][column] > 0.75 else INK}
+    rows = [name + ("" if task["higher_is_better"] else " \N{DOWNWARDS ARROW}") for name, task in tasks.items()]
+    columns, many = [labels[name] for name in names], len(names) > MANY
+    if many:  # a line for each contestant is readable, a column for each is not
+        rows, columns = columns, rows
+    figure, [[axes]] = canvas(1, 1, max(9.0, 0.6 + _inches(rows) + 1.2 * len(columns)), 1.5 + 0.3 * len(rows), title)
+    shades = np.full((len(tasks), len(names)), np.nan)
+    for at, task in enumerate(tasks.values()):
+        for number, name in enumerate(names):
+            if name in tested(task):
+                shades[at, number] = shade(task, task["contestants"][name]["score"])
+            style: Any = {"ha": "center", "va": "center", "color": "white" if shades[at, number] > 0.75 else INK}
             style["fontweight"] = "bold" if name == task["reference"] else "normal"
-            axes.text(column, row, cell_text(task, name), fontsize=9, **style)
-    axes.set_xticks(range(len(names)), labels=[fill(labels[name], 13) for name in names], fontsize=9)
-    axes.set_yticks(
-        range(len(tasks)),
-        labels=[name + ("" if task["higher_is_better"] else " \N{DOWNWARDS ARROW}") for name, task in tasks.items()],
-        fontsize=9,
-    )
+            axes.text(*((at, number) if many else (number, at)), cell_text(task, name), fontsize=9, **style)
+    axes.imshow(shades.T if many else shades, cmap="YlGnBu", vmin=0, vmax=1.25, aspect="auto")
+    axes.set_xticks(range(len(columns)), labels=[fill(text, 13) for text in columns], fontsize=9)
+    axes.set_yticks(range(len(rows)), labels=rows, fontsize=9)
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
     axes.spines[:].set_visible(False)
     note = [
@@ -144,13 +144,20 @@ def cell_text(task: dict[str, Any], name: str) -> str:
     return f"{record['score']:.3f}{missing} {MARKS[record['verdict']]}".rstrip()
 
 
+def _inches(labels: list[str]) -> float:
+    """About the width of the longest label beside a panel."""
+    return max(2.0, 0.075 * max(map(len, labels)))
+
+
 def task_figure(results: dict[str, Any], name: str) -> "Figure | None":
     """Validation during training on the left, the test scores on the right: by test, if there are several."""
     task = results["tasks"][name]
     if not tested(task):
         return None
     colours = colours_of(tested(task))
-    figure, [[left, right]] = canvas(1, 2, 10.5, 1.6 + 0.32 * max(8, len(tested(task)) + len(task["anchors"])), name)
+    labels = [one["label"] for one in tested(task).values()]
+    lines = max(8, len(labels) + len(task["anchors"]))
+    figure, [[left, right]] = canvas(1, 2, max(10.5, 8.25 + _inches(labels)), 1.6 + 0.32 * lines, name)
     set_panel_title(left, f"validation {task['metric']}, a line per seed")
     for contestant, record in tested(task).items():
         for curve in record["curves"]:
@@ -192,24 +199,57 @@ def _by_test(axes: "Axes", task: dict[str, Any], colours: dict[str, str]) -> Non
 
 def _by_position(axes: "Axes", task: dict[str, Any], colours: dict[str, str]) -> None:
     set_panel_title(axes, "test loss by position, mean and 95 % interval")
-    curves = {name: (one["measures"], colours[name], one["label"]) for name, one in tested(task).items()}
+    curves = [(one["measures"], colours[name], one["label"], "-") for name, one in tested(task).items()]
     anchors = {name: one for name, one in task["anchor_measures"].items() if name != "guess"}
-    curves |= {name: (one, GREY, f"({name})") for name, one in anchors.items()}
-    styles = iter([DASHED, ":", "-."])
-    for measures, colour, label in curves.values():
+    styles = cycle([DASHED, ":", "-."])
+    curves += [(one, GREY, f"({name})", next(styles)) for name, one in anchors.items()]
+    for measures, colour, label, style in curves:
         positions = [(first + end + 1) / 2 for first, end, *_ in measures["by_position"]]
         losses, within = (np.array([span[at] or 0.0 for span in measures["by_position"]]) for at in (2, 3))
-        style = "-" if colour != GREY else next(styles)
         axes.plot(positions, losses, color=colour, label=label, linestyle=style, linewidth=1.4)
         axes.fill_between(positions, losses - within, losses + within, color=colour, alpha=0.15, linewidth=0)
     axes.set_xscale("log", base=2)
     axes.set(xlabel="position in the window, from 1", ylabel="nats per token")
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8 if len(curves) <= MANY else 5.5)
+
+
+def difference(one: dict[str, Any], other: dict[str, Any]) -> tuple[float, float | None]:
+    """The mean difference of the scores of two contestants and its 95 % interval.
+
+    It is over seeds, with which both read the same batches, where both have all of them.
+    """
+    if one["failed"] or other["failed"] or one["seeds"] != other["seeds"]:
+        return one["score"] - other["score"], hypot(one["within"] or 0.0, other["within"] or 0.0)
+    return mean_and_interval([a - b for a, b in zip(one["scores"], other["scores"], strict=True)])
+
+
+def ingredients(results: dict[str, Any]) -> "Figure | None":
+    """What each set of ingredients changes: a panel per task, a line per contestant with ingredients."""
+    tasks = {name: task for name, task in results["tasks"].items() if any("+" in one for one in tested(task))}
+    names = list(dict.fromkeys(name for task in tasks.values() for name in tested(task) if "+" in name))
+    if not names:
+        return None
+    title = "Test score less that of the architecture without the ingredients, seed by seed"
+    figure, [panels] = canvas(1, len(tasks), _inches(names) + 2.6 * len(tasks), 1.6 + 0.3 * len(names), title)
+    for axes, (task_name, task) in zip(panels, tasks.items(), strict=True):
+        set_panel_title(axes, task_name + ("" if task["higher_is_better"] else " \N{DOWNWARDS ARROW}"))
+        axes.axvline(0, color=GREY, linewidth=0.9)
+        known = tested(task)
+        for row, name in enumerate(names):
+            base = name.split("+")[0]
+            if name in known and base in known:
+                mean, within = difference(known[name], known[base])
+                style: Any = {"color": colours_of([base])[base], "capsize": 2, "fmt": "o", "markersize": 4}
+                axes.errorbar(mean, row, xerr=within or 0.0, **style)
+        axes.set(ylim=(len(names) - 0.5, -0.5), xlabel=f"{task['metric']}, mean and 95 % interval")
+        axes.set_yticks(range(len(names)), labels=names if axes is panels[0] else [], fontsize=8)
+    return figure
 
 
 def files(results: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], "Figure | None"]]:
     """Return the figures of these results by file name."""
-    return {"overview.png": overview} | {f"{name}.png": partial(task_figure, name=name) for name in results["tasks"]}
+    found = {"overview.png": overview, "ingredients.png": ingredients}
+    return found | {f"{name}.png": partial(task_figure, name=name) for name in results["tasks"]}
 
 
 FIGURES = {"arena": files}

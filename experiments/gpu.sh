@@ -1,25 +1,33 @@
 #!/usr/bin/env bash
-# Trains a part of the arena within a time limit, on a machine on which nothing is installed and nothing stays.
+# Trains a part of an experiment of `mosaics arena` within a time limit, on a machine on which nothing is installed and nothing
+# stays.
 #
-#     experiments/arena/gpu.sh SECONDS JOBS FOLDER --suite reduced --tasks mad-recall needle ...
+#     experiments/gpu.sh SECONDS JOBS FOLDER EXPERIMENT --suite SUITE --tasks mad-recall needle ...
 #
-# Runs whose outcomes are in experiments/arena/outcomes are not trained again. FOLDER receives outcomes.tar.gz, every minute
-# and at the end: the files of the tasks of this part, which `mosaics arena --merge` adds to those in experiments/arena. Beside
-# it are the report of this part, the output of runs that ended with an error, the log, and what nvidia-smi said.
+# EXPERIMENT is a folder of experiments/: arena, ablation, long_context. Its suite.yaml is the suite unless another is given.
+# Runs whose outcomes are in experiments/EXPERIMENT/outcomes are not trained again. FOLDER receives outcomes.tar.gz, every
+# minute and at the end: the files of the tasks of this part, which `mosaics arena --merge` adds to those that are here. Beside
+# it are the report of this part, the output of runs that ended with an error, the log, and what nvidia-smi said. With
+# --estimate nothing is trained, and the report has estimate.json, the speed and memory of each contestant alone.
 set -uo pipefail
-seconds=$1 jobs=$2 folder=$(realpath "$3")
-shift 3
-cd "$(dirname "$0")/../.." || exit 2
+[ $# -ge 4 ] || { echo "usage: experiments/gpu.sh SECONDS JOBS FOLDER EXPERIMENT [OPTIONS OF mosaics arena]" >&2; exit 2; }
+seconds=$1 jobs=$2 folder=$(realpath "$3") experiment=$4
+shift 4
+cd "$(dirname "$0")/.." || exit 2
+home=experiments/$experiment
+[ -d "$home" ] || { echo "no experiment $experiment: there is no folder $home" >&2; exit 2; }
+[ ! -f "$home/suite.yaml" ] || [[ " $* " == *" --suite "* ]] || set -- --suite "$home/suite.yaml" "$@"
+[[ " $* " == *" --estimate "* ]] || set -- --outcomes "$home/outcomes" --jobs "$jobs" "$@"
 began=$SECONDS
-runs=runs/arena-gpu stop=40 # seconds before the limit: processes save and end, outcomes are written, files are packed
-mkdir -p "$folder" "$runs" experiments/arena/outcomes
+runs=runs/$experiment-gpu stop=40 # seconds before the limit: processes save and end, outcomes are written, files are packed
+mkdir -p "$folder" "$runs" "$home/outcomes"
 touch "$folder/.began"
 export PYTHONPATH=carry:src PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
 [ ! -f carry/commit ] || export MEMORY_MOSAICS_COMMIT=$(< carry/commit)
 python=${PYTHON:-python3}
 
 pack() {
-    (cd experiments/arena && find outcomes -name '[!.]*.jsonl' -newer "$folder/.began" -print0 |
+    (cd "$home" && find outcomes -name '[!.]*.jsonl' -newer "$folder/.began" -print0 |
         tar -czf "$folder/.outcomes" --null --files-from=-) && mv "$folder/.outcomes" "$folder/outcomes.tar.gz"
 }
 
@@ -46,7 +54,7 @@ echo "MPS: ${mps:-no}; started after $((SECONDS - began)) s"
 packing=$!
 left=$((seconds - stop - SECONDS + began))
 setsid timeout -s TERM -k $((stop - 15)) "$left" "$python" -m memory_mosaics.cli arena --out "$runs" \
-    --outcomes experiments/arena/outcomes --jobs "$jobs" "$@" > "$folder/arena.log" 2>&1 &
+    "$@" > "$folder/arena.log" 2>&1 &
 arena=$!
 wait "$arena"
 status=$?
@@ -56,7 +64,7 @@ echo "exit status $status (0: all trained, 124 to 143: stopped) after $((SECONDS
 kill "$packing" ${watching:-} 2> /dev/null
 wait "$packing"
 pack
-wc -l experiments/arena/outcomes/*.jsonl
+wc -l "$home"/outcomes/*.jsonl
 grep -lsE 'Traceback|Error' "$runs"/*/trials/*/output.txt > "$folder/.failed" &&
     tar -czf "$folder/failures.tar.gz" --files-from="$folder/.failed"
 (cd "$runs" && find . -maxdepth 1 -type f -name '[!.]*.*' -print0 | tar -czf "$folder/report.tar.gz" --null --files-from=-)
