@@ -6,6 +6,7 @@ page, anything else is copied. Tutorials are executed, formulas become MathML, a
 checked, and that it loads nothing from another host.
 """
 
+import hashlib
 import html
 import os
 import posixpath
@@ -120,21 +121,33 @@ def _targets(file: File) -> Iterator[str]:
 
 
 def _executed(found: set[str], config: Any) -> list[File]:
-    """The tutorials with what their code prints and draws, as pages and as notebooks."""
+    """The tutorials with what their code prints and draws, as pages and as notebooks.
+
+    They are kept beside the site until a tutorial or the library changes.
+    """
+    execute = ROOT / TUTORIALS / "execute.py"
+    library = hashlib.sha256(b"".join(file.read_bytes() for file in [execute, *sorted((ROOT / "src").rglob("*.py"))]))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+
+    def outputs(path: str) -> list[Path]:
+        checksum = library.copy()
+        checksum.update((ROOT / path).read_bytes())
+        folder = Path(config.site_dir).with_name("tutorials") / checksum.hexdigest()[:16]
+        if not folder.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+                (out := Path(temporary) / "out").mkdir()
+                command = [sys.executable, str(execute), str(ROOT / path), str(out)]
+                run = subprocess.run(command, env=environment, capture_output=True, text=True)
+                if run.returncode:
+                    raise PluginError(f"{path}: {run.stderr}")
+                out.rename(folder)
+        return sorted(folder.iterdir())
+
     tutorials = sorted(path for path in found if path.startswith(TUTORIALS) and path.endswith(".md"))
-    with tempfile.TemporaryDirectory() as out:
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
-
-        def execute(path: str) -> None:
-            command = [sys.executable, str(ROOT / TUTORIALS / "execute.py"), str(ROOT / path), out]
-            run = subprocess.run(command, env=environment, capture_output=True, text=True)
-            if run.returncode:
-                raise PluginError(f"{path}: {run.stderr}")
-
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(execute, tutorials))
-        made = sorted(Path(out).iterdir())
-        return [File.generated(config, f"{TUTORIALS}/{file.name}", content=file.read_bytes()) for file in made]
+    with ThreadPoolExecutor(2) as pool:
+        made = [file for files in pool.map(outputs, tutorials) for file in files]
+    return [File.generated(config, f"{TUTORIALS}/{file.name}", content=file.read_bytes()) for file in made]
 
 
 class _Page(HTMLParser):
