@@ -21,7 +21,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import griffe
 from latex2mathml.converter import convert
+from markdown import Extension, Markdown
+from markdown.inlinepatterns import SimpleTextInlineProcessor
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
@@ -31,6 +34,27 @@ SHOWN = {".py": "python", ".yaml": "yaml", ".sh": "bash", ".cff": "yaml"}  # sou
 LINK = re.compile(r"(\]\()([^)\s#:]+)(?=[)#])")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
+
+
+class NoUnderscores(Extension):
+    """`_` is a subscript in docstrings; emphasis is written with `*`."""
+
+    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802
+        md.inlinePatterns.register(SimpleTextInlineProcessor("(_+)"), "underscores", 65)  # before emphasis
+
+
+class Documented(griffe.Extension):
+    """Leaves out constants, and what a constructor assigns, unless they have a docstring."""
+
+    def on_attribute_instance(self, *, attr: griffe.Attribute, **_: Any) -> None:
+        assigned = attr.labels == {"instance-attribute"} and attr.value is not None
+        constant = attr.name.isupper() and attr.name not in ("PRESETS", "CHECKS")
+        if attr.docstring is None and attr.parent is not None and (assigned or constant):
+            attr.public = False
+
+
+def on_config(config: Any) -> None:
+    config.markdown_extensions.append(NoUnderscores())
 
 
 def on_files(files: Files, config: Any) -> Files:
