@@ -39,17 +39,19 @@ LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link"
 class NoUnderscores(Extension):
     """`_` is a subscript in docstrings; emphasis is written with `*`."""
 
-    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802
+    def extendMarkdown(self, md: Markdown) -> None:
         md.inlinePatterns.register(SimpleTextInlineProcessor("(_+)"), "underscores", 65)  # before emphasis
 
 
 class Documented(griffe.Extension):
-    """Leaves out constants, and what a constructor assigns, unless they have a docstring."""
+    """Leaves out what a constructor assigns, fields that are in the signature, declarations and constants."""
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **_: Any) -> None:
         assigned = attr.labels == {"instance-attribute"} and attr.value is not None
+        field = attr.parent is not None and "dataclass" in attr.parent.labels
+        declared = attr.name in ("init_roles", "param_specs", "extractor")
         constant = attr.name.isupper() and attr.name not in ("PRESETS", "CHECKS")
-        if attr.docstring is None and attr.parent is not None and (assigned or constant):
+        if attr.docstring is None and (assigned or field or declared or constant):
             attr.public = False
 
 
@@ -99,7 +101,9 @@ def on_post_build(config: Any) -> None:
     pages = {file: _Page(file) for file in sorted(site.rglob("*.html"))}
     wrong = [f"{file.relative_to(site)}: {what}" for file, page in pages.items() for what in page.wrong(site, pages)]
     for file in site.rglob("*.css"):
-        wrong += [f"{file.relative_to(site)}: {url}" for url in re.findall(r"url\([\"']?(\w+://[^)]*)", file.read_text())]
+        wrong += [
+            f"{file.relative_to(site)}: {url}" for url in re.findall(r"url\([\"']?(\w+://[^)]*)", file.read_text())
+        ]
     if wrong:
         raise PluginError("\n".join(["links without a target, or of things on other hosts:", *wrong]))
 

@@ -27,11 +27,11 @@ from memory_mosaics.experiments.figures import STYLE
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 
 
+@mpl.rc_context(STYLE["settings"])
 def execute(page: Path, out: Path) -> None:
     """Write OUT/NAME.md, OUT/NAME.ipynb and OUT/NAME-NUMBER.svg."""
     text, names, written, cells, drawn = page.read_text(encoding="utf-8"), {"__name__": "__main__"}, [], [], 0
     mpl.use("agg")
-    mpl.rcParams.update(STYLE["settings"])
     torch.manual_seed(0)
     pieces = BLOCK.split(text)  # prose, language, code, prose, ...
     for prose, language, code in zip(pieces[::3], [*pieces[1::3], ""], [*pieces[2::3], ""], strict=True):
@@ -54,9 +54,8 @@ def execute(page: Path, out: Path) -> None:
             outputs.append({"output_type": "display_data", "metadata": {}, "data": data})
         plt.close("all")
         source = code if language == "python" else re.sub("^(?=mosaics)", "!", code, flags=re.MULTILINE)
-        cells.append(
-            {"cell_type": "code", "metadata": {}, "execution_count": None, "source": source.rstrip(), "outputs": outputs}
-        )
+        cell = {"cell_type": "code", "metadata": {}, "execution_count": None}
+        cells.append(cell | {"source": source.rstrip(), "outputs": outputs})
     written.append(f"\n[This page as a notebook]({page.stem}.ipynb), with its outputs.\n")
     (out / page.name).write_text("".join(written), encoding="utf-8")
     notebook = {"nbformat": 4, "nbformat_minor": 4, "metadata": {"language_info": {"name": "python"}}, "cells": cells}
