@@ -36,7 +36,8 @@ def execute(page: Path, out: Path) -> None:
     pieces = BLOCK.split(text)  # prose, language, code, prose, ...
     for prose, language, code in zip(pieces[::3], [*pieces[1::3], ""], [*pieces[2::3], ""], strict=True):
         written.append(prose)
-        cells.append({"cell_type": "markdown", "metadata": {}, "source": prose.strip()})
+        if prose.strip():
+            cells.append({"cell_type": "markdown", "metadata": {}, "source": prose.strip()})
         if not language:
             break
         printed = run(language, code, names, page)
