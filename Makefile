@@ -78,4 +78,4 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) $(NEWEST) runs
+	rm -rf $(VENV) $(NEWEST) runs build
