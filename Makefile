@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test results test-all coverage test-gpu test-newest chaos goldens lint format clean
+.PHONY: setup demo docs test results test-all coverage test-gpu test-newest chaos goldens lint format clean
 
 setup: $(READY)
 
@@ -38,6 +38,10 @@ test-all: setup
 # Which lines no test runs; counting them takes a fifth more time.
 coverage: setup
 	$(PYTEST) --cov --cov-report=term:skip-covered --cov-fail-under=90
+
+# The site, build/site/index.html: executes the tutorials, fails on a warning, and on a link or anchor that leads nowhere.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # On a machine with a CUDA device and its own torch.
 test-gpu:
@@ -74,4 +78,4 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) $(NEWEST) runs
+	rm -rf $(VENV) $(NEWEST) runs build

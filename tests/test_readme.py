@@ -22,7 +22,12 @@ from memory_mosaics.parser import QUICK, Parser
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "tests/bad_input.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 EXPERIMENTS = sorted((ROOT / "experiments").glob("*/README.md"))
 
 

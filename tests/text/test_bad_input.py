@@ -1,4 +1,4 @@
-"""docs/bad_input.md is true: each command of its tables prints that line, and leaves nothing behind."""
+"""bad_input.md is true: each command of its tables prints that line, and leaves nothing behind."""
 
 import gzip
 import json
@@ -13,7 +13,7 @@ from memory_mosaics.cli import main
 from memory_mosaics.text import corpus
 from memory_mosaics.text.tokenizer import byte_tokenizer, train_bpe
 
-TABLE = Path(__file__).parents[2] / "docs" / "bad_input.md"
+TABLE = Path(__file__).parents[1] / "bad_input.md"
 ROW = re.compile(r"^\| `mosaics (?P<command>[^`]*)`[^|]*\| `(?P<message>[^`]*)` \| (?P<code>\d+) \|$", re.M)
 
 

@@ -27,7 +27,7 @@ from memory_mosaics.text.tokenizer import Tokenizer, byte_tokenizer, gpt2, train
 from waiting import HANG, until
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
-DOCUMENTED = (Path(__file__).parents[2] / "docs" / "bad_input.md").read_text(encoding="utf-8")
+DOCUMENTED = (Path(__file__).parents[1] / "bad_input.md").read_text(encoding="utf-8")
 STORIES = ["Once upon a time.\nThe end.", "  Two  cats'  naïve café 東京 🙂", "<|endoftext|> is a text here", "Four"]
 
 
