@@ -180,6 +180,8 @@ def test_twins_have_the_same_size(depth):
 ADDED = [
     "memory-mosaic+adaptive+taps+gate+windows+swiglu+rmsnorm",
     "memory-mosaic+gated",
+    "memory-mosaic+pair-dropout+slot-dropout",
+    "memory-mosaic+wide-slots",
     "memory-mosaic+short-long",
     "memory-mosaic-v2+fixed-delay",
     "memory-mosaic-v2+taps+gate",
@@ -214,6 +216,10 @@ def test_ingredients_change_the_model_and_not_its_size(name):
         ("memory-mosaic+gat", "no ingredient 'gat'; did you mean gate?"),
         ("memory-mosaic+taps+gated", "taps and gated both change the key; leave one of them out"),
         ("llama+adaptive", "AttentionConfig has no sharpness, which adaptive would change"),
+        (
+            "llama+slot-dropout",
+            "slot-dropout changes nothing: the channel_mixer of LanguageModelConfig is SwiGLUConfig",
+        ),
         ("llama+swiglu", "swiglu changes nothing: the channel_mixer of LanguageModelConfig is SwiGLUConfig"),
         (
             "memory-mosaic+fixed-delay",

@@ -313,6 +313,16 @@ def _fixed_delay(_: LanguageModelConfig, mixer: Any) -> Visibilities:
     return tuple(replace(each, train_delay=None) for each in mixer.visibility)
 
 
+def _slot_dropout(config: LanguageModelConfig, _: Any) -> MixerConfig | None:
+    slots = config.channel_mixer
+    return replace(slots, dropout_of="pairs") if isinstance(slots, PersistentMemoryConfig) else slots
+
+
+def _wide_slots(config: LanguageModelConfig, _: Any) -> MixerConfig | None:
+    slots = config.channel_mixer
+    return replace(slots, heads=max(1, slots.heads // 2)) if isinstance(slots, PersistentMemoryConfig) else slots
+
+
 def _swiglu(config: LanguageModelConfig, _: Any) -> MixerConfig:
     return config.channel_mixer if isinstance(config.channel_mixer, SwiGLUConfig) else SwiGLUConfig(hidden=1)
 
@@ -330,6 +340,9 @@ INGREDIENTS: dict[str, dict[str, Change]] = {
         "visibility": lambda config, _: short_and_long(config.context),
     },
     "fixed-delay": {"visibility": _fixed_delay},
+    "pair-dropout": {"dropout_of": lambda *_: "pairs"},
+    "slot-dropout": {"channel_mixer": _slot_dropout},
+    "wide-slots": {"channel_mixer": _wide_slots},
     "swiglu": {"channel_mixer": _swiglu},
     "rmsnorm": {"norm": lambda *_: RMSNormConfig()},
 }
