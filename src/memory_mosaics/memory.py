@@ -516,7 +516,8 @@ class ContextualMemory(RetrievalMixer):
             raise ValueError(f"a value must peek at least 1 step ahead, or it is no prediction; got {value.peek}")
         self.key, self.value, self.gate, self.combine = check_causal(key), value, gate, combine
         self.sharpness = sharpness if callable(sharpness) else Fixed(sharpness)
-        self.dropout, self.dropout_of = dropout, dropout_of
+        self.dropout = dropout
+        self.dropout_of: DropoutOf = dropout_of
         self.visibility = tuple(each.at_least(value.peek) for each in head_groups(visibility, key.heads))
         self.maps: nn.Module | None = None  # those of key, value and gate in one, once folded for inference
         self.maps_widths: list[int] = []
@@ -599,7 +600,8 @@ class PersistentMemory(RetrievalMixer):
         self.sharpness = sharpness if callable(sharpness) else Fixed(sharpness)
         self.keys = nn.Parameter(torch.empty(memories, slots, *head_shape))
         self.values = nn.Parameter(torch.empty(memories, slots, *head_shape))
-        self.dropout, self.dropout_of = dropout, dropout_of
+        self.dropout = dropout
+        self.dropout_of: DropoutOf = dropout_of
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -145,7 +145,8 @@ class Attention(RetrievalMixer):
     ):
         super().__init__()
         self.heads, self.position, self.gate = heads, position, gate
-        self.dropout, self.dropout_of = dropout, dropout_of
+        self.dropout = dropout
+        self.dropout_of: DropoutOf = dropout_of
         self.key_value_heads = heads if key_value_heads is None else key_value_heads
         self.visibility = head_groups(visibility, self.key_value_heads)
         head_width = width // heads
