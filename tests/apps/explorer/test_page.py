@@ -85,7 +85,7 @@ def test_short_and_long_memories_are_apart(browser, gated):
         assert "persistent memory" in persistent.lower()
         assert [grid.locator(".tile").count() for grid in tab.page.locator(".grid").all()] == [4, 4, 8]
         tab.page.click(memory(1, "sequence", 2))
-        tab.page.wait_for_selector(".detail .hint")
+        tab.page.wait_for_selector(".detail .found")
         shown = tab.page.inner_text(".detail .hint")
         assert shown.startswith("sees pairs 3 or more steps ago · λ")
         assert re.search(r"β \d+(\.\d+)? at n = \d+", shown)

@@ -505,22 +505,26 @@ def _try_example(model: InstrumentedModel, text: str, answer: str) -> tuple[floa
             if added and sum(map(str.isalpha, tokenizer.display(tokens[at + 1]))) > 2:
                 others.append((losses[at + 1], at, added[0][1]))
     found = [(1 / (1 + loss), at, memory) for loss, at, memory in sorted(others)[:1]]
-    heads = [(*layer, head) for layer, info in model.info.items() if info.lookahead for head in range(info.heads)]
-    for score, at, memory, pairs in sorted(recalls, reverse=True)[:MAX_TRIED]:
-        rise = 0.0
-        for edited in ([memory], heads):  # alone, and with all that may recall the same
-            without = CachedText(model)
-            edits = [
-                Edit(block=block, kind=kind, head=head, pair=pair) for block, kind, head in edited for pair in pairs
-            ]
-            without.update(tokens[: at + 2], edits)
-            rise = max(rise, without.predictions(at + 1, at + 2)["losses"][0] - losses[at + 1])
+    heads = [
+        (*layer, head) for layer, info in model.info.items() if info.lookahead is not None for head in range(info.heads)
+    ]
+    for score, at, _, pairs in sorted(recalls, reverse=True)[:MAX_TRIED]:
+        rise = _rise(reading, heads, pairs, at)  # in all memories, since several may recall the same
         if score > 0 and rise > MIN_RISE:
-            found.append((1 + rise + (1000 if at == end else 0), at, memory))
+            own = [(_rise(reading, [one], pairs, at), one) for one in heads if _recalled_pairs(reading, one, at)]
+            found.append((1 + rise + (1000 if at == end else 0), at, max(own)[1]))
     texts = {at: tokenizer.decode(tokens[: at + 1]) for _, at, _ in found}
     whole = [one for one in found if tokenizer.encode(texts[one[1]]) == tokens[: one[1] + 1]]
     score, at, memory = max(whole, default=(0.0, 0, None))
     return sum(losses[1:]) / max(1, end + 1), None if memory is None else Recall(score, texts[at], memory)
+
+
+def _rise(reading: CachedText, memories: Sequence[Memory], pairs: Sequence[int], at: int) -> float:
+    """Return how much the loss of the token after `at` rises without some pairs in some memories."""
+    edits = [Edit(block=block, kind=kind, head=head, pair=pair) for block, kind, head in memories for pair in pairs]
+    without = CachedText(reading.model)
+    without.update(reading.tokens[: at + 2], edits)
+    return without.predictions(at + 1, at + 2)["losses"][0] - reading.predictions(at + 1, at + 2)["losses"][0]
 
 
 def _recalled_pairs(reading: CachedText, memory: Memory, at: int) -> dict[int, float]:

@@ -211,11 +211,12 @@ class DetailCard {
     if (peek === null || pair === undefined || pane.words(pair).at(-1) !== target) return first;
     const alike = seen.pairs.slice(0, 8).filter(([other]) => pane.words(other).at(-1) === target);
     const share = alike.reduce((sum, one) => sum + one[1], 0);
-    if (adds < 0.05 || share < 0.1) return first;
+    if (share < 0.1) return first;
     const place = seen.places?.[pair], words = pane.words(pair).flatMap((text, i) => (i ? [" → ", word(text)] : [word(text)]));
     const where = place ? `in ${pane.model.texts[place.text].name}` : `${plural(position - pair, "token")} ago`;
     const others = alike.length > 1 ? ` and ${plural(alike.length - 1, "pair")} like it` : "";
-    return h("p", { class: "reason" }, "It recalls ", ...words, `, ${where}${others}: ${percent(share)} of its weight. This `, ...sum);
+    return h("p", { class: "reason" }, "It recalls ", ...words, `, ${where}${others}: ${percent(share)} of its weight.`,
+      ...(adds < 0.05 ? [] : [" This ", ...sum]));
   }
 
   // Open the form in the row of a pair. The token is pinned while it is open, so that the pointer does not move it.
