@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memory_mosaics.bounded_stores import BoundedStore, StorePolicy
+from memory_mosaics.bounded_stores import EXACT, MAX_CAPACITY, BoundedStore, StorePolicy
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.config import to_plain
 from memory_mosaics.errors import UserError
@@ -211,25 +211,26 @@ def union(memories: Sequence[Memory]) -> Memory:
     return first
 
 
-def load_memories(trained: LoadedModel, files: Sequence[Path]) -> Memory:
-    """The union of the memories in files, which must be of this model."""
+def load_memories(trained: LoadedModel, files: Sequence[Path], store: str | None = None) -> Memory:
+    """The union of the memories in files, which must be of this model, with such a store.
+
+    "exact" leaves a bounded store as it is, and keeps all pairs that are added to it.
+    """
+    policy = None if store is None else StorePolicy.parse(store)
     memories = [Memory.load(file) for file in files]
     for memory in memories:
         memory.check_model(trained)
-    return union(memories)
+    memory = union(memories)
+    if store is not None and policy is None and memory.policy is not None:
+        policy = StorePolicy(kind=EXACT, capacity=MAX_CAPACITY)
+    return memory if policy is None else memory.trim(policy)
 
 
 def start_state(trained: LoadedModel, files: Sequence[Path], store: str | None = None) -> State | None:
     """The state in which a model starts, after the texts of memory files and with such a store."""
-    policy = None if store is None else StorePolicy.parse(store)
-    if not files:
-        return trained.model.empty_state(policy)
-    memory = load_memories(trained, files)
-    if policy is not None:
-        memory = memory.trim(policy)
-    elif store is not None and memory.policy is not None:
-        raise UserError(f"{files[0]} has a store {memory.policy}, and what it has forgotten cannot become exact again")
-    return memory.state(trained.model)
+    if files:
+        return load_memories(trained, files, store).state(trained.model)
+    return trained.model.empty_state(None if store is None else StorePolicy.parse(store))
 
 
 def _time_after(store: AnyStore) -> int:
