@@ -16,7 +16,7 @@ a bounded store is an exact one.
 
 The logarithm of its mass is added to the score of a pair, so that it counts as so many equal pairs. The number n of
 pairs on which beta(n) depends is the total mass of the pairs that a query sees: all pairs so far for `merge`,
-`reservoir` and `kmeans`, which summarise what they drop, and the number of pairs stored for the others, which forget it.
+`reservoir` and `kmeans`, which summarise what they drop, and those stored for the others, which forget it.
 """
 
 import itertools
@@ -309,14 +309,18 @@ def _merge_nearest(pairs: tuple[Tensor, ...], count: int, *, keep_norm: bool) ->
 
 
 def _cluster(pairs: tuple[Tensor, ...], count: int, *, keep_norm: bool) -> tuple[Tensor, ...]:
-    """`count` clusters of keys, with the time of their newest pair. The first centres are drawn by mass."""
+    """`count` clusters of keys, with the time of their newest pair. The first centres are drawn by mass.
+
+    Clusters that take in a few pairs are near their end: one step of Lloyd's algorithm is enough for them.
+    """
+    steps = 10 if pairs[0].shape[1] > 2 * count else 1
     keys, _, times, mass, _ = pairs
     uniform = (_random_numbers(times) + 1).double() / 2**62
     first = (uniform.log() / mass).masked_fill(mass == 0, -torch.inf).topk(count, dim=1).indices
     clusters = [torch.empty_like(x[:, :count]) for x in pairs]
     for row, head in itertools.product(range(len(keys)), range(keys.shape[2])):  # copies of one memory at a time
         key, value, time, weight, last_use = (x[row, :, head] for x in pairs)
-        group = kmeans(key[None], weight[None], first[None, row, :, head])[0]
+        group = kmeans(key[None], weight[None], first[None, row, :, head], steps=steps)[0]
         total = weight.new_zeros(count).index_add(0, group, weight)
         features = at_least_fp32(torch.cat([key, key.norm(dim=-1, keepdim=True), value], dim=-1)) * weight[:, None]
         sums = features.new_zeros(count, features.shape[1]).index_add(0, group, features)

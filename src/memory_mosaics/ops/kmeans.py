@@ -9,14 +9,13 @@ from torch import Tensor
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.shapes import Float, Int
 
-ITERATIONS = 10
 MAX_DISTANCES = 1 << 24  # computed at a time: 64 MiB in float32
 
 
 def kmeans(
-    points: Float[Tensor, "P N D"], weights: Float[Tensor, "P N"], initial: Int[Tensor, "P K"]
+    points: Float[Tensor, "P N D"], weights: Float[Tensor, "P N"], initial: Int[Tensor, "P K"], *, steps: int = 10
 ) -> Int[Tensor, "P N"]:
-    """The group of every point. The first centres are the points with the indices `initial`.
+    """The group of every point after so many steps. The first centres are the points with the indices `initial`.
 
     A group that has become empty starts again from the point that is farthest from its centre. Points without weight
     move no centre. A group stays empty where fewer points than groups differ.
@@ -25,7 +24,7 @@ def kmeans(
     weights = weights.to(points.dtype)
     index = initial[..., None].expand(-1, -1, points.shape[2])
     centres = points.gather(1, index)
-    for _ in range(ITERATIONS):
+    for _ in range(steps):
         group, distance = nearest(points, centres)
         total = weights.new_zeros(initial.shape).scatter_add(1, group, weights)
         sums = torch.zeros_like(centres).scatter_add(1, group[..., None].expand_as(points), points * weights[..., None])

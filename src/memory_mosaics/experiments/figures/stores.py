@@ -1,12 +1,30 @@
-"""The figure of recall from an index: the bound of each answer against its error, with the speed, per kind of keys."""
+"""Figures of stores: recall from an index, its bounds against its errors; and bounded stores at equal budget."""
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from memory_mosaics.experiments.figures import BLUE, DASHED, GREY, ORANGE, canvas, legend_below, set_panel_title
+import numpy as np
+
+from memory_mosaics.experiments.figures import (
+    BLUE,
+    DASHED,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    canvas,
+    legend_below,
+    set_panel_title,
+)
+from memory_mosaics.results import NORMAL_95
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+STORES = {"exact": INK, "window": BLUE, "sinks": "#56B4E9", "lru": ORANGE, "merge": GREEN, "reservoir": "#CC79A7"}
+STORES |= {"kmeans": "#E69F00"}
+BLOCK = 1024  # tokens of one mean loss in results.json, which are read at a time
 SMALLEST, LARGEST = 1e-7, 1e4  # beyond these a point is drawn at the edge
 
 
@@ -30,4 +48,105 @@ def indexed(results: dict[str, Any]) -> "Figure | None":
     return figure
 
 
-FIGURES = {"indexed": {"indexed.png": indexed}}
+def _colour(store: str) -> str:
+    return STORES[store.partition(":")[0].partition(",")[0]]
+
+
+def _panels(results: dict[str, Any], part: str, title: str, ylabel: str) -> "tuple[Figure | None, dict[str, Axes]]":
+    """One panel for each model of which this part was measured."""
+    names = [name for name, model in results["models"].items() if model.get(part)]
+    if not names:
+        return None, {}
+    figure, [panels] = canvas(1, len(names), 4.6 * len(names) + 0.6, 4.2, title)
+    for axes, name in zip(panels, names, strict=True):
+        axes.axhline(0, color=GREY, linewidth=0.8)
+        set_panel_title(axes, name)
+    panels[0].set_ylabel(ylabel)
+    return figure, dict(zip(names, panels, strict=True))
+
+
+def span_edges(length: int) -> list[int]:
+    """Blocks 0, 1, 2, 4, 8 ... to the end."""
+    return [0, *(2**power for power in range(40) if 2**power < length), length]
+
+
+def differences(losses: dict[str, Any], store: str) -> list[tuple[int, int, float, float | None]]:
+    """Between two edges, in tokens, the mean loss minus that of the window on the same tokens, and half the width of
+    its 95 % interval over blocks; as far as both were read.
+    """
+    base = next((one["losses"] for name, one in losses.items() if name.startswith("window:")), [])
+    own = losses[store]["losses"]
+    length = min(len(base), len(own))
+    less = np.subtract(own[:length], base[:length])
+    found = []
+    for first, end in pairwise(span_edges(length)) if length else ():
+        some, count = less[first:end], end - first
+        within = NORMAL_95 * some.std(ddof=1) / count**0.5 if count > 1 else None
+        found.append((first * BLOCK, end * BLOCK, float(some.mean()), within))
+    return found
+
+
+def losses(results: dict[str, Any]) -> "Figure | None":
+    title = f"Held-out books: loss minus that of the newest {results.get('capacity', 0):,} pairs"
+    figure, panels = _panels(results, "losses", title, "nats per token")
+    for name, axes in panels.items():
+        measured = results["models"][name]["losses"]
+        for store in measured:
+            points = [((first + end) / 2, mean) for first, end, mean, _ in differences(measured, store)]
+            axes.plot(*zip(*points, strict=True), "o-", markersize=3, color=_colour(store), label=store)
+        axes.set(xscale="log", xlabel="position")
+    if figure is not None:
+        legend_below(figure, *next(iter(panels.values())).get_legend_handles_labels(), columns=4)
+    return figure
+
+
+def needles(results: dict[str, Any]) -> "Figure | None":
+    title = "Random tokens that were read once: loss of others minus theirs"
+    figure, panels = _panels(results, "needles", title, "nats per token")
+    for name, axes in panels.items():
+        for store, points in results["models"][name]["needles"].items():
+            saved = [(distance, other - own) for distance, own, _, other, _ in points]
+            axes.plot(*zip(*saved, strict=True), "o-", markersize=3, color=_colour(store), label=store)
+        axes.set(xscale="log", xlabel="distance in tokens")
+    if figure is not None:
+        legend_below(figure, *next(iter(panels.values())).get_legend_handles_labels(), columns=4)
+    return figure
+
+
+def sparsity(results: dict[str, Any]) -> "Figure | None":
+    measured = {name: model["sparsity"] for name, model in results["models"].items() if model.get("sparsity")}
+    if not measured:
+        return None
+    figure, [panels] = canvas(1, 2, 9, 4.0, "Pairs with a weight above 1 %, of all that are stored")
+    for (name, by_count), colour in zip(measured.items(), (BLUE, ORANGE, GREEN, INK) * len(measured), strict=False):
+        for axes, field in zip(panels, ("above", "weight"), strict=True):
+            heads = [[head[field] for head in heads if head["window"] is None] for heads in by_count.values()]
+            for points in zip(*heads, strict=True):
+                axes.plot([int(n) for n in by_count], points, color=colour, linewidth=0.7, alpha=0.5)
+            axes.plot([int(n) for n in by_count], np.mean(heads, axis=1), "o-", color=colour, label=name)
+    for axes, label in zip(panels, ("pairs", "their share of the weight"), strict=True):
+        axes.set(xscale="log", xlabel="pairs stored", ylabel=label, ylim=(0, None))
+    legend_below(figure, *panels[0].get_legend_handles_labels(), columns=4)
+    return figure
+
+
+def slots(results: dict[str, Any]) -> "Figure | None":
+    title = "Held-out windows after pairs of training text: loss minus that without"
+    figure, panels = _panels(results, "slots", title, "nats per token")
+    for name, axes in panels.items():
+        found = results["models"][name]["slots"]
+        for store, one in found.items():
+            if store == "exact" or store.endswith(f":{results['capacity']}"):
+                spans = zip(one["spans"], found["none"]["spans"], strict=True)
+                points = [((first + end) / 2, loss - base) for (first, end, loss), (*_, base) in spans]
+                axes.plot(*zip(*points, strict=True), "o-", markersize=3, color=_colour(store), label=store)
+        axes.set(xscale="log", xlabel="position in the window")
+    if figure is not None:
+        legend_below(figure, *next(iter(panels.values())).get_legend_handles_labels(), columns=4)
+    return figure
+
+
+FIGURES = {
+    "indexed": {"indexed.png": indexed},
+    "stores": {"losses.png": losses, "needles.png": needles, "sparsity.png": sparsity, "slots.png": slots},
+}
