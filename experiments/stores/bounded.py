@@ -15,6 +15,7 @@ Every part of every model is written to results.json when it is done; the same c
 
 import hashlib
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from torch import Tensor
 from memory_mosaics.benchmarks.timing import Timer
 from memory_mosaics.bounded_stores import EXACT, MAX_INTERVAL, POLICIES, USED, StorePolicy
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
-from memory_mosaics.errors import UserError, check_range, did_you_mean
+from memory_mosaics.errors import UserError, check_range, did_you_mean, one_line
 from memory_mosaics.evaluation import check_window, of_model, sample_windows
 from memory_mosaics.experiments import figures
 from memory_mosaics.experiments.figures.stores import BLOCK, differences, span_edges
@@ -42,6 +43,7 @@ from memory_mosaics.inspection import decay_and_sharpness, retrievals
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.memory_files import Memory, fingerprint, read, start_state
 from memory_mosaics.ops.common import at_least_fp32
+from memory_mosaics.parser import Parser
 from memory_mosaics.results import (
     NORMAL_95,
     create_output_folder,
@@ -118,7 +120,10 @@ def main(
     for trained in iter_models(unique_names(runs), device=torch_device):
         trained.check_tokenizer_of(corpus)
         trained.model.eval().empty_state(StorePolicy(kind="window", capacity=capacity))  # refuses one without memories
-        record = measured.setdefault(trained.name, describe_model(trained))
+        described = describe_model(trained) | {"fingerprint": fingerprint(trained)[:12]}
+        record = measured.setdefault(trained.name, described)
+        if record["fingerprint"] != described["fingerprint"]:
+            raise UserError(f"{out} was measured with another model named {trained.name}; name another --out")
         subject = Subject(trained, corpus, work, settings)
         for part in parts:
             for name, found in PARTS[part](subject, record.setdefault(part, {})):
@@ -225,7 +230,7 @@ def needles(subject: Subject, done: dict[str, Any]) -> Found:
                 at = distance
                 again = [predict(model, needle, state)[:2] for needle in (drawn, drawn.roll(1, dims=0))]
                 found.append([distance, *(x.mean().item() for both in again for x in both)])
-        yield store, round_digits(found)
+        yield store, [[distance, *round_digits(numbers)] for distance, *numbers in found]
 
 
 def cost(subject: Subject, done: dict[str, Any]) -> Found:
@@ -315,8 +320,8 @@ def slots(subject: Subject, done: dict[str, Any]) -> Found:
                 bar.update(len(windows))
         by_window = np.concatenate(found)
         edges = [0, *_powers(8, settings["slot_length"])]
-        spans = [[*span, by_window[:, slice(*span)].mean()] for span in pairwise(edges)]
-        yield name, {"spans": round_digits(spans, 6), "windows": round_digits(by_window.mean(axis=1), 6)}
+        spans = [[*span, round_digits(by_window[:, slice(*span)].mean(), 6)] for span in pairwise(edges)]
+        yield name, {"spans": spans, "windows": round_digits(by_window.mean(axis=1), 6)}
 
 
 def _slot_file(subject: Subject, store: str) -> Path:
@@ -407,4 +412,11 @@ PARTS: dict[str, Callable[[Subject, dict[str, Any]], Found]] = {
 
 
 if __name__ == "__main__":
-    auto_cli(main, as_positional=True)
+    try:
+        auto_cli(main, prog="bounded.py", parser_class=Parser)
+    except (UserError, OSError) as error:
+        print(f"bounded.py: {one_line(error)}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("bounded.py: interrupted; the same command continues", file=sys.stderr)
+        raise SystemExit(130) from None

@@ -19,7 +19,6 @@ pairs on which beta(n) depends is the total mass of the pairs that a query sees:
 `reservoir` and `kmeans`, which summarise what they drop, and those stored for the others, which forget it.
 """
 
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -39,6 +38,7 @@ POLICIES = ("window", "sinks", "lru", "merge", "reservoir", "kmeans")
 SINKS = 4  # first pairs that "sinks" keeps
 USED = 0.01  # retrieval weight above which "lru" counts a pair as used
 MAX_INTERVAL = 128  # pairs between evictions
+MAX_FEATURES = 1 << 23  # numbers of keys that "kmeans" copies at a time: those of some heads
 MAX_CAPACITY = 1 << 48  # more than any machine can store: what is exact
 
 
@@ -261,7 +261,7 @@ def _take(x: Tensor, index: Int[Tensor, "B n H"]) -> Tensor:
     return x.gather(1, index if x.ndim == 3 else index[..., None].expand(-1, -1, -1, x.shape[3]))
 
 
-def _random_numbers(times: Int[Tensor, "B N H"]) -> Int[Tensor, "B N H"]:
+def _random_numbers(times: Int[Tensor, "*B"]) -> Int[Tensor, "*B"]:
     """A random number for each time, always the same one: a store needs no generator to be saved."""
     x = (times + 1) * -7046029254386353131  # the multipliers of SplitMix64, as signed numbers
     x = (x ^ (x >> 30)) * -4658895280553007687
@@ -314,24 +314,25 @@ def _cluster(pairs: tuple[Tensor, ...], count: int, *, keep_norm: bool) -> tuple
     Clusters that take in a few pairs are near their end: one step of Lloyd's algorithm is enough for them.
     """
     steps = 10 if pairs[0].shape[1] > 2 * count else 1
-    keys, _, times, mass, _ = pairs
-    uniform = (_random_numbers(times) + 1).double() / 2**62
-    first = (uniform.log() / mass).masked_fill(mass == 0, -torch.inf).topk(count, dim=1).indices
-    clusters = [torch.empty_like(x[:, :count]) for x in pairs]
-    for row, head in itertools.product(range(len(keys)), range(keys.shape[2])):  # copies of one memory at a time
-        key, value, time, weight, last_use = (x[row, :, head] for x in pairs)
-        group = kmeans(key[None], weight[None], first[None, row, :, head], steps=steps)[0]
-        total = weight.new_zeros(count).index_add(0, group, weight)
-        features = at_least_fp32(torch.cat([key, key.norm(dim=-1, keepdim=True), value], dim=-1)) * weight[:, None]
-        sums = features.new_zeros(count, features.shape[1]).index_add(0, group, features)
-        key, norm, value = (sums / total[:, None].clamp(min=1e-30)).split([key.shape[1], 1, value.shape[1]], dim=-1)
+    found, size = [], pairs[0][:, :, 0].numel()
+    for some in zip(*(x.split(max(1, MAX_FEATURES // size), dim=2) for x in pairs), strict=True):  # some heads
+        key, value, time, weight, last_use = (x.transpose(1, 2).flatten(0, 1) for x in some)  # (B * heads, N, ...)
+        drawn = ((_random_numbers(time) + 1).double() / 2**62).log() / weight
+        first = drawn.masked_fill(weight == 0, -torch.inf).topk(count, dim=1).indices
+        group = kmeans(key, weight, first, steps=steps)
+        total = torch.zeros_like(first, dtype=weight.dtype).scatter_add(1, group, weight)
+        newest = [torch.zeros_like(first).scatter_reduce(1, group, x, "amax") for x in (time, last_use)]
+        features = at_least_fp32(torch.cat([key, key.norm(dim=-1, keepdim=True), value], dim=-1)) * weight[..., None]
+        sums = features.new_zeros(*first.shape, features.shape[2])
+        sums = sums.scatter_add(1, group[..., None].expand_as(features), features) / total[..., None].clamp(min=1e-30)
+        keys, norms, values = sums.split([key.shape[2], 1, value.shape[2]], dim=-1)
         if keep_norm:
-            key = key * (norm / key.norm(dim=-1, keepdim=True).clamp(min=1e-30))
-        newest = [x.new_zeros(count).scatter_reduce(0, group, x, "amax") for x in (time, last_use)]
-        order = newest[0].argsort()
-        for all_heads, x in zip(clusters, (key, value, newest[0], total, newest[1]), strict=True):
-            all_heads[row, :, head] = x[order].to(all_heads.dtype)
-    return tuple(clusters)
+            keys = keys * (norms / keys.norm(dim=-1, keepdim=True).clamp(min=1e-30))
+        clusters = keys.to(key.dtype), values.to(value.dtype), newest[0], total, newest[1]
+        found.append([x.unflatten(0, (len(some[0]), -1)).transpose(1, 2) for x in clusters])
+    clusters = [torch.cat(x, dim=2) for x in zip(*found, strict=True)]
+    order = clusters[2].argsort(dim=1)
+    return tuple(_take(x, order) for x in clusters)
 
 
 torch.serialization.add_safe_globals([BoundedStore, StorePolicy])

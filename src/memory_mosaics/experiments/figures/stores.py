@@ -49,7 +49,7 @@ def indexed(results: dict[str, Any]) -> "Figure | None":
 
 
 def _colour(store: str) -> str:
-    return STORES[store.partition(":")[0].partition(",")[0]]
+    return STORES.get(store.partition(":")[0], GREY)
 
 
 def _panels(results: dict[str, Any], part: str, title: str, ylabel: str) -> "tuple[Figure | None, dict[str, Axes]]":
