@@ -341,7 +341,7 @@ def _slot_file(subject: Subject, store: str) -> Path:
     if not file.exists():
         policy = StorePolicy.parse(store)
         assert policy is not None
-        Memory.load(whole).trim(policy).save(file)
+        Memory.load(whole).trim(policy, subject.model.embedding.weight.device).save(file)
     return file
 
 

@@ -317,7 +317,7 @@ def _cluster(pairs: tuple[Tensor, ...], count: int, *, keep_norm: bool) -> tuple
     found, size = [], pairs[0][:, :, 0].numel()
     for some in zip(*(x.split(max(1, MAX_FEATURES // size), dim=2) for x in pairs), strict=True):  # some heads
         key, value, time, weight, last_use = (x.transpose(1, 2).flatten(0, 1) for x in some)  # (B * heads, N, ...)
-        drawn = ((_random_numbers(time) + 1).double() / 2**62).log() / weight
+        drawn = ((_random_numbers(time) + 1).float() / 2**62).log() / weight
         first = drawn.masked_fill(weight == 0, -torch.inf).topk(count, dim=1).indices
         group = kmeans(key, weight, first, steps=steps)
         total = torch.zeros_like(first, dtype=weight.dtype).scatter_add(1, group, weight)

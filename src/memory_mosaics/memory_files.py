@@ -122,10 +122,12 @@ class Memory:
         state = _fill(template, iter(self.stores), iter(self.carry))
         return state if device.type == "cpu" else map_state(lambda x: x.to(device), state)
 
-    def trim(self, policy: StorePolicy) -> "Memory":
-        """The same with its pairs in a bounded store."""
+    def trim(self, policy: StorePolicy, device: str | torch.device = "cpu") -> "Memory":
+        """The same with its pairs in a bounded store, computed on a device one layer at a time."""
         seen = tuple(Visibility(delay=delay, window=window) for delay, window in self.visibility)
-        return replace(self, stores=[BoundedStore.of(policy, store, seen) for store in self.stores])
+        there = (map_state(lambda x: x.to(device), store) for store in self.stores)
+        trimmed = (BoundedStore.of(policy, store, seen) for store in there)
+        return replace(self, stores=[map_state(lambda x: x.cpu(), store) for store in trimmed])
 
     def place(self, time: int) -> tuple[dict[str, Any], int, int]:
         """Of the pair stored at this time: its text, the position of its key, and where that is in all tokens."""
@@ -223,7 +225,7 @@ def load_memories(trained: LoadedModel, files: Sequence[Path], store: str | None
     memory = union(memories)
     if store is not None and policy is None and memory.policy is not None:
         policy = StorePolicy(kind=EXACT, capacity=MAX_CAPACITY)
-    return memory if policy is None else memory.trim(policy)
+    return memory if policy is None else memory.trim(policy, trained.model.embedding.weight.device)
 
 
 def start_state(trained: LoadedModel, files: Sequence[Path], store: str | None = None) -> State | None:

@@ -124,7 +124,7 @@ def merge(files: list[Path], *, out: Path) -> dict[str, Any]:
     return _write(union([Memory.load(file) for file in files]), out)
 
 
-def trim(file: Path, *, store: str, out: Path) -> dict[str, Any]:
+def trim(file: Path, *, store: str, out: Path, device: str = "auto") -> dict[str, Any]:
     """Write a memory file with fewer pairs.
 
     Args:
@@ -133,11 +133,12 @@ def trim(file: Path, *, store: str, out: Path) -> dict[str, Any]:
             merge:4096; up to 128 more stay, as while reading. lru keeps the newest, unless the file has such a store
             already
         out: the file to write; it must not exist yet
+        device: cuda, mps or cpu; auto takes the first that is available
     """
     policy = StorePolicy.parse(store)
     if policy is None:
         raise UserError("exact keeps all pairs: name a bounded --store, such as merge:4096")
-    return _write(Memory.load(file).check_complete().trim(policy), out)
+    return _write(Memory.load(file).check_complete().trim(policy, find_device(device)), out)
 
 
 def _write(memory: Memory, out: Path) -> dict[str, Any]:
