@@ -101,7 +101,8 @@ def main(
         out: folder of results.json and the figures
     """
     check_range(BLOCK, 1 << 40, length=length, exact_length=exact_length)
-    check_range(1, 1 << 20, capacity=capacity, rows=rows, slot_tokens=slot_tokens)
+    check_range(1, 1 << 40, capacity=capacity, slot_tokens=slot_tokens)
+    check_range(2, 1 << 20, rows=rows)
     for part in parts:
         if part not in PARTS:
             raise UserError(f"there is no part {part!r}; {did_you_mean(part, PARTS)}")
@@ -210,7 +211,8 @@ def losses(subject: Subject, done: dict[str, Any]) -> Found:
 
 
 def needles(subject: Subject, done: dict[str, Any]) -> Found:
-    """Per store, at each distance, [distance, loss, accuracy, and both of the needles of other texts].
+    """Per store, at each distance, [distance, loss, accuracy, by how much the loss of another text's needle is larger,
+    and half the width of its 95 % interval over texts].
 
     Each text is read to the end of its needle and on; at each distance the needle is read once more from a copy of the
     state. Its first token is not counted, since nothing tells that it comes.
@@ -228,9 +230,11 @@ def needles(subject: Subject, done: dict[str, Any]) -> Found:
                 state = advance(model, context[:, BEFORE + at : BEFORE + distance], state)
                 bar.update(distance - at)
                 at = distance
-                again = [predict(model, needle, state)[:2] for needle in (drawn, drawn.roll(1, dims=0))]
-                found.append([distance, *(x.mean().item() for both in again for x in both)])
-        yield store, [[distance, *round_digits(numbers)] for distance, *numbers in found]
+                again, others = (predict(model, needle, state)[:2] for needle in (drawn, drawn.roll(1, dims=0)))
+                saved = (others[0] - again[0]).mean(dim=1)
+                numbers = [again[0].mean(), again[1].mean(), saved.mean(), NORMAL_95 * saved.std() / rows**0.5]
+                found.append([distance, *round_digits([x.item() for x in numbers])])
+        yield store, found
 
 
 def cost(subject: Subject, done: dict[str, Any]) -> Found:
@@ -366,12 +370,12 @@ def tables(results: dict[str, Any]) -> str:
             found = [_signed(mean, within) for *_, mean, within in differences(models[name]["losses"], store)]
             rows.append([name, store, *found[1:], *[""] * (len(edges) - 1 - len(found))])
         sections.append(_table(["model", "store", *(f"{first:,}" for first in edges[1:-1])], rows))
-    rows = [
-        [name, store, f"{distance:,}", f"{own:.2f}", f"{right:.2f}", f"{other:.2f}", f"{other_right:.2f}"]
-        for name, store, points in of("needles")
-        for distance, own, right, other, other_right in points
-    ]
-    sections.append(_table(["model", "store", "distance", "loss", "right", "loss of others", "right of others"], rows))
+    distances = sorted({point[0] for *_, points in of("needles") for point in points})
+    rows = []
+    for name, store, points in of("needles"):
+        cells = [f"{saved:.2f} ± {within:.2f}" for *_, saved, within in points]
+        rows.append([name, store, *cells, *[""] * (len(distances) - len(cells))])
+    sections.append(_table(["model", "store", *(f"{distance:,}" for distance in distances)], rows))
     rows = [
         [name, store, f"{one['at_once']:.3g}", f"{one['one_by_one']:.3g}", f"{one['bytes'] / 2**20:.2f}"]
         for name, store, one in of("cost")

@@ -72,7 +72,7 @@ def test_figures_and_tables(study, tmp_path):
     """From results alone, of parts that are there."""
     losses = {"exact": {"losses": [5.0, 4.0]}, "window:64": {"losses": [5.0, 4.5, 4.0, 4.0]}}
     losses |= {"kmeans:64": {"losses": [5.0, 4.25, 4.0, 4.5]}}
-    needles = {name: [[64, 3.0, 0.5, 8.0, 0.0], [128, 4.0, 0.25, 8.0, 0.0]] for name in losses}
+    needles = {name: [[64, 3.0, 0.5, 5.0, 0.25], [128, 4.0, 0.25, 4.0, 0.25]] for name in losses}
     heads = [{"block": 0, "head": head, "window": None, "beta": 9.0, "above": 7.0, "weight": 0.5} for head in (0, 1)]
     slots = {
         name: {"spans": [[0, 8, loss], [8, 16, 4.0]], "windows": [loss, 4.0]}
@@ -94,7 +94,7 @@ def test_figures_and_tables(study, tmp_path):
     }
     text = study.tables(results)
     assert "| mosaic | kmeans:64 | -0.250 | +0.250 ± 0.490 |" in text
-    assert "| mosaic | exact | 64 | 3.00 | 0.50 | 8.00 | 0.00 |" in text
+    assert "| mosaic | exact | 5.00 ± 0.25 | 4.00 ± 0.25 |" in text
     assert {file.name for file in figures.draw({"study": "stores", "models": {}}, tmp_path)} == set()
 
 

@@ -105,7 +105,7 @@ def needles(results: dict[str, Any]) -> "Figure | None":
     figure, panels = _panels(results, "needles", title, "nats per token")
     for name, axes in panels.items():
         for store, points in results["models"][name]["needles"].items():
-            saved = [(distance, other - own) for distance, own, _, other, _ in points]
+            saved = [(distance, less) for distance, _, _, less, _ in points]
             axes.plot(*zip(*saved, strict=True), "o-", markersize=3, color=_colour(store), label=store)
         axes.set(xscale="log", xlabel="distance in tokens")
     if figure is not None:
