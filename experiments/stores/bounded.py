@@ -211,8 +211,8 @@ def losses(subject: Subject, done: dict[str, Any]) -> Found:
 
 
 def needles(subject: Subject, done: dict[str, Any]) -> Found:
-    """Per store, at each distance, [distance, loss, accuracy, by how much the loss of another text's needle is larger,
-    and half the width of its 95 % interval over texts].
+    """Per store, at each distance, [distance, loss, accuracy, by how much the needle's loss is larger after another
+    text, and half the width of its 95 % interval over needles].
 
     Each text is read to the end of its needle and on; at each distance the needle is read once more from a copy of the
     state. Its first token is not counted, since nothing tells that it comes.
@@ -231,7 +231,7 @@ def needles(subject: Subject, done: dict[str, Any]) -> Found:
                 bar.update(distance - at)
                 at = distance
                 again, others = (predict(model, needle, state)[:2] for needle in (drawn, drawn.roll(1, dims=0)))
-                saved = (others[0] - again[0]).mean(dim=1)
+                saved = (others[0].roll(-1, dims=0) - again[0]).mean(dim=1)  # of the same needle, after another text
                 numbers = [again[0].mean(), again[1].mean(), saved.mean(), NORMAL_95 * saved.std() / rows**0.5]
                 found.append([distance, *round_digits([x.item() for x in numbers])])
         yield store, found
