@@ -1,5 +1,6 @@
 """Figures of stores: recall from an index, its bounds against its errors; and bounded stores at equal budget."""
 
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,11 @@ from memory_mosaics.experiments.figures import (
 from memory_mosaics.results import NORMAL_95
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 STORES = {"exact": INK, "window": BLUE, "sinks": "#56B4E9", "lru": ORANGE, "merge": GREEN, "reservoir": "#CC79A7"}
 STORES |= {"kmeans": "#E69F00"}
+Curve = tuple[str, list[tuple[float, float]]]  # of a store
 BLOCK = 1024  # tokens of one mean loss in results.json, which are read at a time
 SMALLEST, LARGEST = 1e-7, 1e4  # beyond these a point is drawn at the edge
 
@@ -52,17 +53,23 @@ def _colour(store: str) -> str:
     return STORES.get(store.partition(":")[0], GREY)
 
 
-def _panels(results: dict[str, Any], part: str, title: str, ylabel: str) -> "tuple[Figure | None, dict[str, Axes]]":
-    """One panel for each model of which this part was measured."""
-    names = [name for name, model in results["models"].items() if model.get(part)]
-    if not names:
-        return None, {}
-    figure, [panels] = canvas(1, len(names), 4.6 * len(names) + 0.6, 4.2, title)
-    for axes, name in zip(panels, names, strict=True):
+def _panels(
+    results: dict[str, Any], part: str, title: str, xlabel: str, curves: Callable[[dict[str, Any]], Iterable[Curve]]
+) -> "Figure | None":
+    """The curves of all stores, one panel for each model of which this part was measured."""
+    measured = {name: model[part] for name, model in results["models"].items() if model.get(part)}
+    if not measured:
+        return None
+    figure, [panels] = canvas(1, len(measured), max(6.4, 5 * len(measured)), 4.2, title)
+    for axes, (name, found) in zip(panels, measured.items(), strict=True):
         axes.axhline(0, color=GREY, linewidth=0.8)
+        for store, points in curves(found):
+            axes.plot(*zip(*points, strict=True), "o-", markersize=3, color=_colour(store), label=store)
+        axes.set(xscale="log", xlabel=xlabel)
         set_panel_title(axes, name)
-    panels[0].set_ylabel(ylabel)
-    return figure, dict(zip(names, panels, strict=True))
+    panels[0].set_ylabel("nats per token")
+    legend_below(figure, *panels[0].get_legend_handles_labels(), columns=4)
+    return figure
 
 
 def span_edges(length: int) -> list[int]:
@@ -87,37 +94,28 @@ def differences(losses: dict[str, Any], store: str) -> list[tuple[int, int, floa
 
 
 def losses(results: dict[str, Any]) -> "Figure | None":
-    title = f"Held-out books: loss minus that of the newest {results.get('capacity', 0):,} pairs"
-    figure, panels = _panels(results, "losses", title, "nats per token")
-    for name, axes in panels.items():
-        measured = results["models"][name]["losses"]
-        for store in measured:
-            points = [((first + end) / 2, mean) for first, end, mean, _ in differences(measured, store)]
-            axes.plot(*zip(*points, strict=True), "o-", markersize=3, color=_colour(store), label=store)
-        axes.set(xscale="log", xlabel="position")
-    if figure is not None:
-        legend_below(figure, *next(iter(panels.values())).get_legend_handles_labels(), columns=4)
-    return figure
+    def curves(found: dict[str, Any]) -> Iterable[Curve]:
+        for store in found:
+            yield store, [((first + end) / 2, mean) for first, end, mean, _ in differences(found, store)]
+
+    title = f"Loss minus that of the newest {results.get('capacity', 0):,} pairs"
+    return _panels(results, "losses", title, "position", curves)
 
 
 def needles(results: dict[str, Any]) -> "Figure | None":
-    title = "Random tokens that were read once: loss of others minus theirs"
-    figure, panels = _panels(results, "needles", title, "nats per token")
-    for name, axes in panels.items():
-        for store, points in results["models"][name]["needles"].items():
-            saved = [(distance, less) for distance, _, _, less, _ in points]
-            axes.plot(*zip(*saved, strict=True), "o-", markersize=3, color=_colour(store), label=store)
-        axes.set(xscale="log", xlabel="distance in tokens")
-    if figure is not None:
-        legend_below(figure, *next(iter(panels.values())).get_legend_handles_labels(), columns=4)
-    return figure
+    def curves(found: dict[str, Any]) -> Iterable[Curve]:
+        for store, points in found.items():
+            yield store, [(distance, saved) for distance, _, _, saved, _ in points]
+
+    title = "By how much the loss of tokens is lower that were read once"
+    return _panels(results, "needles", title, "distance in tokens", curves)
 
 
 def sparsity(results: dict[str, Any]) -> "Figure | None":
     measured = {name: model["sparsity"] for name, model in results["models"].items() if model.get("sparsity")}
     if not measured:
         return None
-    figure, [panels] = canvas(1, 2, 9, 4.0, "Pairs with a weight above 1 %, of all that are stored")
+    figure, [panels] = canvas(1, 2, 9, 4.0, "Pairs with a weight above 1 %")
     for (name, by_count), colour in zip(measured.items(), (BLUE, ORANGE, GREEN, INK) * len(measured), strict=False):
         for axes, field in zip(panels, ("above", "weight"), strict=True):
             heads = [[head[field] for head in heads if head["window"] is None] for heads in by_count.values()]
@@ -131,19 +129,14 @@ def sparsity(results: dict[str, Any]) -> "Figure | None":
 
 
 def slots(results: dict[str, Any]) -> "Figure | None":
-    title = "Held-out windows after pairs of training text: loss minus that without"
-    figure, panels = _panels(results, "slots", title, "nats per token")
-    for name, axes in panels.items():
-        found = results["models"][name]["slots"]
+    def curves(found: dict[str, Any]) -> Iterable[Curve]:
         for store, one in found.items():
             if store == "exact" or store.endswith(f":{results['capacity']}"):
                 spans = zip(one["spans"], found["none"]["spans"], strict=True)
-                points = [((first + end) / 2, loss - base) for (first, end, loss), (*_, base) in spans]
-                axes.plot(*zip(*points, strict=True), "o-", markersize=3, color=_colour(store), label=store)
-        axes.set(xscale="log", xlabel="position in the window")
-    if figure is not None:
-        legend_below(figure, *next(iter(panels.values())).get_legend_handles_labels(), columns=4)
-    return figure
+                yield store, [((first + end) / 2, loss - base) for (first, end, loss), (*_, base) in spans]
+
+    title = "Loss after pairs of training text minus that without"
+    return _panels(results, "slots", title, "position in the window", curves)
 
 
 FIGURES = {
