@@ -85,7 +85,12 @@ def test_figures_and_tables(study, tmp_path):
         "slots": slots,
         "cost": {},
     }
-    results = {"study": "stores", "capacity": 64, "models": {"mosaic": record, "other": {"losses": losses}}}
+    results = {
+        "study": "stores",
+        "stores": ["window:64"],
+        "capacity": 64,
+        "models": {"mosaic": record, "other": {"losses": losses}},
+    }
     assert {file.name for file in figures.draw(results, tmp_path)} == {
         "losses.png",
         "needles.png",

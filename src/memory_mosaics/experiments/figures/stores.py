@@ -78,10 +78,10 @@ def span_edges(length: int) -> list[int]:
 
 
 def differences(losses: dict[str, Any], store: str) -> list[tuple[int, int, float, float | None]]:
-    """Between two edges, in tokens, the mean loss minus that of the window on the same tokens, and half the width of
-    its 95 % interval over blocks; as far as both were read.
+    """Between two edges, in tokens, the mean loss minus that of the first bounded store on the same tokens, and half
+    the width of its 95 % interval over blocks; as far as both were read.
     """
-    base = next((one["losses"] for name, one in losses.items() if name.startswith("window:")), [])
+    base = next((one["losses"] for name, one in losses.items() if name != "exact"), [])
     own = losses[store]["losses"]
     length = min(len(base), len(own))
     less = np.subtract(own[:length], base[:length])
@@ -96,9 +96,10 @@ def differences(losses: dict[str, Any], store: str) -> list[tuple[int, int, floa
 def losses(results: dict[str, Any]) -> "Figure | None":
     def curves(found: dict[str, Any]) -> Iterable[Curve]:
         for store in found:
-            yield store, [((first + end) / 2, mean) for first, end, mean, _ in differences(found, store)]
+            if points := [((first + end) / 2, mean) for first, end, mean, _ in differences(found, store)]:
+                yield store, points
 
-    title = f"Loss minus that of the newest {results.get('capacity', 0):,} pairs"
+    title = f"Loss minus that of {results['stores'][0]}" if results.get("stores") else ""
     return _panels(results, "losses", title, "position", curves)
 
 
