@@ -17,7 +17,7 @@ from memory_mosaics.evaluation import token_losses
 from memory_mosaics.memory import AssociativeMemory
 from memory_mosaics.ops.recall import dot_product, gaussian, recall_with_lse
 from memory_mosaics.ops.recall import merge as merge_answers
-from memory_mosaics.stores import Visibility, stores_of, tokens_at_once
+from memory_mosaics.stores import GrowingStore, Visibility, stores_of, tokens_at_once
 
 seeds, sizes = st.integers(0, 2**31), st.integers(1, 40)
 kinds = pytest.mark.parametrize("kind", POLICIES)
@@ -114,9 +114,10 @@ def test_what_is_kept():
     assert len(times) == 16
     assert min(times) < 16 < max(times)
     assert sampled.count == 32
-    merged, _ = kept("merge:16", keys, values)
-    assert len(merged) == 16
-    assert merged.count == 32
+    for kind in ("merge:16", "kmeans:16"):
+        merged, _ = kept(kind, keys, values)
+        assert len(merged) == 16
+        assert merged.count == 32
 
 
 def test_a_window_counts_and_sees_the_newest_pairs_only():
@@ -133,11 +134,34 @@ def test_equal_pairs_are_merged_without_loss():
     keys, values = sample(0, 10, 4), sample(1, 10, 3)
     copies = torch.randint(10, (200,), generator=torch.Generator().manual_seed(2))
     sharpness = lambda n: 1 + n / 100  # noqa: E731
-    exact, merging = (AssociativeMemory(sharpness, kernel=dot_product, policy=kind) for kind in ("exact", "merge:32"))
-    for memory in (exact, merging):
+    stores = ("exact", "merge:32", "kmeans:32")
+    exact, *others = (AssociativeMemory(sharpness, kernel=dot_product, policy=kind) for kind in stores)
+    for memory in (exact, *others):
         memory.store(keys[copies], values[copies])
-    assert len(merging) < 64 < len(exact) == exact.count == merging.count
-    assert_close(merging.retrieve(keys), exact.retrieve(keys), rtol=1e-4, atol=1e-5)
+    for merging in others:
+        assert len(merging) < 64 < len(exact) == exact.count == merging.count
+        assert_close(merging.retrieve(keys), exact.retrieve(keys), rtol=1e-4, atol=1e-5)
+
+
+def test_clusters_of_a_whole_text_are_those_of_its_keys():
+    """In one pass over all pairs, not as they came: 20 groups of unequal sizes, in 150 slots."""
+    centres, group = sample(0, 20, 16), torch.arange(20).repeat_interleave(20 + 10 * (torch.arange(20) % 4))
+    keys = normalize(centres[group] + 0.02 * sample(1, len(group), 16), dim=-1)[None, :, None]
+    values = centres[group][None, :, None] + 0.1 * sample(2, 1, len(group), 1, 16)
+    store = GrowingStore(keys, values, torch.ones(1, 0, dtype=torch.bool))
+    few = BoundedStore.of(StorePolicy(kind="kmeans", capacity=150), store, (Visibility(),))
+    assert few.keys.shape[1] == 150
+    assert few.mass.sum() == len(group)
+    nearest = (few.keys[0, :, 0] @ centres.T).max(dim=-1)
+    assert nearest.values.min() > 0.99, "no cluster is of two groups"
+    found = torch.zeros(20).index_add(0, nearest.indices, few.mass[0, :, 0])
+    assert_close(found, group.bincount().float(), msg="every group has its mass")
+    means = torch.zeros(20, 16).index_add(0, nearest.indices, few.values[0, :, 0] * few.mass[0, :, 0, None])
+    wanted = torch.zeros(20, 16).index_add(0, group, values[0, :, 0])
+    assert_close(means, wanted)
+    again = BoundedStore.of(StorePolicy(kind="kmeans", capacity=150), store, (Visibility(),))
+    for one, other in zip(few[1:], again[1:], strict=True):
+        assert one.equal(other), "seeded"
 
 
 def test_a_reservoir_is_a_uniform_sample():
@@ -184,7 +208,7 @@ def test_a_text_in_parts_is_read_as_at_once(kind, name):
     for store in stores_of(state):
         assert store.values.shape[1] < 48
         total = store.mass[:, : store.values.shape[1]].sum(dim=1)
-        assert kind not in ("merge", "reservoir") or name == "v2" or (total == 99).all()
+        assert kind not in ("merge", "reservoir", "kmeans") or name == "v2" or (total.round() == 99).all()
 
 
 def test_a_window_store_is_a_window():

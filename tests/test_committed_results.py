@@ -1,5 +1,6 @@
 """Numbers on the pages are those of the committed results (`make results`)."""
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -341,6 +342,17 @@ def arena_rows():
         records = [task["contestants"].get(contestant, {}) for contestant in ARENA]
         cells = " | ".join(loss_cell(one.get("score"), one.get("within")) for one in records)
         yield f"| {ARENA_TASKS[name]} | {cells} |"
+
+
+def test_the_tables_of_the_page_on_stores_are_those_measured():
+    folder = ROOT / "experiments" / "stores"
+    spec = importlib.util.spec_from_file_location("bounded", folder / "bounded.py")
+    study = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(study)
+    page = (folder / "bounded" / "README.md").read_text()
+    for results in ("bounded", "bounded/million"):
+        for table in study.tables(read(f"experiments/stores/{results}")).split("\n\n"):
+            assert table in page
 
 
 def test_the_page_of_the_arena_says_what_was_measured():

@@ -15,7 +15,7 @@ from memory_mosaics.errors import UserError
 from memory_mosaics.memory_files import CHUNK, Memory, load_memories, read, start_state, union
 from memory_mosaics.ops.recall import merge, recall_with_lse
 from memory_mosaics.store_files import HEADER
-from memory_mosaics.stores import GrowingStore
+from memory_mosaics.stores import GrowingStore, stores_of
 from memory_mosaics.text.tokenizer import byte_tokenizer
 
 SIZES = {"width": 32, "blocks": 2, "heads": 4, "vocabulary": 257, "context": 64}
@@ -146,14 +146,25 @@ def test_trimming_keeps_the_places_of_pairs(trained, tmp_path):
         trained.model(tokens(2, 5)[None], trimmed.state(trained.model))
 
 
-def test_stores_that_differ_are_not_merged_and_none_becomes_exact(trained, tmp_path):
+def test_stores_that_differ_are_not_merged(trained):
     exact, bounded = memory_of(trained, tokens(0, 30)), memory_of(trained, tokens(0, 30), store="lru:20")
     with pytest.raises(UserError, match=r"store exact and .* has a store lru: trim one"):
         union([exact, bounded])
-    bounded.save(tmp_path / "bounded")
-    with pytest.raises(UserError, match="cannot become exact"):
-        start_state(trained, [tmp_path / "bounded"], "exact")
-    assert start_state(trained, [tmp_path / "bounded"], "window:10") is not None
+
+
+def test_pairs_of_a_bounded_file_are_permanent_in_an_exact_store(trained, tmp_path):
+    memory_of(trained, tokens(0, 400)).trim(StorePolicy.parse("kmeans:100")).save(tmp_path / "few")
+    states = {store: start_state(trained, [tmp_path / "few"], store) for store in (None, "exact", "window:10")}
+    before = [store.keys[:, : store.values.shape[1]] for store in stores_of(states["exact"])]
+    for name, state in states.items():
+        with torch.no_grad():
+            _, state = trained.model(tokens(1, 500)[None], state)
+        for kept, store in zip(before, stores_of(state), strict=True):
+            pairs = store.values.shape[1]
+            same = store.keys[:, : kept.shape[1]].equal(kept)
+            assert (same, pairs == kept.shape[1] + 500) == (name == "exact", name == "exact"), name
+            total = store.mass[:, :pairs].sum(dim=1)
+            assert (total == 899).all() == (name != "window:10")
 
 
 def test_only_models_with_contextual_memories_are_read_with(tmp_path):

@@ -12,10 +12,11 @@ a bounded store is an exact one.
     lru           those whose retrieval weight has most recently been more than 0.01, in each head others
     merge         nearest pairs become one, with the sum of their masses
     reservoir     a uniform sample of all pairs, each with the mass n / N
+    kmeans        N clusters of keys: their mean key and value, and the sum of their masses
 
 The logarithm of its mass is added to the score of a pair, so that it counts as so many equal pairs. The number n of
-pairs on which beta(n) depends is the total mass of the pairs that a query sees: all pairs so far for `merge` and
-`reservoir`, which summarise what they drop, and the number of pairs stored for the others, which forget it.
+pairs on which beta(n) depends is the total mass of the pairs that a query sees: all pairs so far for `merge`,
+`reservoir` and `kmeans`, which summarise what they drop, and those stored for the others, which forget it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,14 +29,16 @@ from torch import Tensor
 from memory_mosaics.config import Part, PositiveInt, part
 from memory_mosaics.errors import UserError, check_range, did_you_mean
 from memory_mosaics.ops.common import at_least_fp32
+from memory_mosaics.ops.kmeans import kmeans
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.stores import GrowingStore, Pairs, PairTimes, Retrieval, Visibility, VisiblePairs
 
 EXACT = "exact"
-POLICIES = ("window", "sinks", "lru", "merge", "reservoir")
+POLICIES = ("window", "sinks", "lru", "merge", "reservoir", "kmeans")
 SINKS = 4  # first pairs that "sinks" keeps
 USED = 0.01  # retrieval weight above which "lru" counts a pair as used
 MAX_INTERVAL = 128  # pairs between evictions
+MAX_FEATURES = 1 << 23  # numbers of keys that "kmeans" copies at a time: those of some heads
 MAX_CAPACITY = 1 << 48  # more than any machine can store: what is exact
 
 
@@ -67,7 +70,7 @@ class StorePolicy(Part):
         return cls(kind=kind, capacity=int(number))
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.capacity}"
+        return self.kind if self.kind == EXACT else f"{self.kind}:{self.capacity}"
 
     @property
     def interval(self) -> int:
@@ -160,6 +163,8 @@ class BoundedStore(NamedTuple):
     def _keep(self, kind: str, count: int, *pairs: Tensor) -> tuple[Tensor, ...]:
         """`count` of these pairs (keys, values, times, mass, used), in every head its own."""
         times, mass, used = pairs[2:]
+        if kind == "kmeans":
+            return _cluster(pairs, count, keep_norm=self.policy.keep_norm)
         if kind == "merge":
             while pairs[0].shape[1] > count:
                 pairs = _merge_nearest(pairs, count, keep_norm=self.policy.keep_norm)
@@ -204,7 +209,7 @@ class BoundedStore(NamedTuple):
     def of(
         cls, policy: StorePolicy, store: "GrowingStore | BoundedStore", visibility: tuple[Visibility, ...]
     ) -> "BoundedStore":
-        """The pairs of another store in one of this policy, which takes them in one after the other.
+        """The pairs of another store in one of this policy, which takes them in one after the other, "kmeans" at once.
 
         "lru" does not know then which pairs were used, and keeps the newest.
         """
@@ -214,8 +219,11 @@ class BoundedStore(NamedTuple):
             mask = padding if padding.shape[1] else None
             store = cls.empty(policy, store.keys, store.values).add(store.keys, store.values, mask, visibility)[1]
         complete, seen = store.values.shape[1], tuple(VisiblePairs(1 - v.delay, window=v.window) for v in visibility)
-        found = store._replace(policy=policy)._with_parts(x[:, :0] for x in store._parts)
-        found = found.fill([x[:, :complete] for x in store._parts], seen)
+        pairs = [x[:, :complete] for x in store._parts]
+        if policy.kind == "kmeans":
+            found = store._replace(policy=policy)._with_parts(pairs).shrink(seen)
+        else:
+            found = store._replace(policy=policy)._with_parts(x[:, :0] for x in pairs).fill(pairs, seen)
         return found._with_more([x[:, complete:] for x in store._parts])  # keys whose values are not complete
 
     def fill(self, parts: Sequence[Tensor], seen: tuple[VisiblePairs, ...] = (VisiblePairs(0),)) -> "BoundedStore":
@@ -253,7 +261,7 @@ def _take(x: Tensor, index: Int[Tensor, "B n H"]) -> Tensor:
     return x.gather(1, index if x.ndim == 3 else index[..., None].expand(-1, -1, -1, x.shape[3]))
 
 
-def _random_numbers(times: Int[Tensor, "B N H"]) -> Int[Tensor, "B N H"]:
+def _random_numbers(times: Int[Tensor, "*B"]) -> Int[Tensor, "*B"]:
     """A random number for each time, always the same one: a store needs no generator to be saved."""
     x = (times + 1) * -7046029254386353131  # the multipliers of SplitMix64, as signed numbers
     x = (x ^ (x >> 30)) * -4658895280553007687
@@ -298,6 +306,33 @@ def _merge_nearest(pairs: tuple[Tensor, ...], count: int, *, keep_norm: bool) ->
     new_keys = torch.where(untouched[..., None], keys, new_keys.to(keys.dtype))
     new_values = torch.where(untouched[..., None], values, weighted_sum(values).to(values.dtype))
     return tuple(_take(x, index) for x in (new_keys, new_values, times, total, used))
+
+
+def _cluster(pairs: tuple[Tensor, ...], count: int, *, keep_norm: bool) -> tuple[Tensor, ...]:
+    """`count` clusters of keys, with the time of their newest pair. The first centres are drawn by mass.
+
+    Clusters that take in a few pairs are near their end: one step of Lloyd's algorithm is enough for them.
+    """
+    steps = 10 if pairs[0].shape[1] > 2 * count else 1
+    found, size = [], pairs[0][:, :, 0].numel()
+    for some in zip(*(x.split(max(1, MAX_FEATURES // size), dim=2) for x in pairs), strict=True):  # some heads
+        key, value, time, weight, last_use = (x.transpose(1, 2).flatten(0, 1) for x in some)  # (B * heads, N, ...)
+        drawn = ((_random_numbers(time) + 1).float() / 2**62).log() / weight
+        first = drawn.masked_fill(weight == 0, -torch.inf).topk(count, dim=1).indices
+        group = kmeans(key, weight, first, steps=steps)
+        total = torch.zeros_like(first, dtype=weight.dtype).scatter_add(1, group, weight)
+        newest = [torch.zeros_like(first).scatter_reduce(1, group, x, "amax") for x in (time, last_use)]
+        features = at_least_fp32(torch.cat([key, key.norm(dim=-1, keepdim=True), value], dim=-1)) * weight[..., None]
+        sums = features.new_zeros(*first.shape, features.shape[2])
+        sums = sums.scatter_add(1, group[..., None].expand_as(features), features) / total[..., None].clamp(min=1e-30)
+        keys, norms, values = sums.split([key.shape[2], 1, value.shape[2]], dim=-1)
+        if keep_norm:
+            keys = keys * (norms / keys.norm(dim=-1, keepdim=True).clamp(min=1e-30))
+        clusters = keys.to(key.dtype), values.to(value.dtype), newest[0], total, newest[1]
+        found.append([x.unflatten(0, (len(some[0]), -1)).transpose(1, 2) for x in clusters])
+    clusters = [torch.cat(x, dim=2) for x in zip(*found, strict=True)]
+    order = clusters[2].argsort(dim=1)
+    return tuple(_take(x, order) for x in clusters)
 
 
 torch.serialization.add_safe_globals([BoundedStore, StorePolicy])

@@ -17,14 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from memory_mosaics.bounded_stores import StorePolicy
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError, check_range, within_memory
 from memory_mosaics.language_model import LanguageModel, last_hidden_state
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.results import NORMAL_95, progress_bar
 from memory_mosaics.shapes import Bool, Float, Int
-from memory_mosaics.stores import State
+from memory_mosaics.stores import State, map_state
 from memory_mosaics.text.corpus import Corpus, TokenFile
 from memory_mosaics.text.tokenizer import Tokenizer
 
@@ -179,19 +178,16 @@ class LossStatistics:
         return NORMAL_95 * np.sqrt(variance / self.windows)
 
 
-def evaluate(
-    trained: LoadedModel, text: EvalWindows, *, batch: int = 8, store: StorePolicy | None = None
-) -> LossStatistics:
+def evaluate(trained: LoadedModel, text: EvalWindows, *, batch: int = 8, state: State | None = None) -> LossStatistics:
     """Compute losses on every window, up to the model's last position where it has learned positions.
 
-    With a bounded `store` windows are read in parts, in memory that does not grow with them.
+    Each window continues a `state` of one row, if there is one. It is read in parts then, with a bounded store in
+    memory that does not grow with it.
     """
     model, length = trained.model.eval(), min(text.length, trained.model.max_positions or text.length)
     measured = LossStatistics(length, smoothing=text.length // 100)
     with within_memory(f"{batch} windows at once are too many; give a smaller --batch"):
-        measure(
-            of_model(model, model.empty_state(store)), text, measured, trained.tokenizer, rows=batch, name=trained.name
-        )
+        measure(of_model(model, state), text, measured, trained.tokenizer, rows=batch, name=trained.name)
     if not measured.loss < 700:  # the exponential of 710 is infinite
         raise UserError(f"the loss of {trained.name} is {measured.loss}: {trained.folder} is no trained model")
     return measured
@@ -211,7 +207,7 @@ def measure(
 
 
 def of_model(model: LanguageModel, state: State | None = None, *, start_of_text: int | None = None) -> Losses:
-    """Return a function from windows to the losses of a model, from a state on if it is given.
+    """Return a function from windows to the losses of a model, from a state of one row on if it is given.
 
     What was read is forgotten at each start of text.
     """
@@ -220,7 +216,8 @@ def of_model(model: LanguageModel, state: State | None = None, *, start_of_text:
     def losses(rows: Tensor) -> np.ndarray:
         inputs, targets = rows[:, :-1].to(device), rows[:, 1:].to(device)
         starts = None if start_of_text is None else inputs == start_of_text
-        return token_losses(model, inputs, targets, starts, state=state).cpu().double().numpy()
+        start = map_state(lambda x: x.expand(len(rows), *x.shape[1:]), state)
+        return token_losses(model, inputs, targets, starts, state=start).cpu().double().numpy()
 
     return losses
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from memory_mosaics.bounded_stores import BoundedStore, StorePolicy
+from memory_mosaics.bounded_stores import EXACT, MAX_CAPACITY, BoundedStore, StorePolicy
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.config import to_plain
 from memory_mosaics.errors import UserError
@@ -131,10 +131,12 @@ class Memory:
         state = _fill(template, iter(self.stores), iter(self.carry))
         return state if device.type == "cpu" else map_state(lambda x: x.to(device), state)
 
-    def trim(self, policy: StorePolicy) -> "Memory":
-        """The same with its pairs in a bounded store."""
+    def trim(self, policy: StorePolicy, device: str | torch.device = "cpu") -> "Memory":
+        """The same with its pairs in a bounded store, computed on a device one layer at a time."""
         seen = tuple(Visibility(delay=delay, window=window) for delay, window in self.visibility)
-        return replace(self, stores=[BoundedStore.of(policy, store, seen) for store in self.stores])
+        there = (map_state(lambda x: x.to(device), store) for store in self.stores)
+        trimmed = (BoundedStore.of(policy, store, seen) for store in there)
+        return replace(self, stores=[map_state(lambda x: x.cpu(), store) for store in trimmed])
 
     def place(self, time: int) -> tuple[dict[str, Any], int, int]:
         """Of the pair stored at this time: its text, the position of its key, and where that is in all tokens."""
@@ -234,17 +236,18 @@ def union(memories: Sequence[Memory]) -> Memory:
 
 
 def load_memories(trained: LoadedModel, files: Sequence[Path], store: str | None = None) -> Memory:
-    """The union of the memories in files, which must be of this model, with such a store."""
+    """The union of the memories in files, which must be of this model, with such a store.
+
+    "exact" leaves a bounded store as it is, and keeps all pairs that are added to it.
+    """
     policy = None if store is None else StorePolicy.parse(store)
     memories = [Memory.load(file) for file in files]
     for memory in memories:
         memory.check_model(trained)
     memory = union(memories)
-    if policy is not None:
-        return memory.trim(policy)
-    if store is not None and memory.policy is not None:
-        raise UserError(f"{files[0]} has a store {memory.policy}, and what it has forgotten cannot become exact again")
-    return memory
+    if store is not None and policy is None and memory.policy is not None:
+        policy = StorePolicy(kind=EXACT, capacity=MAX_CAPACITY)
+    return memory if policy is None else memory.trim(policy, trained.model.embedding.weight.device)
 
 
 def start_state(trained: LoadedModel, files: Sequence[Path], store: str | None = None) -> State | None:

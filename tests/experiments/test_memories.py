@@ -156,6 +156,36 @@ def test_a_store_for_evaluation(mosaic, tmp_path, capsys, undrawn):
     assert losses["lru:50"] != pytest.approx(losses["exact"], abs=1e-3)
 
 
+def test_evaluating_after_a_file(mosaic, twin, files, tmp_path, capsys, undrawn):
+    """The loss of each window is that of the same tokens after the text of the file."""
+    (tmp_path / "text.txt").write_text(text := NOTES + TEXT[:200])
+    prepared = ["--tokenizer", "bytes", "--valid", str(tmp_path / "text.txt")]
+    assert main(["prepare", str(tmp_path / "text.txt"), "--out", str(tmp_path / "data"), *prepared]) == 0
+    flags = ["--data", tmp_path / "data", "--length", "99", "--device", "cpu", "--by-position", "true"]
+    losses = {}
+    for name, few in {"none": [], "book": ["--memory", files[0]], "both": ["--memory", *files]}.items():
+        command = ["evaluate", mosaic, *few, *flags, "--out", tmp_path / name]
+        assert main([str(each) for each in command]) == 0
+        results = json.loads((tmp_path / name / "results.json").read_text())
+        losses[name] = results["models"][0]["by_position"]
+        memory = results["models"][0].get("memory")
+        assert (memory is None) == (name == "none")
+        assert name != "both" or [one["name"] for one in memory["texts"]] == ["book.txt", "notes.txt"]
+    trained = LoadedModel.open(mosaic)
+    rows = torch.tensor([*text.encode()])[: 6 * 99 + 1].unfold(0, 100, 99)
+    before = torch.tensor([*TEXT.encode()])[None].expand(len(rows), -1)
+    with torch.no_grad():
+        logits, _ = trained.model(torch.cat([before, rows[:, :-1]], dim=1))
+    expected = torch.nn.functional.cross_entropy(logits[:, len(TEXT) :].mT, rows[:, 1:], reduction="none").mean(dim=0)
+    assert losses["book"] == pytest.approx(expected.tolist(), rel=1e-3)
+    assert losses["both"] != pytest.approx(losses["book"], rel=1e-2)
+    assert losses["none"] != pytest.approx(losses["book"], rel=1e-2)
+    some = [*flags, "--out", tmp_path / "new"]
+    assert "measure them one by one" in refused(capsys, "evaluate", mosaic, twin, "--memory", files[0], *some)
+    assert "is a memory of model" in refused(capsys, "evaluate", twin, "--memory", files[0], *some)
+    assert "no memory file" in refused(capsys, "evaluate", mosaic, "--memory", tmp_path / "none.memory", *some)
+
+
 def test_a_file_for_the_state_of_a_model(mosaic, files):
     """The library's way to what the commands do."""
     trained = LoadedModel.open(mosaic)

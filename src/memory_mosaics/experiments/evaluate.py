@@ -21,13 +21,14 @@ from typing import Any
 import torch
 
 from memory_mosaics import checkpoint, evaluation
-from memory_mosaics.bounded_stores import StorePolicy
+from memory_mosaics.bounded_stores import EXACT, StorePolicy
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.evaluation import EvalWindows, LossStatistics, count_tokens, sample_windows, unigram
 from memory_mosaics.experiments.report import collect_records, describe_model, print_summary, text_table
 from memory_mosaics.files import read_json
 from memory_mosaics.language_model import LanguageModelConfig
+from memory_mosaics.memory_files import load_memories, start_state
 from memory_mosaics.results import (
     create_output_folder,
     environment_info,
@@ -55,7 +56,8 @@ def run(
     at_documents: bool = False,
     over_seeds: bool = False,
     anchors: Path | None = None,
-    store: str = "exact",
+    memory: list[Path] | None = None,
+    store: str | None = None,
     batch: int = 8,
     device: str = "auto",
     out: Path = Path("runs/evaluation"),
@@ -76,14 +78,19 @@ def run(
         over_seeds: average runs that differ in their seed alone, of one model and one recipe; the intervals are then
             over the runs, not the windows
         anchors: folder of `mosaics anchors` for the same windows: its losses are kept and drawn beside the models'
-        store: what contextual memories keep of a window: exact, or window, sinks, lru, merge or reservoir with a number
-            of pairs, such as lru:4096; a window may then be longer than memory
+        memory: one or several files of `mosaics read`, of the one model that is measured: each window is read as if
+            after what they hold
+        store: what contextual memories keep: exact, or window, sinks, lru, merge, reservoir or kmeans with a number of
+            pairs, such as lru:4096; a window may then be longer than memory. null is exact, or as in the memory files;
+            exact after a file with another store keeps its pairs and all of the window
         batch: windows per batch
         device: cuda, mps or cpu; auto takes the first that is available
         out: folder for results.json and the figure
     """
     check_range(1, 1 << 40, batch=batch)
-    policy = StorePolicy.parse(store)
+    policy = None if store is None else StorePolicy.parse(store)
+    if memory and len(runs) > 1:
+        raise UserError(f"memory files are of one model, and {len(runs)} are named; measure them one by one")
     torch_device, corpus, models = torch.device(find_device(device)), Corpus.open(data), unique_names(runs)
     for trained in iter_models(models):
         trained.check_tokenizer_of(corpus)
@@ -97,7 +104,9 @@ def run(
     results |= ({} if policy is None else {"store": store}) | {"models": []} | environment_info(torch_device)
     opened = iter_models(models, device=torch_device)
     collect_records(
-        (_record(trained, text, batch, policy, by_position=by_position) for trained in opened), results, out
+        (_record(trained, text, batch, memory or [], store, by_position=by_position) for trained in opened),
+        results,
+        out,
     )
     if over_seeds and not results["interrupted"]:
         scalars = [{key: one for key, one in model.items() if key not in CURVE_DIGITS} for model in results["models"]]
@@ -126,11 +135,17 @@ def read_anchors(folder: Path, text: EvalWindows) -> list[dict[str, Any]]:
 
 
 def _record(
-    trained: LoadedModel, text: EvalWindows, batch: int, policy: StorePolicy | None, *, by_position: bool
+    trained: LoadedModel, text: EvalWindows, batch: int, files: list[Path], store: str | None, *, by_position: bool
 ) -> dict[str, Any]:
-    start = time.monotonic()
-    measured = evaluation.evaluate(trained, text, batch=batch, store=policy)
-    record = describe_model(trained) | measured.summary()
+    start, record = time.monotonic(), describe_model(trained)
+    if files:
+        memory = load_memories(trained, files, store)
+        record["memory"] = {"store": str(memory.policy or EXACT), "pairs": memory.pairs, "texts": memory.texts}
+        state = memory.state(trained.model)
+    else:
+        state = start_state(trained, [], store)
+    measured = evaluation.evaluate(trained, text, batch=batch, state=state)
+    record |= measured.summary()
     record |= {name: round_digits(value, 6) for name, value in record.items() if isinstance(value, float)}
     record["spans"] = _spans(measured, text.length)
     if by_position:

@@ -33,8 +33,8 @@ def read(run: Path, text: Path, *, out: Path, store: str = "exact", device: str 
         run: the folder of a training run, or a checkpoint folder, of a Memory Mosaic
         text: a UTF-8 text file
         out: the memory file to write
-        store: which pairs to keep: exact for all, or window, sinks, lru, merge or reservoir with a number of pairs,
-            such as lru:4096
+        store: which pairs to keep: exact for all, or window, sinks, lru, merge, reservoir or kmeans with a number of
+            pairs, such as lru:4096
         device: cuda, mps or cpu; auto takes the first that is available
     """
     policy = StorePolicy.parse(store)
@@ -124,19 +124,21 @@ def merge(files: list[Path], *, out: Path) -> dict[str, Any]:
     return _write(union([Memory.load(file) for file in files]), out)
 
 
-def trim(file: Path, *, store: str, out: Path) -> dict[str, Any]:
+def trim(file: Path, *, store: str, out: Path, device: str = "auto") -> dict[str, Any]:
     """Write a memory file with fewer pairs.
 
     Args:
         file: a file of `mosaics read`
-        store: which pairs to keep, and how many: window, sinks, merge or reservoir with a number, such as merge:4096;
-            up to 128 more stay, as while reading. lru keeps the newest, unless the file has such a store already
+        store: which pairs to keep, and how many: window, sinks, merge, reservoir or kmeans with a number, such as
+            merge:4096; up to 128 more stay, as while reading. lru keeps the newest, unless the file has such a store
+            already
         out: the file to write; it must not exist yet
+        device: cuda, mps or cpu; auto takes the first that is available
     """
     policy = StorePolicy.parse(store)
     if policy is None:
         raise UserError("exact keeps all pairs: name a bounded --store, such as merge:4096")
-    return _write(Memory.load(file).check_complete().trim(policy), out)
+    return _write(Memory.load(file).check_complete().trim(policy, find_device(device)), out)
 
 
 def _write(memory: Memory, out: Path) -> dict[str, Any]:
