@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from memory_mosaics.bounded_stores import StorePolicy
+from memory_mosaics.bounded_stores import AnyPolicy
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError, check_range, within_memory
 from memory_mosaics.language_model import LanguageModel, last_hidden_state
@@ -180,7 +180,7 @@ class LossStatistics:
 
 
 def evaluate(
-    trained: LoadedModel, text: EvalWindows, *, batch: int = 8, store: StorePolicy | None = None
+    trained: LoadedModel, text: EvalWindows, *, batch: int = 8, store: AnyPolicy | None = None
 ) -> LossStatistics:
     """Compute losses on every window, up to the model's last position where it has learned positions.
 

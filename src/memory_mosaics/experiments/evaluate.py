@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from memory_mosaics import checkpoint, evaluation
-from memory_mosaics.bounded_stores import StorePolicy
+from memory_mosaics.bounded_stores import AnyPolicy, StorePolicy
 from memory_mosaics.checkpoint import LoadedModel, iter_models, unique_names
 from memory_mosaics.errors import UserError, check_range, one_line
 from memory_mosaics.evaluation import EvalWindows, LossStatistics, count_tokens, sample_windows, unigram
@@ -77,7 +77,8 @@ def run(
             over the runs, not the windows
         anchors: folder of `mosaics anchors` for the same windows: its losses are kept and drawn beside the models'
         store: what contextual memories keep of a window: exact, or window, sinks, lru, merge or reservoir with a number
-            of pairs, such as lru:4096; a window may then be longer than memory
+            of pairs, such as lru:4096; a window may then be longer than memory. Or indexed: all, of which queries read
+            few
         batch: windows per batch
         device: cuda, mps or cpu; auto takes the first that is available
         out: folder for results.json and the figure
@@ -126,7 +127,7 @@ def read_anchors(folder: Path, text: EvalWindows) -> list[dict[str, Any]]:
 
 
 def _record(
-    trained: LoadedModel, text: EvalWindows, batch: int, policy: StorePolicy | None, *, by_position: bool
+    trained: LoadedModel, text: EvalWindows, batch: int, policy: AnyPolicy | None, *, by_position: bool
 ) -> dict[str, Any]:
     start = time.monotonic()
     measured = evaluation.evaluate(trained, text, batch=batch, store=policy)

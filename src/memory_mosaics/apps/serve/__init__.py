@@ -54,7 +54,7 @@ def serve(
         max_body: the maximum bytes of a request
         memory: one or several files of `mosaics read`: answers continue as if the model had just read what they hold
         store: what contextual memories keep: exact, or window, sinks, lru, merge or reservoir with a number of pairs,
-            such as lru:4096. null is exact, or as in the memory files
+            such as lru:4096, or all of them with an index: indexed. null is exact, or as in the memory files
         device: cuda, mps or cpu; auto takes the first that is available
     """
     check_range(0, 65535, port=port)
