@@ -1,6 +1,7 @@
 """Stores with an index: exact where all lists are read, else within their bounds, however the pairs came."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -36,7 +37,7 @@ def sample(seed, *shape):
 def memory_of(keys, values, policy=FEW, kernel=dot_product, sharpness=8.0, cuts=()):
     memory = AssociativeMemory(sharpness, kernel=kernel, policy=policy)
     edges = [0, *sorted(cuts), keys.shape[-2]]
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in pairwise(edges):
         memory.store(keys[..., start:stop, :], values[..., start:stop, :])
     return memory
 

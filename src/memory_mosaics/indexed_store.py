@@ -209,7 +209,8 @@ class IndexedStore(NamedTuple):
                     rows.append(Index.build(*new, lists=lists))
                 else:
                     rows.append(Index(*(x[b, h] for x in self.indexed)).extended(*new, lists=lists))
-        stacked = (torch.stack(x) if len(x) > 1 else x[0][None] for x in zip(*rows, strict=True))
+        fields = [[row[number] for row in rows] for number in range(len(Index._fields))]
+        stacked = (torch.stack(x) if len(x) > 1 else x[0][None] for x in fields)  # a single one is not copied
         index = Index(*(x.unflatten(0, keys.shape[:3:2]) for x in stacked))
         newest = GrowingStore(*(x[:, move:].clone() for x in self.newest))  # a view would keep all of them
         return self._replace(indexed=index, newest=newest)
