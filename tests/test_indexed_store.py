@@ -17,6 +17,7 @@ from memory_mosaics.errors import UserError
 from memory_mosaics.indexed_store import IndexedStore, IndexPolicy
 from memory_mosaics.memory import AssociativeMemory
 from memory_mosaics.mixers.attention import AttentionConfig
+from memory_mosaics.ops import indexed_recall
 from memory_mosaics.ops.recall import dot_product, gaussian
 from memory_mosaics.stores import GrowingStore, stores_of
 
@@ -28,6 +29,7 @@ ALL, FEW = "indexed:1000:6", "indexed:1:45"
 def _index_early(monkeypatch):
     monkeypatch.setattr(indexed_store, "FIRST", 40)
     monkeypatch.setattr(indexed_store, "LEAST", 16)
+    monkeypatch.setattr(indexed_recall, "SAMPLES", 2)
 
 
 def sample(seed, *shape):

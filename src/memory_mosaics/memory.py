@@ -440,11 +440,13 @@ class AssociativeMemory:
         self._check(keys)
         sharpness = self.sharpness(self.count) if callable(self.sharpness) else self.sharpness
         sharpness = 2 * sharpness if self.kernel is gaussian else sharpness  # on unit keys this is equation 3
-        rows = keys.reshape(-1, keys.shape[-2], 1, keys.shape[-1])
+        rows = keys.reshape(-1, keys.shape[-2], 1, keys.shape[-1]).to(store.newest.keys.dtype)
         pairs = store.pairs(keys.shape[-2], (ALL_EARLIER,))._replace(seen=(VisiblePairs(),))
         answers, bounds, guaranteed = Retrieval(rows, pairs, sharpness).answer_with_bounds()
         shape = keys.shape[:-1]
-        return AnswersWithBounds(answers.reshape(*shape, -1), bounds.reshape(shape), guaranteed.reshape(shape))
+        return AnswersWithBounds(
+            answers.reshape(*shape, -1).to(keys.dtype), bounds.reshape(shape), guaranteed.reshape(shape)
+        )
 
     def _retrieve(self, keys: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
         if self.pairs is None or self.keys is None or self.values is None:
@@ -485,11 +487,13 @@ class AssociativeMemory:
         self.pairs = map_state(torch.clone, self.pairs)
 
     def _check(self, *pairs: Tensor) -> None:
-        for name, new, stored in zip(("keys", "values"), pairs, (self.keys, self.values), strict=False):
-            if stored is not None and (
-                new.ndim < 2 or new.shape[:-2] != stored.shape[:-2] or new.shape[-1] != stored.shape[-1]
-            ):
-                raise ValueError(f"{name} {tuple(new.shape)} do not go with the stored {name} {tuple(stored.shape)}")
+        if self.pairs is None:
+            return
+        newest = newest_pairs(self.pairs)
+        for name, new, stored in zip(("keys", "values"), pairs, (newest.keys, newest.values), strict=False):
+            if new.ndim < 2 or new.shape[:-2] != self.batch or new.shape[-1] != stored.shape[-1]:
+                shape = (*self.batch, len(self), stored.shape[-1])
+                raise ValueError(f"{name} {tuple(new.shape)} do not go with the stored {name} {shape}")
 
 
 class Combine(nn.Module):

@@ -171,10 +171,13 @@ def _check(store: AnyStore, first: AnyStore) -> None:
 def _check_index(index: Index, keys: Tensor, values: Tensor) -> None:
     """Refuse an index that is not one of such keys and values."""
     (B, _, H, D), V, N, L = keys.shape, values.shape[3], index.keys.shape[-2], index.counts.shape[-1]
+    S = index.sample_radius.shape[-1]
     shapes = {"keys": (N, D), "values": (N, V), "times": (N,), "starts": (L + 1,), "key_means": (L, D)}
     shapes |= {"value_means": (L, V), "covariances": (D * (D + 1) // 2, L), "slopes": (L, D, V)}
+    shapes |= {"sample_keys": (L, S, D), "sample_values": (L, S, V), "sample_radius": (L, S)}
     shapes |= dict.fromkeys(("value_norm", "slack", "clustered"), ())
-    dtypes = {"keys": keys.dtype, "values": keys.dtype, "covariances": torch.float32, "slopes": torch.float32}
+    dtypes = {"keys": keys.dtype, "values": keys.dtype}
+    dtypes |= dict.fromkeys(("covariances", "slopes", "sample_keys", "sample_values", "sample_radius"), torch.float32)
     dtypes |= dict.fromkeys(("times", "starts", "clustered"), torch.int64)
     for name, x in index._asdict().items():
         if x.shape != (B, H, *shapes.get(name, (L,))) or x.dtype != dtypes.get(name, torch.float64):

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from memory_mosaics.ops import indexed_recall
 from memory_mosaics.ops.indexed_recall import Index, OtherPairs
 from memory_mosaics.ops.recall import recall_with_lse
 
@@ -32,6 +33,11 @@ def exact(keys, values, queries, sharpness):
     beta = torch.as_tensor(sharpness, dtype=torch.float64).expand(len(queries))[:, None]
     answers, lse = recall_with_lse(q, k, v, beta)
     return answers[0, :, 0], lse[0, :, 0]
+
+
+@pytest.fixture(autouse=True)
+def _few_samples(monkeypatch):
+    monkeypatch.setattr(indexed_recall, "SAMPLES", 3)
 
 
 @settings(max_examples=40, deadline=None)
@@ -82,6 +88,21 @@ def test_lists_of_one_repeated_key_need_not_be_read():
     assert (found.pairs_read == 0).all()
     assert (found.bounds / index.value_norm).max() < 0.03
     assert_close(found.answers.double(), exact(keys, values, queries, 5.0)[0], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("beta", [1.0, 10.0, 50.0])
+def test_more_samples_are_nearer_and_those_of_all_pairs_exact(beta, monkeypatch):
+    keys, values, queries = problem(pairs=2000, clusters=30)
+    answers, _ = exact(keys, values, queries, beta)
+    errors = []
+    for samples in (1, 30, 2000):
+        monkeypatch.setattr(indexed_recall, "SAMPLES", samples)
+        found = Index.build(keys, values, lists=40).answer(queries, beta, read=0, more=0)
+        error = (found.answers.double() - answers).norm(dim=1)
+        assert (error <= found.bounds).all()
+        errors.append(error.median())
+    assert errors[0] > 2 * errors[1] > 2 * errors[2]
+    assert errors[2] < 1e-4
 
 
 def test_a_smaller_tolerance_is_kept_by_reading_more():

@@ -19,12 +19,13 @@ q, have scores from cos(theta + rho) to cos(theta - rho), the triangle inequalit
 most (q'A q)^(1/2) max (d'A^-1 d)^(1/2), d = k_i - m, by Cauchy-Schwarz, for any positive A; here A is C and a little
 more.
 
-The answer takes R^ for R, which is a Gaussian's moment within the limits, and g for the mean value behind it:
-Z^ = Z_read + sum_lists (n e^(beta s) + R^), and y^ likewise. Then exactly
+The answer estimates R, and E = sum r_i (v_i - u), from up to SAMPLES pairs j of the list: R^ is n e^(beta s) x^2 / 2,
+which is exact, and n times the mean of r_j - e^(beta s) x_j^2 / 2, within the limits; E^ is n times the mean of
+r_j (v_j - u). With Z^ = Z_read + sum_lists (n e^(beta s) + R^), and y^ likewise, exactly
 
-    Z (y - y^) = sum_lists [ sum_i r_i (v_i - g) + (R - R^) (g - y^) ],
+    Z (y - y^) = sum_lists [ E - E^ + (R - R^) (u - y^) ],
 
-    |y - y^|  <=  sum_lists [ R_high (max_i |v_i - u| + |g - u|) + max(R_high - R^, R^ - R_low) |g - y^| ] / Z_low,
+    |y - y^|  <=  sum_lists [ R_high max_i |v_i - u| + |E^| + max(R_high - R^, R^ - R_low) |u - y^| ] / Z_low,
 
 where Z_low is Z_read + sum_lists (n e^(beta s) + R_low). An allowance for rounding is added.
 
@@ -41,11 +42,13 @@ from memory_mosaics.errors import UserError
 from memory_mosaics.shapes import Bool, Float, Int
 
 PAIRS_PER_CENTROID, ITERATIONS = 64, 8  # of the sample that k-means is fitted to
+SAMPLES = 32  # pairs of each list, evenly spaced in time
 BATCH = 64  # queries at a time
 PIECE = 4096  # terms of a sum in float32; sums of such sums are in float64
 ROWS = 256  # keys at a time, so that their scores stay in the cache
 READ, MORE, TOLERANCE = 4, 32, 0.03  # lists to read, more of them if that takes the bound below the tolerance
 SLACK, UNIT = 2e-5, 0.02  # of scores of unit keys and queries; how far from 1 norms may be: those of bfloat16 are
+MAX_SAMPLE = 60.0  # of the exponents of sampled pairs in float32
 HEADROOM, MAX_SHARPNESS = 300.0, 500.0  # weights are from e^-700 to e^300: float64 holds them all
 EPS = 2.0**-24  # half a unit in the last place of float32
 
@@ -83,11 +86,13 @@ class Index(NamedTuple):
     value_means: Float[Tensor, "*B L V"]
     covariances: Float[Tensor, "*B P L"]  # of keys: the upper triangle, with what is off the diagonal counted twice
     slopes: Float[Tensor, "*B L D V"]  # covariances of keys and values
+    sample_keys: Float[Tensor, "*B L S D"]  # k_j - m and v_j - u of some pairs; zero where a list has fewer
+    sample_values: Float[Tensor, "*B L S V"]
+    sample_radius: Float[Tensor, "*B L S"]  # |v_j - u|
     cap: Float[Tensor, "*B L"]  # cos(rho): the smallest cosine between a key and the mean key
     reach: Float[Tensor, "*B L"]  # the largest (d'A^-1 d)^(1/2)
     ridge: Float[Tensor, "*B L"]  # A = C + ridge
     key_spread: Float[Tensor, "*B L"]  # root mean square of |k_i - m|
-    value_spread: Float[Tensor, "*B L"]  # root mean square of |v_i - u|
     value_radius: Float[Tensor, "*B L"]  # largest |v_i - u|
     value_norm: Float[Tensor, "*B"]  # largest |v_i|
     slack: Float[Tensor, "*B"]  # of scores, for norms of keys that are not quite 1
@@ -131,7 +136,8 @@ class Index(NamedTuple):
         starts = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
         D, V = keys.shape[1], values.shape[1]
         zeros = partial(torch.zeros, dtype=torch.float64, device=keys.device)
-        key_means, value_means, numbers = zeros(count, D), zeros(count, V), zeros(count, 6)
+        key_means, value_means, numbers = zeros(count, D), zeros(count, V), zeros(count, 5)
+        sample_keys, sample_values = zeros(count, SAMPLES, D).float(), zeros(count, SAMPLES, V).float()
         covariances, slopes = zeros(D * (D + 1) // 2, count).float(), zeros(count, D, V).float()
         row, column = torch.triu_indices(D, D, device=keys.device)
         eye, value_norm = torch.eye(D, dtype=torch.float64, device=keys.device), zeros(())
@@ -149,12 +155,15 @@ class Index(NamedTuple):
             cap = (k @ m / norm).amin() - EPS if norm > SLACK else norm.new_tensor(-1.0)
             key_means[one], value_means[one], slopes[one] = m, u, (d.T @ e / len(d)).float()
             covariances[:, one] = (C[row, column] * torch.where(row == column, 1, 2)).float()
-            spreads = C.trace().sqrt(), squares.mean().sqrt(), squares.amax().sqrt()
-            numbers[one] = torch.stack([cap.clamp(-1, 1), reach.amax(), ridge, *spreads])
+            some = _evenly(len(k), SAMPLES, keys.device)
+            sample_keys[one, : len(some)], sample_values[one, : len(some)] = d[some].float(), e[some].float()
+            largest = squares.amax().sqrt()
+            numbers[one] = torch.stack([cap.clamp(-1, 1), reach.amax(), ridge, C.trace().sqrt(), largest])
             value_norm = value_norm.maximum(v.norm(dim=1).amax())
         if not value_norm.isfinite():
             raise ValueError("values contain NaN or Inf")
-        moments: list[Any] = [sizes.double(), key_means, value_means, covariances, slopes, *numbers.T]
+        moments: list[Any] = [sizes.double(), key_means, value_means, covariances, slopes]
+        moments += [sample_keys, sample_values, sample_values.norm(dim=2), *numbers.T]
         moments += [value_norm, zeros(()) + slack, torch.tensor(clustered, device=keys.device)]
         return Index(keys, values, times, starts, *moments)
 
@@ -202,7 +211,7 @@ class Index(NamedTuple):
             value_norm = max(value_norm, others.value_norm)
         chosen = torch.zeros_like(moments.tangent, dtype=torch.bool)
         count = chosen.shape[1]
-        chosen.scatter_(1, moments.rest.topk(min(read, count), dim=1).indices, True)
+        chosen.scatter_(1, moments.likely.topk(min(read, count), dim=1).indices, True)
         done.add_lists(self, chosen)
         errors, Z_low = moments.errors(done, moments.answer(done, chosen, slopes=False)[0], chosen)
         worst = errors.topk(min(more, count), dim=1)
@@ -241,7 +250,6 @@ class Moments:
         low = torch.where(cos <= -lists.cap, -1.0, straight - across).maximum(s - deviation).minimum(s) - slack
         self.top = beta - HEADROOM
         squared = beta.square() * variance
-        self.x = squared.sqrt()
         log_tangent = lists.counts.log() + beta * s - self.top
         self.tangent = log_tangent.exp()
         up = beta * (high - s)
@@ -249,19 +257,46 @@ class Moments:
         self.rest_high = squared * torch.where(up < 0.01, self.tangent * _remainder(up), above)
         self.rest_low = beta.square() * least * self.tangent * _remainder(beta * (low - s))
         gaussian = self.tangent * (squared / 2).clamp(max=HEADROOM).expm1()
-        self.rest = gaussian.minimum((self.rest_low * self.rest_high).sqrt()).maximum(self.rest_low)
+        self.likely = gaussian.minimum((self.rest_low * self.rest_high).sqrt()).maximum(self.rest_low)
+        self._sample(squared)
+
+    def _sample(self, squared: Float[Tensor, "T L"]) -> None:
+        """Estimate the rest, R^, and bound |E^|, from samples of all lists."""
+        lists, T = self.lists, len(self.q)
+        L, S = lists.sample_keys.shape[:2]
+        self.share = 1 / lists.counts.clamp(1, S)
+        self.sampled = self.q.new_empty(T, L, S)  # r_j / e^(beta s)
+        curvature, spread, mean = (self.tangent.new_empty(T, L) for _ in range(3))
+        step = max(1, PIECE // S)
+        for first in range(0, L, step):
+            some = slice(first, first + step)
+            x = (self.q @ lists.sample_keys[some].flatten(0, 1).T).mul_(self.beta.float()).clamp_(max=MAX_SAMPLE)
+            x, r = x.view(T, -1, S), self.sampled[:, some]
+            torch.sub(torch.expm1(x), x, out=r)
+            mean[:, some] = r.sum(dim=2)
+            curvature[:, some] = mean[:, some] - x.square_().sum(dim=2) / 2
+            spread[:, some] = (r * lists.sample_radius[some]).sum(dim=2)
+        self.rest = self.tangent * (squared / 2 + curvature * self.share)
+        self.rest = self.rest.minimum(self.rest_high).maximum(self.rest_low)
+        total = self.tangent * mean * self.share
+        self.limit = self.share * (self.rest_high / total.clamp(min=1e-300)).clamp(max=1)  # a pair can outweigh all
+        self.sampled_error = self.tangent * self.limit * spread
 
     def answer(self, read: "ReadPairs", chosen: Tensor, *, slopes: bool = True) -> tuple[Tensor, Tensor]:
-        """y^ and Z^, with exact sums of the pairs of chosen lists; without slopes, u for g and for the tangents."""
+        """y^ and Z^, with exact sums of the pairs of chosen lists; without slopes, with u for all values."""
         lists, left = self.lists, ~chosen
         weights = (self.tangent + self.rest) * left
         Z = read.total + weights.sum(dim=1, keepdim=True)
         y = (read.weighted + weights @ lists.value_means) / Z
         if slopes:
-            weights = (self.beta * (self.tangent + self.rest * self._damping()) * left / Z).float()
-            step = max(1, PIECE // self.q.shape[1])
-            for some, matrices in zip(weights.split(step, dim=1), lists.slopes.split(step), strict=True):
-                y += ((some[..., None] * self.q[:, None]).flatten(1) @ matrices.flatten(0, 1)).double()
+            weights = self.tangent * left / Z
+            by_slope, by_sample = (self.beta * weights).float(), (self.limit * weights).float()
+            step = max(1, PIECE // max(self.q.shape[1], SAMPLES))
+            for first in range(0, weights.shape[1], step):
+                some = slice(first, first + step)
+                terms = (by_slope[:, some, None] * self.q[:, None]).flatten(1) @ lists.slopes[some].flatten(0, 1)
+                sampled = (by_sample[:, some, None] * self.sampled[:, some]).flatten(1)
+                y += (terms + sampled @ lists.sample_values[some].flatten(0, 1)).double()
         return y, Z
 
     def errors(self, read: "ReadPairs", y: Tensor, chosen: Tensor) -> tuple[Float[Tensor, "T L"], Float[Tensor, "T 1"]]:
@@ -269,9 +304,8 @@ class Moments:
         lists, left = self.lists, ~chosen
         u = lists.value_means
         distance = (y.square().sum(dim=1, keepdim=True) + u.square().sum(dim=1) - 2 * y @ u.T).clamp(min=0).sqrt()
-        shift = self.x * self._damping() * lists.value_spread  # at least |g - u|, by Cauchy-Schwarz
         unsure = (self.rest_high - self.rest).maximum(self.rest - self.rest_low)
-        errors = self.rest_high * (lists.value_radius + shift) + unsure * (distance + shift)
+        errors = self.rest_high * lists.value_radius + self.sampled_error + unsure * distance
         return errors * left, read.total + ((self.tangent + self.rest_low) * left).sum(dim=1, keepdim=True)
 
     def rounding(self, Z: Float[Tensor, "T 1"], chosen: Tensor) -> Float[Tensor, " T"]:
@@ -279,10 +313,6 @@ class Moments:
         steep = self.beta * self.lists.key_spread * (self.tangent + self.rest) * ~chosen / Z
         terms = self.beta[:, 0] * (self.q.shape[1] + 4) + PIECE
         return 2 * EPS * terms * (1 + steep.sum(dim=1))
-
-    def _damping(self) -> Tensor:
-        """Of g = u + damping * beta M'q, which then stays within the spread of the values."""
-        return 1 / self.x.clamp(min=1)
 
 
 def _remainder(x: Tensor) -> Tensor:
@@ -328,8 +358,11 @@ class ReadPairs:
 
 
 def default_lists(pairs: int) -> int:
-    """2,047 for 10 million pairs of width 64, where the moments take 1 % of the memory of the pairs."""
-    return max(1, round(9.5 * pairs ** (1 / 3)))
+    """2,047 for 10 million pairs of width 64, where what is known of lists takes 2 % of the memory of the pairs.
+
+    It takes as much as 80 pairs per list: fewer pairs have fewer lists, so that it stays a sixth of them.
+    """
+    return max(1, min(round(9.5 * pairs ** (1 / 3)), pairs // 480))
 
 
 def check_unit(keys: Float[Tensor, "N D"]) -> float:
