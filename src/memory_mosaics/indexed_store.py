@@ -4,7 +4,7 @@
     IndexedStore     an index of every row and head (ops/indexed_recall.py), and a GrowingStore of the newest pairs
     IndexedPairs     what queries see of an index
 
-Up to 65,536 pairs it is an exact store, which is as fast there. Then they are sorted into lists of similar keys, and later pairs are added to
+Up to 65,536 pairs it is an exact store. Then they are sorted into lists of similar keys, and later pairs are added to
 these whenever they are a 64th of all. When that happens depends on nothing but the number of pairs: a text read at
 once, in parts or token by token leaves the same store. Memories within a window read their newest pairs, exactly.
 """
