@@ -6,7 +6,9 @@ from torch.testing import assert_close
 from transformers import set_seed
 
 from huggingface_models import CONFIGS, GREEDY, every_architecture, huggingface_model, left_padded, tokens
+from memory_mosaics import indexed_store
 from memory_mosaics.huggingface import MosaicCache
+from memory_mosaics.stores import stores_of
 
 
 @every_architecture
@@ -101,6 +103,18 @@ def test_a_cache_is_selected_repeated_and_reset():
     cache.reset()
     assert cache.get_seq_length() == 0
     assert_close(model(next_ids, past_key_values=cache).logits, model(next_ids).logits)
+
+
+def test_an_index_is_a_cache(monkeypatch):
+    """With all lists read it is exact, token by token and with beams."""
+    monkeypatch.setattr(indexed_store, "FIRST", 20)
+    monkeypatch.setattr(indexed_store, "LEAST", 4)
+    model, ids = huggingface_model(CONFIGS["mosaic"]), tokens(2, 40)
+    for beams in (1, 2):
+        cache = MosaicCache("indexed:1000:3")
+        found = model.generate(ids, past_key_values=cache, num_beams=beams, **GREEDY)
+        assert torch.equal(found, model.generate(ids, num_beams=beams, **GREEDY))
+        assert all(store.num_indexed > 30 for store in stores_of(cache.state))
 
 
 def test_a_bounded_store_is_a_cache():

@@ -31,6 +31,7 @@ ORDER = [
     "scales",
     "stores",
     "documents",
+    "indexed_store",
     "bounded_stores",
     "store_files",
     "memory",

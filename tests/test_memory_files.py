@@ -7,7 +7,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
-from memory_mosaics import LanguageModel, checkpoint, memory_mosaic, preset, transformer
+from memory_mosaics import LanguageModel, checkpoint, indexed_store, memory_mosaic, preset, transformer
 from memory_mosaics.bounded_stores import StorePolicy
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.decoding import Decoder, beam_search, generate
@@ -15,9 +15,10 @@ from memory_mosaics.errors import UserError
 from memory_mosaics.memory_files import CHUNK, Memory, load_memories, read, start_state, union
 from memory_mosaics.ops.recall import merge, recall_with_lse
 from memory_mosaics.store_files import HEADER
-from memory_mosaics.stores import GrowingStore, stores_of
+from memory_mosaics.stores import GrowingStore, state_tensors, stores_of
 from memory_mosaics.text.tokenizer import byte_tokenizer
 
+INDEXED = "indexed:1000:6"  # reads all lists: exact
 SIZES = {"width": 32, "blocks": 2, "heads": 4, "vocabulary": 257, "context": 64}
 
 
@@ -25,6 +26,12 @@ def opened(folder, config) -> LoadedModel:
     torch.manual_seed(0)
     byte_tokenizer().save(checkpoint.save(LanguageModel(config), folder))
     return LoadedModel.open(folder)
+
+
+@pytest.fixture(autouse=True)
+def _index_early(monkeypatch):
+    monkeypatch.setattr(indexed_store, "FIRST", 40)
+    monkeypatch.setattr(indexed_store, "LEAST", 16)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +61,7 @@ def saved(memory, file) -> Memory:
 
 
 @pytest.mark.parametrize("name", ["trained", "v2"])
-@pytest.mark.parametrize("store", ["exact", "window:50", "lru:50", "merge:50"])
+@pytest.mark.parametrize("store", ["exact", "window:50", "lru:50", "merge:50", INDEXED])
 def test_continuing_a_file_equals_reading_the_text_again(name, store, tmp_path, request):
     model = request.getfixturevalue(name)
     text, prompt = tokens(0, 150), tokens(1, 9)
@@ -66,7 +73,7 @@ def test_continuing_a_file_equals_reading_the_text_again(name, store, tmp_path, 
     assert_close(continued, whole[:, 150:], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("store", ["exact", "lru:50", "reservoir:50"])
+@pytest.mark.parametrize("store", ["exact", "lru:50", "reservoir:50", INDEXED])
 def test_generating_from_a_file_equals_generating_from_the_text(store, trained, tmp_path):
     text, prompt = tokens(0, 150), tokens(1, 9)
     memory_of(trained, text, store=store).save(tmp_path / "text.memory")
@@ -99,8 +106,20 @@ def test_a_text_read_in_two_parts_leaves_the_same_file(store, trained, tmp_path)
     assert (tmp_path / "resumed").read_bytes() == (tmp_path / "at once").read_bytes()
 
 
+def test_a_text_read_in_two_parts_leaves_the_same_index(trained, tmp_path):
+    """But for rounding, which differs with the alignment of memory-mapped tensors."""
+    text = tokens(0, CHUNK + 50)
+    parts = read(trained, text, {"name": "text", "sha256": "0"}, policy=StorePolicy.parse("indexed:2:6"), memory=None)
+    begun = saved(next(parts), tmp_path / "begun")
+    resumed, at_once = (memory_of(trained, text, store="indexed:2:6", begun=memory) for memory in (begun, None))
+    for one, other in zip(resumed.stores, at_once.stores, strict=True):
+        assert one.num_indexed == other.num_indexed > CHUNK
+        for x, y in zip(*(state_tensors(store[1:3]) for store in (one, other)), strict=True):
+            assert_close(x, y, rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["trained", "v2"])
-@pytest.mark.parametrize("store", ["exact", "window:200", "merge:200"])
+@pytest.mark.parametrize("store", ["exact", "window:200", "merge:200", INDEXED])
 def test_merged_files_are_the_union_of_both(name, store, tmp_path, request):
     """Per head: the answers of both by log-sum-exp, at the sharpness of the joint number of pairs."""
     model = request.getfixturevalue(name)
@@ -150,6 +169,10 @@ def test_stores_that_differ_are_not_merged(trained):
     exact, bounded = memory_of(trained, tokens(0, 30)), memory_of(trained, tokens(0, 30), store="lru:20")
     with pytest.raises(UserError, match=r"store exact and .* has a store lru: trim one"):
         union([exact, bounded])
+    bounded.save(tmp_path / "bounded")
+    with pytest.raises(UserError, match="cannot become indexed"):
+        start_state(trained, [tmp_path / "bounded"], "indexed")
+    assert start_state(trained, [tmp_path / "bounded"], "window:10") is not None
 
 
 def test_pairs_of_a_bounded_file_are_permanent_in_an_exact_store(trained, tmp_path):
@@ -165,6 +188,22 @@ def test_pairs_of_a_bounded_file_are_permanent_in_an_exact_store(trained, tmp_pa
             assert (same, pairs == kept.shape[1] + 500) == (name == "exact", name == "exact"), name
             total = store.mass[:, :pairs].sum(dim=1)
             assert (total == 899).all() == (name != "window:10")
+
+
+def test_an_index_is_made_of_an_exact_file_and_unmade(trained, tmp_path):
+    text, prompt = tokens(0, 150), tokens(1, 9)
+    memory_of(trained, text).save(tmp_path / "exact")
+    indexed = saved(Memory.load(tmp_path / "exact").trim(StorePolicy.parse(INDEXED)), tmp_path / "indexed")
+    assert str(indexed.policy) == INDEXED
+    assert indexed.pairs == 149
+    assert indexed.stores[0].num_indexed > 100
+    with torch.no_grad():
+        whole, _ = trained.model(torch.cat([text, prompt])[None])
+        for file, store in (("exact", INDEXED), ("indexed", None), ("indexed", "exact")):
+            continued, _ = trained.model(prompt[None], start_state(trained, [tmp_path / file], store))
+            assert_close(continued, whole[:, 150:], rtol=1e-4, atol=1e-4)
+    trimmed = indexed.trim(StorePolicy(kind="window", capacity=20))
+    assert_close(trimmed.stores[0].keys[:, -9:], indexed.stores[0].keys[:, -9:])
 
 
 def test_only_models_with_contextual_memories_are_read_with(tmp_path):
@@ -223,6 +262,8 @@ HOSTILE = {
     "a later start": {"header": {"texts": [{"name": "a", "sha256": "0", "tokens": 30, "read": 30, "start": 1}]}},
     "no token": {"tokens": torch.full((30,), 257, dtype=torch.int32)},
     "exact": {"header": {"policy": ["exact", 10, True]}},
+    "index": {"header": {"policy": ["indexed", 4, None]}},
+    "lists": {"header": {"policy": ["indexed", 4, 0.5]}},
 }  # fmt: skip
 
 
@@ -250,6 +291,32 @@ def test_a_damaged_bounded_store_is_refused(changes, trained, tmp_path):
     file = tmp_path / "file"
     memory_of(trained, tokens(0, 30), store="lru:50").save(file)
     change(file, **changes)
+    with pytest.raises(UserError, match="damaged"):
+        start_state(trained, [file])
+
+
+@pytest.mark.parametrize(
+    "change_index",
+    [
+        {"indexed.counts": lambda x: x + 1},
+        {"indexed.starts": lambda x: -x},
+        {"indexed.times": lambda x: 0 * x},
+        {"indexed.slopes": lambda x: x / 0},
+        {"indexed.covariances": lambda x: x[..., :2]},
+        {"indexed.keys": lambda x: x[:, :1]},
+        {"indexed.values": lambda x: x.double()},
+        {"newest.keys": lambda x: x[:, :, :1]},
+        {"recent": lambda x: x - 5},
+        {"recent": lambda x: x + 5},
+        {"indexed.slack": None},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_damaged_index_is_refused(change_index, trained, tmp_path):
+    file = tmp_path / "file"
+    memory_of(trained, tokens(0, 100), store=INDEXED).save(file)
+    found = load_file(file)
+    change(file, **{f"stores.0.{n}": f and f(found[f"stores.0.{n}"]).contiguous() for n, f in change_index.items()})
     with pytest.raises(UserError, match="damaged"):
         start_state(trained, [file])
 

@@ -27,7 +27,7 @@ from memory_mosaics.experiments import figures
 from memory_mosaics.files import read_json
 from memory_mosaics.inspection import retrievals
 from memory_mosaics.language_model import LanguageModel
-from memory_mosaics.ops.indexed_recall import BATCH, PIECE, Index
+from memory_mosaics.ops.indexed_recall import BATCH, PIECE, Index, default_lists
 from memory_mosaics.ops.recall import recall
 from memory_mosaics.results import environment_info, progress_bar, round_digits, write_results
 from memory_mosaics.text.corpus import Corpus
@@ -119,25 +119,26 @@ def read(model: LanguageModel, tokens: Any, block: int, head: int) -> Iterator[t
 def measure(kind: str, keys: Tensor, values: Tensor, queries: Tensor, sharpness: list[float]) -> dict[str, Any]:
     """Build the index, compare its answers with exact ones, and time both in turn."""
     start = time.perf_counter()
-    index = Index(keys, values)
-    found: dict[str, Any] = {"build_seconds": round(time.perf_counter() - start), "lists": len(index.lists.counts)}
-    keys, values = index.lists.keys, index.lists.values
+    index = Index.build(keys, values, lists=default_lists(len(keys)))
+    found: dict[str, Any] = {"build_seconds": round(time.perf_counter() - start), "lists": len(index.counts)}
+    keys, values = index.keys, index.values
     for beta in sharpness:
-        answers, bounds, lse, pairs_read, exact = [], [], [], [], []
+        answers, bounds, pairs_read, guaranteed, exact = [], [], [], [], []
         with progress_bar(f"{kind}, beta {beta:g}", len(queries), "query") as bar:
             for some in queries.split(BATCH):
                 each = index.answer(some, beta)
                 exact.append(by_products(some, keys, values, beta, torch.float64))
-                for part, one in zip((answers, lse, bounds, pairs_read), each, strict=True):
+                parts = (answers, each.answers), (bounds, each.bounds), (pairs_read, each.pairs_read)
+                for part, one in (*parts, (guaranteed, each.guaranteed)):
                     part.append(one)
                 bar.update(len(some))
-        truth, bound = torch.cat(exact), torch.cat(bounds).double() * index.value_norm
+        truth, bound = torch.cat(exact), torch.cat(bounds).double()
         error = (torch.cat(answers).double() - truth).norm(dim=1)
         relative, ratio = error / truth.norm(dim=1), bound / error.clamp(min=1e-12)
         found[f"{beta:g}"] = {
             "queries": len(queries),
             "violations": int((error > bound).sum()),
-            "no_guarantee": round_digits((bound > index.value_norm).double().mean().item()),
+            "no_guarantee": round_digits((~torch.cat(guaranteed)).double().mean().item()),
             **{name: spread(x) for name, x in {"relative_error": relative, "bound": bound, "ratio": ratio}.items()},
             "share_read": round_digits(torch.cat(pairs_read).double().mean().item() / len(keys)),
             "points": round_digits(torch.stack([error, bound], dim=1)[:256].clamp(max=1e300).numpy(), 3),
@@ -167,7 +168,7 @@ def by_products(
 
 def timed(index: Index, queries: Tensor, beta: float) -> dict[str, Any]:
     """Seconds of exact recall, by the op and by products, and of the index, which take turns; ratio to the faster."""
-    keys, values = index.lists.keys, index.lists.values
+    keys, values = index.keys, index.values
     functions = {
         "recall": lambda: recall(queries[None, :, None], keys[None, :, None], values[None, :, None], beta),
         "products": lambda: by_products(queries, keys, values, beta),

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from memory_mosaics.config import Part, PositiveInt, part
 from memory_mosaics.errors import UserError, check_range, did_you_mean
+from memory_mosaics.indexed_store import INDEXED, IndexedStore, IndexPolicy
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.ops.kmeans import kmeans
 from memory_mosaics.shapes import Float, Int
@@ -54,13 +55,15 @@ class StorePolicy(Part):
     keep_norm: bool = True
 
     @classmethod
-    def parse(cls, text: str) -> "StorePolicy | None":
-        """Return the policy of a text such as "lru:4096"; None for "exact"."""
+    def parse(cls, text: str) -> "AnyPolicy | None":
+        """Return the policy of a text such as "lru:4096" or "indexed"; None for "exact"."""
         kind, _, number = text.partition(":")
         if text == EXACT:
             return None
+        if kind == INDEXED:
+            return IndexPolicy.parse(text)
         if kind not in POLICIES:
-            known = [EXACT, *(f"{name}:4096" for name in POLICIES)]
+            known = [EXACT, INDEXED, *(f"{name}:4096" for name in POLICIES)]
             raise UserError(
                 f"no store {text!r}; {did_you_mean(text, known, otherwise='there are ' + ', '.join(known))}"
             )
@@ -94,6 +97,9 @@ class StorePolicy(Part):
 
     def evict(self, retrieval: Retrieval) -> "StorePolicy":
         return self
+
+
+AnyPolicy = StorePolicy | IndexPolicy
 
 
 class BoundedStore(NamedTuple):
@@ -207,13 +213,17 @@ class BoundedStore(NamedTuple):
 
     @classmethod
     def of(
-        cls, policy: StorePolicy, store: "GrowingStore | BoundedStore", visibility: tuple[Visibility, ...]
+        cls,
+        policy: StorePolicy,
+        store: "GrowingStore | BoundedStore | IndexedStore",
+        visibility: tuple[Visibility, ...],
     ) -> "BoundedStore":
         """The pairs of another store in one of this policy, which takes them in one after the other, "kmeans" at once.
 
         "lru" does not know then which pairs were used, and keeps the newest.
         """
         policy.check_delay(visibility)
+        store = store.exact() if isinstance(store, IndexedStore) else store
         if isinstance(store, GrowingStore):
             padding = store.key_padding_mask
             mask = padding if padding.shape[1] else None

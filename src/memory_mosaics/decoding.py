@@ -28,7 +28,7 @@ from memory_mosaics.ops.common import at_least_fp32, double_dtype
 from memory_mosaics.runtime import capture
 from memory_mosaics.scales import fold_for_inference
 from memory_mosaics.shapes import Float, Int
-from memory_mosaics.stores import GrowingStore, State, map_state, state_tensors, stores_of, tokens_at_once
+from memory_mosaics.stores import GrowingStore, State, map_state, select_rows, state_tensors, stores_of, tokens_at_once
 from memory_mosaics.text.tokenizer import StreamDecoder
 
 INITIAL_CAPACITY = 2048  # tokens reserved at once; beyond, the capacity doubles
@@ -111,11 +111,11 @@ class Decoder:
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
         """Let row b continue row rows[b]: in place while the number of rows stays the same."""
-        if len(rows) == len(self.logits):
+        if len(rows) == len(self.logits) and self.capacity:
             map_state(lambda tensor: tensor.copy_(tensor.index_select(0, rows)), self.state)
             self.logits.copy_(self.logits.index_select(0, rows))
         else:
-            self.state = map_state(lambda tensor: tensor.index_select(0, rows), self.state)
+            self.state = map_state(lambda tensor: select_rows(tensor, rows), self.state)
             self.logits, self.tokens = self.logits.index_select(0, rows), self.tokens.index_select(0, rows)
             self.replay = None  # captured with other tensors
 

@@ -68,7 +68,7 @@ from memory_mosaics.models import architecture_name, preset
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.parameters import fp32_parameter_names
 from memory_mosaics.shapes import Bool, Float, Int
-from memory_mosaics.stores import RetrievalMixer, map_state
+from memory_mosaics.stores import RetrievalMixer, map_state, select_rows
 
 PADDING_GAP = "a row has padding between its tokens, and its memory would take it for a token; pad at the left"
 LOSS_KWARGS = ("num_items_in_batch", "shift_labels", "ignore_index")  # Trainer passes the first
@@ -203,7 +203,7 @@ class MosaicCache(Cache):
         raise ValueError("a MosaicCache cannot forget its last tokens; read the shorter text again without a cache")
 
     def reorder_cache(self, beam_idx: Int[Tensor, " rows"]) -> None:
-        self._map(lambda tensor: tensor.index_select(0, beam_idx.to(tensor.device)))
+        self._map(lambda tensor: select_rows(tensor, beam_idx.to(tensor.device)))
 
     def batch_select_indices(self, indices: Int[Tensor, " rows"]) -> None:
         self.reorder_cache(indices)

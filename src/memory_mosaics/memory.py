@@ -45,8 +45,10 @@ from memory_mosaics.config import (
     part,
 )
 from memory_mosaics.errors import UserError
+from memory_mosaics.indexed_store import IndexedStore, IndexPolicy
 from memory_mosaics.ops.common import at_least_fp32
 from memory_mosaics.ops.gated_average import NO_PEAK, gated_key, rescale_gates
+from memory_mosaics.ops.indexed_recall import check_unit
 from memory_mosaics.ops.leaky_average import leaky_key
 from memory_mosaics.ops.normalise import HeadScale, normalise
 from memory_mosaics.ops.recall import dot_product, gaussian, recall, scale_features
@@ -61,10 +63,12 @@ from memory_mosaics.scales import (
     fold_parts,
 )
 from memory_mosaics.shapes import Bool, Float
-from memory_mosaics.store_files import load_stores, save_stores
+from memory_mosaics.store_files import load_stores, newest_pairs, save_stores
 from memory_mosaics.stores import (
     ALL_EARLIER,
+    AnswersWithBounds,
     DropoutOf,
+    GrowingStore,
     Inputs,
     Mask,
     MemoryInfo,
@@ -75,6 +79,8 @@ from memory_mosaics.stores import (
     State,
     Store,
     Visibilities,
+    Visibility,
+    VisiblePairs,
     append,
     head_groups,
     map_state,
@@ -332,7 +338,7 @@ def evaluate_sharpness(sharpness: Any, pairs: Pairs, time: int) -> float | Tenso
         return sharpness(None)
     betas = [torch.as_tensor(sharpness(group.visible_counts(time)[..., None])) for group in pairs.groups()]
     heads, here = pairs.keys.shape[2], pairs.keys.device  # each group's betas are those of all heads
-    betas = [beta.to(here).expand(*beta.shape[:-1], heads) for beta in betas]
+    betas = torch.broadcast_tensors(*(beta.to(here).expand(*beta.shape[:-1], heads) for beta in betas))
     if len(betas) == 1:
         return betas[0]
     return torch.cat([beta.chunk(len(betas), dim=-1)[group] for group, beta in enumerate(betas)], dim=-1)
@@ -346,7 +352,8 @@ class AssociativeMemory:
     number or a function of the number of stored pairs; `math.sqrt` is the choice of the paper's footnote.
 
     `policy` is "exact", or which pairs are kept and how many, such as "lru:4096" (bounded_stores.py). beta then depends
-    on `count`, in which each pair counts with its mass.
+    on `count`, in which each pair counts with its mass. Or it is "indexed" (indexed_store.py), for millions of pairs
+    with keys of norm 1: answers are then near the exact ones, and `retrieve_with_bounds` tells how near.
     """
 
     def __init__(
@@ -357,17 +364,25 @@ class AssociativeMemory:
         policy: str = EXACT,
     ):
         self.sharpness, self.kernel = sharpness, kernel
-        bounded = StorePolicy.parse(policy) or StorePolicy(kind=EXACT, capacity=MAX_CAPACITY)
-        self.policy = replace(bounded, keep_norm=kernel is dot_product)
+        parsed = StorePolicy.parse(policy) or StorePolicy(kind=EXACT, capacity=MAX_CAPACITY)
+        if isinstance(parsed, StorePolicy):
+            parsed = replace(parsed, keep_norm=kernel is dot_product)
+        elif kernel not in (dot_product, gaussian):
+            raise ValueError(f"an index is for the kernels dot_product and gaussian, not {kernel}")
+        self.policy = parsed
         self.batch: tuple[int, ...] = ()
-        self.pairs: BoundedStore | None = None  # every memory is a row of one head
+        self.pairs: BoundedStore | IndexedStore | None = None  # every memory is a row of one head
 
     def __len__(self) -> int:
+        if isinstance(self.pairs, IndexedStore):
+            return self.pairs.complete
         return 0 if self.pairs is None else self.pairs.keys.shape[1]
 
     @property
     def count(self) -> int:
         """The number of pairs that a query sees, each counted with its mass."""
+        if isinstance(self.pairs, IndexedStore):
+            return len(self)
         if self.pairs is None or not len(self.pairs.now):
             return 0
         found = self.pairs.pairs(self.pairs.now[:, None], (ALL_EARLIER,))
@@ -389,19 +404,53 @@ class AssociativeMemory:
         self.batch = keys.shape[:-2]
         # A copy: the caller may modify the originals.
         rows = [x.clone().reshape(self.batch.numel(), x.shape[-2], 1, x.shape[-1]) for x in (keys, values)]
-        self.pairs = (self.pairs or BoundedStore.empty(self.policy, *rows)).extend(*rows)
+        if isinstance(self.policy, IndexPolicy):
+            check_unit(rows[0].flatten(0, 2))
+            pairs = IndexedStore.empty(self.policy, rows[0], rows[1], [Visibility(delay=0)])
+        else:
+            pairs = BoundedStore.empty(self.policy, *rows)
+        self.pairs = (self.pairs or pairs).extend(*rows)
 
     def merge(self, other: "AssociativeMemory") -> None:
         """Add the pairs of another memory, with their masses, and room for them."""
+        if isinstance(self.policy, IndexPolicy) != isinstance(other.policy, IndexPolicy):
+            raise ValueError(f"a memory with a store {self.policy} does not merge with one of {other.policy}")
         if other.pairs is not None and other.keys is not None and other.values is not None:
             self._check(other.keys, other.values)
-            self.batch, self.pairs = other.batch, other.pairs if self.pairs is None else self.pairs.union(other.pairs)
+            mine: Any = self.pairs
+            self.batch, self.pairs = other.batch, other.pairs if mine is None else mine.union(other.pairs)
 
     def retrieve(self, keys: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
         """The estimate of E(V | K = key) for each key (..., T, D); zero while the memory is empty.
 
         Before anything is stored the width of values is not known: the zeros then have that of keys.
         """
+        return self.retrieve_with_bounds(keys).answers
+
+    def retrieve_with_bounds(self, keys: Float[Tensor, "... D"]) -> AnswersWithBounds:
+        """Answers (..., T, V), and |answer - exact answer| <= bound (..., T).
+
+        `guaranteed` is False where the bound exceeds the largest norm of a value, and guarantees nothing. Without an
+        index, answers are exact for the pairs that the store has kept.
+        """
+        if isinstance(self.pairs, IndexedStore) and self.pairs.indexed is not None:
+            return self._retrieve_indexed(self.pairs, keys)
+        answers = self._retrieve(keys)
+        return AnswersWithBounds(answers, answers.new_zeros(keys.shape[:-1]), keys.new_ones(keys.shape[:-1]).bool())
+
+    def _retrieve_indexed(self, store: IndexedStore, keys: Float[Tensor, "... D"]) -> AnswersWithBounds:
+        self._check(keys)
+        sharpness = self.sharpness(self.count) if callable(self.sharpness) else self.sharpness
+        sharpness = 2 * sharpness if self.kernel is gaussian else sharpness  # on unit keys this is equation 3
+        rows = keys.reshape(-1, keys.shape[-2], 1, keys.shape[-1]).to(store.newest.keys.dtype)
+        pairs = store.pairs(keys.shape[-2], (ALL_EARLIER,))._replace(seen=(VisiblePairs(),))
+        answers, bounds, guaranteed = Retrieval(rows, pairs, sharpness).answer_with_bounds()
+        shape = keys.shape[:-1]
+        return AnswersWithBounds(
+            answers.reshape(*shape, -1).to(keys.dtype), bounds.reshape(shape), guaranteed.reshape(shape)
+        )
+
+    def _retrieve(self, keys: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
         if self.pairs is None or self.keys is None or self.values is None:
             return torch.zeros_like(keys)
         self._check(keys)
@@ -412,7 +461,7 @@ class AssociativeMemory:
         exact = torch.float32 if keys.device.type == "mps" else torch.float64
         queries, stored = self.kernel(keys.to(exact), self.keys.to(exact), sharpness)
         one_head = [x.reshape(-1, x.shape[-2], 1, x.shape[-1]) for x in (queries, stored, self.values.to(exact))]
-        if self.policy.kind == EXACT:
+        if self.policy.kind == EXACT or isinstance(self.pairs, IndexedStore):
             answers = recall(*one_head)
         else:
             times = self.pairs.now[:, None].expand(-1, keys.shape[-2])
@@ -431,7 +480,7 @@ class AssociativeMemory:
         """Replace all pairs by those of a file. They stay on the disk, memory-mapped, until `to_memory`."""
         [pairs], about, _ = load_stores(Path(file))
         batch = tuple(about["batch"])
-        if not isinstance(pairs, BoundedStore) or torch.Size(batch).numel() != len(pairs.keys):
+        if isinstance(pairs, GrowingStore) or torch.Size(batch).numel() != len(newest_pairs(pairs).keys):
             raise UserError(f"{file} holds no memory of its own, but those of a model")
         self.batch, self.pairs, self.policy = batch, pairs, pairs.policy
 
@@ -440,11 +489,13 @@ class AssociativeMemory:
         self.pairs = map_state(torch.clone, self.pairs)
 
     def _check(self, *pairs: Tensor) -> None:
-        for name, new, stored in zip(("keys", "values"), pairs, (self.keys, self.values), strict=False):
-            if stored is not None and (
-                new.ndim < 2 or new.shape[:-2] != stored.shape[:-2] or new.shape[-1] != stored.shape[-1]
-            ):
-                raise ValueError(f"{name} {tuple(new.shape)} do not go with the stored {name} {tuple(stored.shape)}")
+        if self.pairs is None:
+            return
+        newest = newest_pairs(self.pairs)
+        for name, new, stored in zip(("keys", "values"), pairs, (newest.keys, newest.values), strict=False):
+            if new.ndim < 2 or new.shape[:-2] != self.batch or new.shape[-1] != stored.shape[-1]:
+                shape = (*self.batch, len(self), stored.shape[-1])
+                raise ValueError(f"{name} {tuple(new.shape)} do not go with the stored {name} {shape}")
 
 
 class Combine(nn.Module):

@@ -21,14 +21,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from memory_mosaics.bounded_stores import EXACT, MAX_CAPACITY, BoundedStore, StorePolicy
+from memory_mosaics.bounded_stores import EXACT, MAX_CAPACITY, AnyPolicy, BoundedStore, StorePolicy
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.config import to_plain
 from memory_mosaics.errors import UserError
+from memory_mosaics.indexed_store import IndexedStore
 from memory_mosaics.language_model import LanguageModel
 from memory_mosaics.shapes import Int
-from memory_mosaics.store_files import AnyStore, load_stores, save_stores
-from memory_mosaics.stores import GrowingStore, RetrievalMixer, State, Visibility, head_groups, map_state, stores_of
+from memory_mosaics.store_files import AnyStore, load_stores, newest_pairs, save_stores
+from memory_mosaics.stores import RetrievalMixer, State, Visibility, head_groups, map_state, stores_of
 
 CHUNK = 1024  # tokens read at a time, so that a text read in parts is read as at once
 PREFIX = 256  # tokens after which a state has the form it keeps
@@ -74,7 +75,10 @@ class Memory:
                 raise ValueError(f"its texts have {read:,} tokens, and it {tuple(tokens.shape)} {tokens.dtype}")
             if texts[0]["start"] or not isinstance(about["model"], str) or not all(x.isfinite().all() for x in carry):
                 raise ValueError("its state is NaN or Inf, of no model or of no text")
-            (rows, _, heads, _), seen = stores[0].keys.shape, [Visibility(delay=d, window=w) for d, w in visibility]
+            (rows, _, heads, _), seen = (
+                newest_pairs(stores[0]).keys.shape,
+                [Visibility(delay=d, window=w) for d, w in visibility],
+            )
             if head_groups(tuple(seen), heads) and rows != 1:
                 raise ValueError(f"it has {rows} rows of pairs, not one")
             found = {"texts": texts, "model": about["model"], "visibility": visibility}
@@ -89,14 +93,13 @@ class Memory:
         save_stores(file, self.stores, about, others)
 
     @property
-    def policy(self) -> StorePolicy | None:
-        store = self.stores[0]
-        return store.policy if isinstance(store, BoundedStore) else None
+    def policy(self) -> AnyPolicy | None:
+        return getattr(self.stores[0], "policy", None)
 
     @property
     def pairs(self) -> int:
         """The number of pairs in each head of each layer."""
-        return self.stores[0].values.shape[1]
+        return _complete(self.stores[0])
 
     @property
     def complete(self) -> bool:
@@ -122,21 +125,37 @@ class Memory:
     def state(self, model: LanguageModel) -> State:
         """The state of the model after the last text, with the pairs of all texts."""
         template, device = self._template(model), model.embedding.weight.device
-        shape = lambda state: [(type(x), x.keys.shape[2:], x.values.shape[2:], x.keys.dtype) for x in stores_of(state)]  # noqa: E731
+        shape = lambda state: [_form(store) for store in stores_of(state)]  # noqa: E731
         rest = lambda tensors: [(x.shape, x.dtype) for x in tensors]  # noqa: E731
-        pending = [store.keys.shape[1] - store.values.shape[1] for store in (*stores_of(template), *self.stores)]
+        newest = [newest_pairs(store) for store in (*stores_of(template), *self.stores)]
+        pending = [store.keys.shape[1] - store.values.shape[1] for store in newest]
         same = shape(template) == shape(tuple(self.stores)) and rest(carried(template)) == rest(self.carry)
         if not same or len(set(pending)) > 1:
             raise UserError(f"{self.file} is damaged: its tensors do not have the shapes of this model's")
         state = _fill(template, iter(self.stores), iter(self.carry))
         return state if device.type == "cpu" else map_state(lambda x: x.to(device), state)
 
-    def trim(self, policy: StorePolicy, device: str | torch.device = "cpu") -> "Memory":
-        """The same with its pairs in a bounded store, computed on a device one layer at a time."""
+    def trim(self, policy: AnyPolicy | None, device: str | torch.device = "cpu") -> "Memory":
+        """The same with its pairs in another store, made on a device, one layer at a time; None is exact.
+
+        An exact store after a bounded one keeps the pairs of that, and all that are added to it.
+        """
         seen = tuple(Visibility(delay=delay, window=window) for delay, window in self.visibility)
+        if isinstance(self.policy, StorePolicy) and not isinstance(policy, StorePolicy):
+            if policy is not None:
+                kept = f"{self.file} has a store {self.policy}, and what it has forgotten"
+                raise UserError(f"{kept} cannot become {policy.kind} again")
+            policy = StorePolicy(kind=EXACT, capacity=MAX_CAPACITY)
+
+        def changed(store: Any) -> AnyStore:
+            if policy is None:
+                return store.exact() if isinstance(store, IndexedStore) else store
+            if isinstance(policy, StorePolicy):
+                return BoundedStore.of(policy, store, seen)
+            return IndexedStore.of(policy, store, seen)
+
         there = (map_state(lambda x: x.to(device), store) for store in self.stores)
-        trimmed = (BoundedStore.of(policy, store, seen) for store in there)
-        return replace(self, stores=[map_state(lambda x: x.cpu(), store) for store in trimmed])
+        return replace(self, stores=[map_state(lambda x: x.cpu(), changed(store)) for store in there])
 
     def place(self, time: int) -> tuple[dict[str, Any], int, int]:
         """Of the pair stored at this time: its text, the position of its key, and where that is in all tokens."""
@@ -180,7 +199,7 @@ def read(
     tokens: Int[Tensor, " N"],
     text: dict[str, Any],
     *,
-    policy: StorePolicy | None,
+    policy: AnyPolicy | None,
     memory: Memory | None,
 ) -> Iterator[Memory]:
     """Yield the memory of a text after every part of it, going on from one that has read its beginning.
@@ -228,7 +247,7 @@ def union(memories: Sequence[Memory]) -> Memory:
         shift = _time_after(first.stores[0])
         first = replace(
             other,
-            stores=[_union(mine, theirs) for mine, theirs in zip(first.stores, other.stores, strict=True)],
+            stores=[mine.union(theirs) for mine, theirs in zip(first.stores, other.stores, strict=True)],  # type: ignore[arg-type]
             tokens=torch.cat([first.tokens, other.tokens]),
             texts=[*first.texts, *(text | {"start": text["start"] + shift} for text in other.texts)],
         )
@@ -236,18 +255,12 @@ def union(memories: Sequence[Memory]) -> Memory:
 
 
 def load_memories(trained: LoadedModel, files: Sequence[Path], store: str | None = None) -> Memory:
-    """The union of the memories in files, which must be of this model, with such a store.
-
-    "exact" leaves a bounded store as it is, and keeps all pairs that are added to it.
-    """
-    policy = None if store is None else StorePolicy.parse(store)
+    """The union of the memories in files, which must be of this model, with such a store."""
     memories = [Memory.load(file) for file in files]
     for memory in memories:
         memory.check_model(trained)
     memory = union(memories)
-    if store is not None and policy is None and memory.policy is not None:
-        policy = StorePolicy(kind=EXACT, capacity=MAX_CAPACITY)
-    return memory if policy is None else memory.trim(policy, trained.model.embedding.weight.device)
+    return memory if store is None else memory.trim(StorePolicy.parse(store), trained.model.embedding.weight.device)
 
 
 def start_state(trained: LoadedModel, files: Sequence[Path], store: str | None = None) -> State | None:
@@ -259,14 +272,19 @@ def start_state(trained: LoadedModel, files: Sequence[Path], store: str | None =
 
 def _time_after(store: AnyStore) -> int:
     """When the next pair of a union is stored: pairs of an exact store have no times but their order."""
-    return int(store.now[0]) if isinstance(store, BoundedStore) else store.values.shape[1]
+    return int(store.now[0]) if isinstance(store, BoundedStore) else _complete(store)
 
 
-def _union(first: AnyStore, later: Any) -> AnyStore:
-    if isinstance(first, BoundedStore):
-        return first.union(later)
-    keys = torch.cat([first.keys[:, : first.values.shape[1]], later.keys], dim=1)  # the last values never come
-    return GrowingStore(keys, torch.cat([first.values, later.values], dim=1), later.key_padding_mask)
+def _complete(store: AnyStore) -> int:
+    """The number of pairs whose value has come, in each head."""
+    return store.complete if isinstance(store, IndexedStore) else store.values.shape[1]
+
+
+def _form(store: AnyStore) -> list[Any]:
+    """What stores of one model have in common."""
+    newest, recent = newest_pairs(store), getattr(store, "recent", None)
+    form = [type(store), newest.keys.shape[2:], newest.values.shape[2:], newest.keys.dtype]
+    return [*form, None if recent is None else recent.tolist()]
 
 
 def carried(state: Any) -> Iterator[Tensor]:

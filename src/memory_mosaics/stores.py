@@ -4,6 +4,7 @@
     FixedStore       tensors of a fixed capacity, written in place one token at a time: no shape ever changes, so that a
                      decoding step can be captured as a CUDA graph
     BoundedStore     at most so many pairs, in bounded_stores.py
+    IndexedStore     all pairs, of which each query reads few, in indexed_store.py
     Visibility       which of the earlier pairs a query sees: all but the newest, or a window of them; of all heads of
                      a layer, or of groups of them, such as a short-term and a long-term memory side by side. Every
                      head stores all pairs, those of short-term memories too
@@ -124,13 +125,20 @@ class Pairs(NamedTuple):
     key_padding_mask: Bool[Tensor, "B N"] | None = None
     seen: tuple[VisiblePairs, ...] = (VisiblePairs(),)
     stored: PairTimes | None = None  # None: pair i was stored at time i, and none has been evicted
+    indexed: Any = None  # IndexedPairs of indexed_store.py, stored before these and seen where there is no window
 
     def groups(self) -> list["Pairs"]:
         """The pairs of each group of heads."""
         count, mask = len(self.seen), self.key_padding_mask
         keys, values = (x.chunk(count, dim=2) for x in (self.keys, self.values))
         stored = [None] * count if self.stored is None else self.stored.groups(count)
-        return [Pairs(k, v, mask, (one,), at) for k, v, one, at in zip(keys, values, self.seen, stored, strict=True)]
+        indexes = [None] * count if self.indexed is None else self.indexed.groups(count)
+        parts = zip(keys, values, self.seen, stored, indexes, strict=True)
+        return [Pairs(k, v, mask, (one,), at, index if one.window is None else None) for k, v, one, at, index in parts]
+
+    def without_index(self) -> "Pairs":
+        """The same with the pairs of an index among the others, to be read one by one."""
+        return self if self.indexed is None else self.indexed.joined(self)
 
     def per_head(self, heads: int) -> "Pairs":
         """The same with one memory per head: copies, where heads share memories."""
@@ -164,6 +172,8 @@ class Pairs(NamedTuple):
 
         A pair counts with its mass. All heads of a group see as many.
         """
+        if self.indexed is not None:
+            return self.indexed.counts() + self._replace(indexed=None).visible_counts(time)
         (seen,) = self.seen
         if self.stored is not None:
             first_head = PairTimes(self.stored.times[..., :1], self.stored.mass[..., :1], self.stored.query_times)
@@ -194,6 +204,17 @@ class Pairs(NamedTuple):
         if seen.causal_offset is None:
             return torch.full_like(times, self.keys.shape[1])
         return times + seen.causal_offset - (0 if seen.shift is None else seen.shift)
+
+
+class AnswersWithBounds(NamedTuple):
+    """Answers, |answer - exact answer| <= bound, and whether that is less than the largest norm of a value.
+
+    A bound beyond that guarantees nothing: every answer is as near.
+    """
+
+    answers: Float[Tensor, "B T H V"]
+    bounds: Float[Tensor, "B T H"]
+    guaranteed: Bool[Tensor, "B T H"]
 
 
 class Retrieval(NamedTuple):
@@ -227,10 +248,12 @@ class Retrieval(NamedTuple):
         if dropout and dropout_of == "pairs":
             kept = F.dropout(torch.ones_like(self.pairs.values[..., :1]), dropout)
             return self._replace(pairs=self.pairs._replace(values=self.pairs.values * kept)).answer()
-        queries, (keys, values, mask, (seen, *others), stored), beta, queries_are_keys, gate = self
+        queries, (keys, values, mask, (seen, *others), stored, _), beta, queries_are_keys, gate = self
         if others:
             return torch.cat([group.answer(dropout) for group in self.groups()], dim=2)
-        if stored is not None:
+        if self.pairs.indexed is not None:
+            answers = self.answer_with_bounds().answers
+        elif stored is not None:
             bias = self.pairs.score_bias(torch.arange(queries.shape[1], device=queries.device))
             answers = recall_with_bias(queries, keys, values, beta, bias=bias)
         elif queries_are_keys and not dropout:
@@ -244,14 +267,25 @@ class Retrieval(NamedTuple):
         keys, values = (x.repeat_interleave(parts, dim=0) for x in self.pairs[:2])
         return Retrieval(self.queries.unflatten(1, (parts, -1)).flatten(0, 1), Pairs(keys, values), self.sharpness)
 
+    def answer_with_bounds(self) -> AnswersWithBounds:
+        """The answers before the gate, and how far those of an index can be from exact ones."""
+        if len(self.pairs.seen) > 1:
+            groups = [group.answer_with_bounds() for group in self.groups()]
+            return AnswersWithBounds(*(torch.cat(parts, dim=2) for parts in zip(*groups, strict=True)))
+        if self.pairs.indexed is None:
+            answers = self._replace(gate=None).answer()
+            bounds = torch.zeros(answers.shape[:3], device=answers.device)
+            return AnswersWithBounds(answers, bounds, torch.ones_like(bounds, dtype=torch.bool))
+        return self.pairs.indexed.answer(self.queries, self.sharpness, self.pairs)
+
     def weights(self, times: Sequence[int] | None = None) -> Float[Tensor, "B H t N"]:
         """The softmax weights behind the answers at all times, or at some (negative: from the end), in float32.
 
         They sum to one over the pairs that a query sees and are zero elsewhere, everywhere for an empty memory.
         """
-        queries, pairs, sharpness = self[:3]
+        queries, pairs, sharpness = self.queries, self.pairs.without_index(), self.sharpness
         if len(pairs.seen) > 1:
-            return torch.cat([group.weights(times) for group in self.groups()], dim=1)
+            return torch.cat([group.weights(times) for group in self._replace(pairs=pairs).groups()], dim=1)
         chosen = list(range(queries.shape[1])) if times is None else [range(queries.shape[1])[time] for time in times]
         queries, keys = at_least_fp32(queries[:, chosen]), at_least_fp32(repeat_heads(pairs.keys, queries.shape[2]))
         if isinstance(sharpness, Tensor):
@@ -264,7 +298,7 @@ class Retrieval(NamedTuple):
     def weights_and_answers(self, times: Sequence[int]) -> tuple[Float[Tensor, "B H t N"], Float[Tensor, "B t H V"]]:
         """The weights at some times, and the answers that they give, in float32."""
         weights = self.weights(times)
-        values = repeat_heads(self.pairs.values, weights.shape[1]).to(weights.dtype)
+        values = repeat_heads(self.pairs.without_index().values, weights.shape[1]).to(weights.dtype)
         answers = torch.einsum("bhtn,bnhv->bthv", weights, values)
         return weights, answers if self.gate is None else answers * self.gate[:, list(times)].to(answers.dtype)
 
@@ -293,6 +327,11 @@ class GrowingStore(NamedTuple):
 
     def evict(self, retrieval: Retrieval) -> "GrowingStore":
         return self
+
+    def union(self, later: "GrowingStore") -> "GrowingStore":
+        """The pairs of both, those of `later` as if stored after those of this one."""
+        keys = torch.cat([self.keys[:, : self.values.shape[1]], later.keys], dim=1)  # the last values never come
+        return GrowingStore(keys, torch.cat([self.values, later.values], dim=1), later.key_padding_mask)
 
     @property
     def length(self) -> int | Tensor:
@@ -435,6 +474,12 @@ def map_state(function: Callable[..., Any], state: Any, *others: Any) -> Any:
         return function(state, *others)
     parts = [map_state(function, *each) for each in zip(state, *others, strict=True)]
     return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
+
+
+def select_rows(x: Tensor, rows: Int[Tensor, " rows"]) -> Tensor:
+    """Some rows of a tensor of a state; no copies where all rows are views of one, such as of an index."""
+    alike = len(x) > 0 and x.stride(0) == 0
+    return x[:1].expand(len(rows), *x.shape[1:]) if alike else x.index_select(0, rows)
 
 
 @dataclass(frozen=True, kw_only=True)

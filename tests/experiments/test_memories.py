@@ -4,6 +4,7 @@ import re
 import pytest
 import torch
 
+from memory_mosaics import indexed_store
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.cli import main
 from memory_mosaics.experiments import memories
@@ -45,6 +46,27 @@ def test_generating_after_a_text_read_once(mosaic, files, capsys):
     assert "Then" + again.split("Then", 1)[1] == generated(capsys, mosaic, "--memory", files[0], "--prompt", "Then")
     both = generated(capsys, mosaic, "--memory", *files, "--prompt", "Then")
     assert generated(capsys, mosaic, "--memory", *files, "--prompt", "Then", "--store", "lru:5000") == both
+
+
+def test_an_index_of_a_file(mosaic, files, tmp_path, capsys, monkeypatch):
+    """Made by `trim`, or for a while by --store; generating and searching with all its lists is exact."""
+    monkeypatch.setattr(indexed_store, "FIRST", 100)
+    store, out = "indexed:1000:20", tmp_path / "indexed"
+    assert main(["memory", "trim", str(files[0]), "--store", store, "--out", str(out)]) == 0
+    capsys.readouterr()
+    assert main(["memory", "info", str(out)]) == 0
+    assert re.search(rf"1,599 pairs in each of 8 heads, 1.0 MB, store {store}", capsys.readouterr().out)
+    exact = generated(capsys, mosaic, "--memory", files[0], "--prompt", "Then")
+    assert generated(capsys, mosaic, "--memory", out, "--prompt", "Then") == exact
+    assert generated(capsys, mosaic, "--memory", files[0], "--prompt", "Then", "--store", store) == exact
+    assert generated(capsys, mosaic, "--memory", out, "--prompt", "Then", "--store", "exact") == exact
+    found = []
+    for file in (files[0], out):
+        assert main(["memory", "search", str(mosaic), str(file), "--prompt", "a bird", "--top", "5"]) == 0
+        found.append([float(weight) for weight in re.findall(r"0\.\d{4}", capsys.readouterr().out)])
+    assert found[0] == pytest.approx(found[1], abs=1e-4)
+    assert len(found[0]) == 5
+    assert "may name how many lists" in refused(capsys, "generate", mosaic, "--prompt", "a", "--store", "indexed:x")
 
 
 def test_info_merge_trim_and_search(mosaic, files, tmp_path, capsys):
@@ -127,7 +149,7 @@ def test_what_cannot_be_read_or_written(mosaic, twin, files, tmp_path, capsys):
     assert not new.exists()
 
 
-def test_a_store_for_evaluation(mosaic, tmp_path, capsys, undrawn):
+def test_a_store_for_evaluation(mosaic, tmp_path, capsys, undrawn, monkeypatch):
     (tmp_path / "text.txt").write_text(TEXT)
     assert (
         main(
@@ -145,7 +167,8 @@ def test_a_store_for_evaluation(mosaic, tmp_path, capsys, undrawn):
         == 0
     )
     losses = {}
-    for store in ("exact", "lru:2000", "lru:50"):
+    monkeypatch.setattr(indexed_store, "FIRST", 100)
+    for store in ("exact", "lru:2000", "lru:50", "indexed:1000:10", "indexed:1:100"):
         out = tmp_path / store.replace(":", "-")
         flags = ["--data", tmp_path / "data", "--length", "1500", "--store", store, "--out", out, "--device", "cpu"]
         assert main(["evaluate", str(mosaic), *map(str, flags)]) == 0
@@ -154,6 +177,8 @@ def test_a_store_for_evaluation(mosaic, tmp_path, capsys, undrawn):
         losses[store] = results["models"][0]["loss"]
     assert losses["lru:2000"] == pytest.approx(losses["exact"], abs=1e-3)
     assert losses["lru:50"] != pytest.approx(losses["exact"], abs=1e-3)
+    assert losses["indexed:1000:10"] == pytest.approx(losses["exact"], abs=1e-4)
+    assert losses["indexed:1:100"] == pytest.approx(losses["exact"], abs=1e-3)
 
 
 def test_evaluating_after_a_file(mosaic, twin, files, tmp_path, capsys, undrawn):

@@ -81,8 +81,9 @@ def run(
         memory: one or several files of `mosaics read`, of the one model that is measured: each window is read as if
             after what they hold
         store: what contextual memories keep: exact, or window, sinks, lru, merge, reservoir or kmeans with a number of
-            pairs, such as lru:4096; a window may then be longer than memory. null is exact, or as in the memory files;
-            exact after a file with another store keeps its pairs and all of the window
+            pairs, such as lru:4096; a window may then be longer than memory. Or indexed: all, of which queries read
+            few. null is exact, or as in the memory files; exact after a file with another store keeps its pairs and all
+            of the window
         batch: windows per batch
         device: cuda, mps or cpu; auto takes the first that is available
         out: folder for results.json and the figure

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memory_mosaics.bounded_stores import StorePolicy
+from memory_mosaics.bounded_stores import AnyPolicy, StorePolicy
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError, check_range, printable, within_memory
 from memory_mosaics.experiments.report import check_output_file, text_table
@@ -18,6 +18,8 @@ from memory_mosaics.memory_files import Memory, load_memories, union
 from memory_mosaics.memory_files import read as read_tokens
 from memory_mosaics.results import progress_bar
 from memory_mosaics.runtime import find_device
+from memory_mosaics.store_files import newest_pairs
+from memory_mosaics.stores import state_tensors
 
 MAX_TEXT_BYTES = 1 << 30
 SAVE_SECONDS = 30.0  # between saves of what has been read so far
@@ -34,7 +36,7 @@ def read(run: Path, text: Path, *, out: Path, store: str = "exact", device: str 
         text: a UTF-8 text file
         out: the memory file to write
         store: which pairs to keep: exact for all, or window, sinks, lru, merge, reservoir or kmeans with a number of
-            pairs, such as lru:4096
+            pairs, such as lru:4096; or indexed for all, with an index
         device: cuda, mps or cpu; auto takes the first that is available
     """
     policy = StorePolicy.parse(store)
@@ -73,7 +75,7 @@ def read(run: Path, text: Path, *, out: Path, store: str = "exact", device: str 
     return {"tokens": done, "interrupted": interrupted}
 
 
-def _begun(out: Path, trained: LoadedModel, text: dict[str, Any], policy: StorePolicy | None) -> Memory:
+def _begun(out: Path, trained: LoadedModel, text: dict[str, Any], policy: AnyPolicy | None) -> Memory:
     """The memory of the beginning of the same text, or an error: a file of something else is not overwritten."""
     memory, remedy = Memory.load(out), "name another --out, or remove it first"
     memory.check_model(trained)
@@ -86,8 +88,9 @@ def _begun(out: Path, trained: LoadedModel, text: dict[str, Any], policy: StoreP
 
 
 def _describe_pairs(memory: Memory) -> str:
-    heads = sum(store.keys.shape[2] for store in memory.stores)
-    size = sum(x.numel() * x.element_size() for store in memory.stores for x in (store.keys, store.values))
+    heads = sum(newest_pairs(store).keys.shape[2] for store in memory.stores)
+    parts = ((x.keys, x.values) if x is newest_pairs(x) else state_tensors(x) for x in memory.stores)
+    size = sum(x.numel() * x.element_size() for part in parts for x in part)
     return f"{memory.pairs:,} pairs in each of {heads} heads, {size / 1e6:,.1f} MB"
 
 
@@ -125,19 +128,19 @@ def merge(files: list[Path], *, out: Path) -> dict[str, Any]:
 
 
 def trim(file: Path, *, store: str, out: Path, device: str = "auto") -> dict[str, Any]:
-    """Write a memory file with fewer pairs.
+    """Write a memory file with fewer pairs, or with an index of all.
 
     Args:
         file: a file of `mosaics read`
         store: which pairs to keep, and how many: window, sinks, merge, reservoir or kmeans with a number, such as
             merge:4096; up to 128 more stay, as while reading. lru keeps the newest, unless the file has such a store
-            already
+            already. Or indexed
         out: the file to write; it must not exist yet
         device: cuda, mps or cpu; auto takes the first that is available
     """
     policy = StorePolicy.parse(store)
     if policy is None:
-        raise UserError("exact keeps all pairs: name a bounded --store, such as merge:4096")
+        raise UserError("exact keeps all pairs: name a bounded --store, such as merge:4096, or indexed")
     return _write(Memory.load(file).check_complete().trim(policy, find_device(device)), out)
 
 
@@ -172,7 +175,7 @@ def search(run: Path, files: list[Path], *, prompt: str, top: int = 10, device: 
     for layer in retrievals(model, tokens[:, -1:], state):
         if layer.kind == "sequence":
             for head, weights in enumerate(layer.retrieval.weights([-1])[0]):
-                (best,) = heaviest_pairs(layer.retrieval.pairs, weights, head, top)
+                (best,) = heaviest_pairs(layer.retrieval.pairs.without_index(), weights, head, top)
                 found += [(pair.weight, layer.block, head, pair.time) for pair in best if pair.weight > 0]
     records = [_record(trained, memory, tokens[0].cpu(), *one) for one in sorted(found, key=lambda one: -one[0])[:top]]
     rows = [

@@ -19,31 +19,36 @@ q, have scores from cos(theta + rho) to cos(theta - rho), the triangle inequalit
 most (q'A q)^(1/2) max (d'A^-1 d)^(1/2), d = k_i - m, by Cauchy-Schwarz, for any positive A; here A is C and a little
 more.
 
-The answer takes R^ for R, which is a Gaussian's moment within the limits, and g for the mean value behind it:
-Z^ = Z_read + sum_lists (n e^(beta s) + R^), and y^ likewise. Then exactly
+The answer estimates R, and E = sum r_i (v_i - u), from up to SAMPLES pairs j of the list: R^ is n e^(beta s) x^2 / 2,
+which is exact, and n times the mean of r_j - e^(beta s) x_j^2 / 2, within the limits; E^ is n times the mean of
+r_j (v_j - u). With Z^ = Z_read + sum_lists (n e^(beta s) + R^), and y^ likewise, exactly
 
-    Z (y - y^) = sum_lists [ sum_i r_i (v_i - g) + (R - R^) (g - y^) ],
+    Z (y - y^) = sum_lists [ E - E^ + (R - R^) (u - y^) ],
 
-    |y - y^|  <=  sum_lists [ R_high (max_i |v_i - u| + |g - u|) + max(R_high - R^, R^ - R_low) |g - y^| ] / Z_low,
+    |y - y^|  <=  sum_lists [ R_high max_i |v_i - u| + |E^| + max(R_high - R^, R^ - R_low) |u - y^| ] / Z_low,
 
 where Z_low is Z_read + sum_lists (n e^(beta s) + R_low). An allowance for rounding is added.
 
 Letters in shapes: N pairs, D key width, V value width, L lists, T queries.
 """
 
-from math import isfinite
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from memory_mosaics.shapes import Float, Int
+from memory_mosaics.errors import UserError
+from memory_mosaics.shapes import Bool, Float, Int
 
 PAIRS_PER_CENTROID, ITERATIONS = 64, 8  # of the sample that k-means is fitted to
+SAMPLES = 32  # pairs of each list, evenly spaced in time
 BATCH = 64  # queries at a time
 PIECE = 4096  # terms of a sum in float32; sums of such sums are in float64
 ROWS = 256  # keys at a time, so that their scores stay in the cache
-SLACK = 2e-5  # of scores, for keys and queries whose norm is 1 within a quarter of it
+READ, MORE, TOLERANCE = 4, 32, 0.03  # lists to read, more of them if that takes the bound below the tolerance
+SLACK, UNIT = 2e-5, 0.02  # of scores of unit keys and queries; how far from 1 norms may be: those of bfloat16 are
+MAX_SAMPLE = 60.0  # of the exponents of sampled pairs in float32
 HEADROOM, MAX_SHARPNESS = 300.0, 500.0  # weights are from e^-700 to e^300: float64 holds them all
 EPS = 2.0**-24  # half a unit in the last place of float32
 
@@ -53,96 +58,114 @@ class IndexedAnswer(NamedTuple):
 
     answers: Float[Tensor, "T V"]
     lse: Float[Tensor, " T"]
-    bounds: Float[Tensor, " T"]  # |answer - exact answer| <= bound * the largest norm of a value
-    pairs_read: Int[Tensor, " T"]  # one by one
-
-    @property
-    def guaranteed(self) -> Tensor:
-        """Whether the bound is worth having: beyond 1 there is no guarantee."""
-        return self.bounds <= 1
+    bounds: Float[Tensor, " T"]  # |answer - exact answer| <= bound
+    pairs_read: Int[Tensor, " T"]  # one by one, of the index
+    guaranteed: Bool[Tensor, " T"]  # whether the bound is less than the largest |v_i|: beyond, it guarantees nothing
 
 
-class Lists(NamedTuple):
-    """Pairs in the order of their lists, and what is known of each list."""
+class OtherPairs(NamedTuple):
+    """What queries retrieve from pairs that are stored elsewhere: by recall_with_lse, with the largest |v_i|."""
 
-    keys: Float[Tensor, "N D"]
-    values: Float[Tensor, "N V"]
-    starts: Int[Tensor, " L+1"]  # of the lists, and the end
-    counts: Float[Tensor, " L"]
-    key_means: Float[Tensor, "L D"]  # means, and all numbers per list, are float64
-    value_means: Float[Tensor, "L V"]
-    covariances: Float[Tensor, "P L"]  # of keys: the upper triangle, with what is off the diagonal counted twice
-    slopes: Float[Tensor, "L D V"]  # covariances of keys and values
-    cap: Float[Tensor, " L"]  # cos(rho): the smallest cosine between a key and the mean key
-    reach: Float[Tensor, " L"]  # the largest (d'A^-1 d)^(1/2)
-    ridge: Float[Tensor, " L"]  # A = C + ridge
-    key_spread: Float[Tensor, " L"]  # root mean square of |k_i - m|
-    value_spread: Float[Tensor, " L"]  # root mean square of |v_i - u|
-    value_radius: Float[Tensor, " L"]  # largest |v_i - u|
+    answers: Float[Tensor, "T V"]
+    lse: Float[Tensor, " T"]
+    value_norm: float
 
 
-class Index:
-    """Pairs with keys of norm 1, to recall from without reading all of them.
+class Index(NamedTuple):
+    """Pairs in the order of their lists, and what is known of each list. The last pairs, of no list, are padding.
 
-    What is inserted is read pair by pair until it is `1 / PENDING` of the pairs; then it moves into the nearest lists.
+    A store has one for all its rows and heads, with these as the first two dimensions of every tensor.
     """
 
-    PENDING, MIN_PENDING = 128, 1024
-    PENDING_PAIRS = ("pending_keys", "pending_values")
-
-    def __init__(self, keys: Float[Tensor, "N D"], values: Float[Tensor, "N V"], *, lists: int | None = None):
-        """`lists` is 9.5 times the cube root of the number of pairs by default, and follows it as the index grows."""
-        self.wanted, self.clustered, self.value_norm = lists, 0, 0.0
-        self.lists = collect_lists(keys[:0], values[:0], torch.zeros(0, dtype=torch.long, device=keys.device))
-        self.pending_keys, self.pending_values = self.lists.keys, self.lists.values
-        self.insert(keys, values)
-
-    def __len__(self) -> int:
-        return len(self.lists.keys) + len(self.pending_keys)
-
-    def pairs(self) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N V"]]:
-        """All pairs, in no particular order."""
-        parts = (self.lists.keys, self.pending_keys), (self.lists.values, self.pending_values)
-        keys, values = (new if len(old) == 0 else torch.cat([old, new]) for old, new in parts)
-        return keys, values
-
-    def insert(self, keys: Float[Tensor, "N D"], values: Float[Tensor, "N V"]) -> None:
-        """Add pairs, in any order."""
-        check_unit(keys)
-        norms = [some.float().norm(dim=1).max().item() for some in values.split(2**20) if len(some)]
-        if not all(map(isfinite, norms)):
-            raise ValueError("values contain NaN or Inf")
-        self.value_norm = max([self.value_norm, *norms])
-        stored, new = len(self.lists.keys), len(self.pending_keys) + len(keys)
-        if new <= max(self.MIN_PENDING, stored // self.PENDING):
-            self.pending_keys = torch.cat([self.pending_keys, keys.float()])
-            self.pending_values = torch.cat([self.pending_values, values.float()])
-            return
-        parts = (self.lists.keys, self.pending_keys, keys), (self.lists.values, self.pending_values, values)
-        keys, values = (
-            torch.cat(some) if stored else torch.cat(some[1:]) if len(some[1]) else some[2] for some in parts
-        )
-        if len(keys) >= 2 * self.clustered:
-            self.lists, self.clustered = build_lists(keys, values, self.wanted or default_lists(len(keys))), len(keys)
-        else:
-            old = torch.searchsorted(self.lists.starts[1:], torch.arange(stored, device=keys.device), right=True)
-            centroids = normalised(self.lists.key_means).float()
-            self.lists = collect_lists(keys, values, torch.cat([old, nearest(keys[stored:], centroids)]))
-        self.pending_keys, self.pending_values = self.lists.keys[:0], self.lists.values[:0]
-
-    def state(self) -> dict[str, Tensor]:
-        """All of it as tensors, from which `from_state` makes an equal index."""
-        numbers = torch.tensor([self.wanted or 0, self.clustered, self.value_norm], dtype=torch.float64)
-        return self.lists._asdict() | {name: getattr(self, name) for name in self.PENDING_PAIRS} | {"numbers": numbers}
+    keys: Float[Tensor, "*B N D"]
+    values: Float[Tensor, "*B N V"]
+    times: Int[Tensor, "*B N"]  # when each pair was stored; -1 - time for padding
+    starts: Int[Tensor, "*B L+1"]  # of the lists, and the end
+    counts: Float[Tensor, "*B L"]
+    key_means: Float[Tensor, "*B L D"]  # means, and all numbers per list, are float64
+    value_means: Float[Tensor, "*B L V"]
+    covariances: Float[Tensor, "*B P L"]  # of keys: the upper triangle, with what is off the diagonal counted twice
+    slopes: Float[Tensor, "*B L D V"]  # covariances of keys and values
+    sample_keys: Float[Tensor, "*B L S D"]  # k_j - m and v_j - u of some pairs; zero where a list has fewer
+    sample_values: Float[Tensor, "*B L S V"]
+    sample_radius: Float[Tensor, "*B L S"]  # |v_j - u|
+    cap: Float[Tensor, "*B L"]  # cos(rho): the smallest cosine between a key and the mean key
+    reach: Float[Tensor, "*B L"]  # the largest (d'A^-1 d)^(1/2)
+    ridge: Float[Tensor, "*B L"]  # A = C + ridge
+    key_spread: Float[Tensor, "*B L"]  # root mean square of |k_i - m|
+    value_radius: Float[Tensor, "*B L"]  # largest |v_i - u|
+    value_norm: Float[Tensor, "*B"]  # largest |v_i|
+    slack: Float[Tensor, "*B"]  # of scores, for norms of keys that are not quite 1
+    clustered: Int[Tensor, "*B"]  # how many pairs there were when the lists were made
 
     @classmethod
-    def from_state(cls, state: dict[str, Tensor]) -> "Index":
-        index = cls(state["pending_keys"][:0], state["pending_values"][:0])
-        index.lists = Lists(*(state[name] for name in Lists._fields))
-        index.pending_keys, index.pending_values = (state[name] for name in cls.PENDING_PAIRS)
-        wanted, clustered, index.value_norm = state["numbers"].tolist()
-        index.wanted, index.clustered = int(wanted) or None, int(clustered)
-        return index
+    def build(
+        cls, keys: Float[Tensor, "N D"], values: Float[Tensor, "N V"], times: Tensor | None = None, *, lists: int
+    ) -> "Index":
+        """An index of so many lists, some of them empty where there are fewer pairs."""
+        times = torch.arange(len(keys), device=keys.device) if times is None else times
+        real = times >= 0
+        found = keys[real]
+        sample = found[_evenly(len(found), PAIRS_PER_CENTROID * lists, keys.device)]
+        assigned = torch.full_like(times, lists)
+        assigned[real] = nearest(found, spherical_kmeans(sample, min(lists, len(found))))
+        return cls._collect(keys, values, times, assigned, lists, len(found))
+
+    def extended(
+        self, keys: Float[Tensor, "N D"], values: Float[Tensor, "N V"], times: Int[Tensor, " N"], *, lists: int
+    ) -> "Index":
+        """The index with more pairs, in the nearest lists; in `lists` new ones if there are now twice as many pairs."""
+        old, stored = self.counts.shape[0], len(self.keys)
+        every: list[Any] = [torch.cat(both) for both in ((self.keys, keys), (self.values, values), (self.times, times))]
+        if int((every[2] >= 0).sum()) >= 2 * int(self.clustered):
+            return Index.build(every[0], every[1], every[2], lists=lists)
+        assigned = torch.full_like(every[2], old)
+        place = torch.arange(stored, device=keys.device)
+        assigned[:stored] = torch.searchsorted(self.starts[1:], place, right=True)
+        centroids = normalised(self.key_means).float()
+        assigned[stored:] = torch.where(times >= 0, nearest(keys, centroids), old)
+        return self._collect(every[0], every[1], every[2], assigned, old, int(self.clustered))
+
+    @staticmethod
+    def _collect(keys: Tensor, values: Tensor, times: Tensor, assigned: Tensor, count: int, clustered: int) -> "Index":
+        """Pairs in the order of the lists that they are assigned to, and the moments of these lists."""
+        slack = check_unit(keys[times >= 0])
+        order = assigned.argsort(stable=True)
+        keys, values, times = keys[order], values[order], times[order]
+        sizes = assigned.bincount(minlength=count)[:count]
+        starts = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        D, V = keys.shape[1], values.shape[1]
+        zeros = partial(torch.zeros, dtype=torch.float64, device=keys.device)
+        key_means, value_means, numbers = zeros(count, D), zeros(count, V), zeros(count, 5)
+        sample_keys, sample_values = zeros(count, SAMPLES, D).float(), zeros(count, SAMPLES, V).float()
+        covariances, slopes = zeros(D * (D + 1) // 2, count).float(), zeros(count, D, V).float()
+        row, column = torch.triu_indices(D, D, device=keys.device)
+        eye, value_norm = torch.eye(D, dtype=torch.float64, device=keys.device), zeros(())
+        numbers[:, 0] = 1  # an empty list
+        for one, (start, end) in enumerate(zip(starts.tolist(), starts[1:].tolist(), strict=False)):
+            if start == end:
+                continue
+            k, v = keys[start:end].double(), values[start:end].double()
+            m, u = k.mean(dim=0), v.mean(dim=0)
+            d, e = k - m, v - u
+            C, squares = d.T @ d / len(d), e.square().sum(dim=1)
+            ridge = C.trace() / (100 * D) + EPS
+            reach = torch.linalg.solve_triangular(torch.linalg.cholesky(C + ridge * eye), d.T, upper=False).norm(dim=0)
+            norm = m.norm()
+            cap = (k @ m / norm).amin() - EPS if norm > SLACK else norm.new_tensor(-1.0)
+            key_means[one], value_means[one], slopes[one] = m, u, (d.T @ e / len(d)).float()
+            covariances[:, one] = (C[row, column] * torch.where(row == column, 1, 2)).float()
+            some = _evenly(len(k), SAMPLES, keys.device)
+            sample_keys[one, : len(some)], sample_values[one, : len(some)] = d[some].float(), e[some].float()
+            largest = squares.amax().sqrt()
+            numbers[one] = torch.stack([cap.clamp(-1, 1), reach.amax(), ridge, C.trace().sqrt(), largest])
+            value_norm = value_norm.maximum(v.norm(dim=1).amax())
+        if not value_norm.isfinite():
+            raise ValueError("values contain NaN or Inf")
+        moments: list[Any] = [sizes.double(), key_means, value_means, covariances, slopes]
+        moments += [sample_keys, sample_values, sample_values.norm(dim=2), *numbers.T]
+        moments += [value_norm, zeros(()) + slack, torch.tensor(clustered, device=keys.device)]
+        return Index(keys, values, times, starts, *moments)
 
     @torch.no_grad()
     def answer(
@@ -150,50 +173,60 @@ class Index:
         queries: Float[Tensor, "T D"],
         sharpness: float | Float[Tensor, " T"] = 1.0,
         *,
-        tolerance: float = 0.03,
-        few: int = 4,
-        many: int = 32,
+        read: int = READ,
+        more: int = MORE,
+        tolerance: float = TOLERANCE,
+        others: OtherPairs | None = None,
     ) -> IndexedAnswer:
-        """Answer every query. The `few` lists of which most is estimated are read pair by pair.
+        """Answer every query. The `read` lists of which most is estimated are read pair by pair.
 
-        If reading up to `many` more, in the order of their part of the bound, takes it below `tolerance`, they are read
-        too. With `many` as large as the number of lists and a tolerance of 0 all pairs are read.
+        If reading up to `more` lists, in the order of their part of the bound, takes it below `tolerance`, they are
+        read too. With as many lists as there are, all pairs are read. The answer is from the pairs of the index and
+        from `others`, which have been read before.
         """
-        check_unit(queries)
+        slack = float(self.slack) + 4 * check_unit(queries)
         beta = torch.as_tensor(sharpness, dtype=torch.float64, device=queries.device).expand(len(queries))
         if not ((beta >= 0) & (beta <= MAX_SHARPNESS)).all():
-            raise ValueError(f"the sharpness of an index is between 0 and {MAX_SHARPNESS:g}")
-        if len(self) == 0:
-            zeros = queries.new_zeros(len(queries), dtype=torch.float32)
-            answers = zeros[:, None].expand(-1, self.lists.values.shape[1])
-            return IndexedAnswer(answers, zeros - torch.inf, zeros, zeros.long())
-        batches = zip(queries.float().split(BATCH), beta.split(BATCH), strict=True)
-        found = [self._answer(q, b[:, None], tolerance, few, many) for q, b in batches]
+            raise UserError(f"the sharpness of an index is between 0 and {MAX_SHARPNESS:g}")
+        found = []
+        for first in range(0, len(queries), BATCH):
+            batch = slice(first, first + BATCH)
+            read_before = others and OtherPairs(others.answers[batch], others.lse[batch], others.value_norm)
+            found.append(
+                self._answer(queries[batch].float(), beta[batch, None], read, more, tolerance, slack, read_before)
+            )
+        if not found:
+            empty = queries.new_zeros(0, dtype=torch.float32)
+            return IndexedAnswer(empty.new_zeros(0, self.values.shape[1]), empty, empty, empty.long(), empty.bool())
         return IndexedAnswer(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
-    def _answer(self, q: Tensor, beta: Tensor, tolerance: float, few: int, many: int) -> IndexedAnswer:
-        lists = self.lists
-        moments = Moments(lists, q, beta)
-        read = ReadPairs(q, beta, moments.top, lists.values.shape[1])
-        read.add(slice(None), self.pending_keys, self.pending_values)
+    def _answer(
+        self, q: Tensor, beta: Tensor, read: int, more: int, tolerance: float, slack: float, others: OtherPairs | None
+    ) -> IndexedAnswer:
+        moments = Moments(self, q, beta, slack)
+        done = ReadPairs(q, beta, moments.top, self.values.shape[1])
+        value_norm = float(self.value_norm)
+        if others is not None:
+            done.add_others(others)
+            value_norm = max(value_norm, others.value_norm)
         chosen = torch.zeros_like(moments.tangent, dtype=torch.bool)
         count = chosen.shape[1]
-        chosen.scatter_(1, moments.rest.topk(min(few, count), dim=1).indices, True)
-        read.add_lists(lists, chosen)
-        errors, Z_low = moments.errors(read, moments.answer(read, chosen, slopes=False)[0], chosen)
-        worst = errors.topk(min(many, count), dim=1)
+        chosen.scatter_(1, moments.likely.topk(min(read, count), dim=1).indices, True)
+        done.add_lists(self, chosen)
+        errors, Z_low = moments.errors(done, moments.answer(done, chosen, slopes=False)[0], chosen)
+        worst = errors.topk(min(more, count), dim=1)
         total = errors.sum(dim=1, keepdim=True)
         left = torch.cat([total, total - worst.values.cumsum(dim=1)], dim=1)  # with 0, 1, 2 ... more lists read
-        beyond = left > tolerance * self.value_norm * Z_low
-        within_reach = ~beyond[:, -1:] if many < count else torch.ones_like(beyond[:, :1])
-        more = torch.zeros_like(chosen).scatter_(1, worst.indices, beyond[:, :-1] & within_reach) & ~chosen
-        read.add_lists(lists, more)
-        chosen |= more
-        y, Z = moments.answer(read, chosen)
-        errors, Z_low = moments.errors(read, y, chosen)
-        bounds = errors.sum(dim=1) / (Z_low[:, 0] * self.value_norm) + moments.rounding(Z, chosen)
+        beyond = left > tolerance * value_norm * Z_low
+        within_reach = ~beyond[:, -1:] if more < count else torch.ones_like(beyond[:, :1])
+        further = torch.zeros_like(chosen).scatter_(1, worst.indices, beyond[:, :-1] & within_reach) & ~chosen
+        done.add_lists(self, further)
+        chosen |= further
+        y, Z = moments.answer(done, chosen)
+        errors, Z_low = moments.errors(done, y, chosen)
+        bounds = errors.sum(dim=1) / Z_low[:, 0] + value_norm * moments.rounding(Z, chosen)
         lse = (Z.log() + moments.top)[:, 0]
-        return IndexedAnswer(y.float(), lse.float(), bounds.float(), read.count)
+        return IndexedAnswer(y.float(), lse.float(), bounds.float(), done.count, bounds <= value_norm)
 
 
 class Moments:
@@ -202,7 +235,7 @@ class Moments:
     All weights are relative to e^top.
     """
 
-    def __init__(self, lists: Lists, q: Float[Tensor, "T D"], beta: Float[Tensor, "T 1"]):
+    def __init__(self, lists: Index, q: Float[Tensor, "T D"], beta: Float[Tensor, "T 1"], slack: float):
         self.lists, self.q, self.beta = lists, q, beta
         D = q.shape[1]
         row, column = torch.triu_indices(D, D, device=q.device)
@@ -213,11 +246,10 @@ class Moments:
         deviation = lists.reach * (variance + lists.ridge).sqrt()
         cos = (s / lists.key_means.norm(dim=1).clamp(min=EPS)).clamp(-1, 1)
         straight, across = cos * lists.cap, ((1 - cos.square()) * (1 - lists.cap.square())).sqrt()
-        high = torch.where(cos >= lists.cap, 1.0, straight + across).minimum(s + deviation).maximum(s) + SLACK
-        low = torch.where(cos <= -lists.cap, -1.0, straight - across).maximum(s - deviation).minimum(s) - SLACK
+        high = torch.where(cos >= lists.cap, 1.0, straight + across).minimum(s + deviation).maximum(s) + slack
+        low = torch.where(cos <= -lists.cap, -1.0, straight - across).maximum(s - deviation).minimum(s) - slack
         self.top = beta - HEADROOM
         squared = beta.square() * variance
-        self.x = squared.sqrt()
         log_tangent = lists.counts.log() + beta * s - self.top
         self.tangent = log_tangent.exp()
         up = beta * (high - s)
@@ -225,19 +257,46 @@ class Moments:
         self.rest_high = squared * torch.where(up < 0.01, self.tangent * _remainder(up), above)
         self.rest_low = beta.square() * least * self.tangent * _remainder(beta * (low - s))
         gaussian = self.tangent * (squared / 2).clamp(max=HEADROOM).expm1()
-        self.rest = gaussian.minimum((self.rest_low * self.rest_high).sqrt()).maximum(self.rest_low)
+        self.likely = gaussian.minimum((self.rest_low * self.rest_high).sqrt()).maximum(self.rest_low)
+        self._sample(squared)
+
+    def _sample(self, squared: Float[Tensor, "T L"]) -> None:
+        """Estimate the rest, R^, and bound |E^|, from samples of all lists."""
+        lists, T = self.lists, len(self.q)
+        L, S = lists.sample_keys.shape[:2]
+        self.share = 1 / lists.counts.clamp(1, S)
+        self.sampled = self.q.new_empty(T, L, S)  # r_j / e^(beta s)
+        curvature, spread, mean = (self.tangent.new_empty(T, L) for _ in range(3))
+        step = max(1, PIECE // S)
+        for first in range(0, L, step):
+            some = slice(first, first + step)
+            x = (self.q @ lists.sample_keys[some].flatten(0, 1).T).mul_(self.beta.float()).clamp_(max=MAX_SAMPLE)
+            x, r = x.view(T, -1, S), self.sampled[:, some]
+            torch.sub(torch.expm1(x), x, out=r)
+            mean[:, some] = r.sum(dim=2)
+            curvature[:, some] = mean[:, some] - x.square_().sum(dim=2) / 2
+            spread[:, some] = (r * lists.sample_radius[some]).sum(dim=2)
+        self.rest = self.tangent * (squared / 2 + curvature * self.share)
+        self.rest = self.rest.minimum(self.rest_high).maximum(self.rest_low)
+        total = self.tangent * mean * self.share
+        self.limit = self.share * (self.rest_high / total.clamp(min=1e-300)).clamp(max=1)  # a pair can outweigh all
+        self.sampled_error = self.tangent * self.limit * spread
 
     def answer(self, read: "ReadPairs", chosen: Tensor, *, slopes: bool = True) -> tuple[Tensor, Tensor]:
-        """y^ and Z^, with exact sums of the pairs of chosen lists; without slopes, u for g and for the tangents."""
+        """y^ and Z^, with exact sums of the pairs of chosen lists; without slopes, with u for all values."""
         lists, left = self.lists, ~chosen
         weights = (self.tangent + self.rest) * left
         Z = read.total + weights.sum(dim=1, keepdim=True)
         y = (read.weighted + weights @ lists.value_means) / Z
         if slopes:
-            weights = (self.beta * (self.tangent + self.rest * self._damping()) * left / Z).float()
-            step = max(1, PIECE // self.q.shape[1])
-            for some, matrices in zip(weights.split(step, dim=1), lists.slopes.split(step), strict=True):
-                y += ((some[..., None] * self.q[:, None]).flatten(1) @ matrices.flatten(0, 1)).double()
+            weights = self.tangent * left / Z
+            by_slope, by_sample = (self.beta * weights).float(), (self.limit * weights).float()
+            step = max(1, PIECE // max(self.q.shape[1], SAMPLES))
+            for first in range(0, weights.shape[1], step):
+                some = slice(first, first + step)
+                terms = (by_slope[:, some, None] * self.q[:, None]).flatten(1) @ lists.slopes[some].flatten(0, 1)
+                sampled = (by_sample[:, some, None] * self.sampled[:, some]).flatten(1)
+                y += (terms + sampled @ lists.sample_values[some].flatten(0, 1)).double()
         return y, Z
 
     def errors(self, read: "ReadPairs", y: Tensor, chosen: Tensor) -> tuple[Float[Tensor, "T L"], Float[Tensor, "T 1"]]:
@@ -245,9 +304,8 @@ class Moments:
         lists, left = self.lists, ~chosen
         u = lists.value_means
         distance = (y.square().sum(dim=1, keepdim=True) + u.square().sum(dim=1) - 2 * y @ u.T).clamp(min=0).sqrt()
-        shift = self.x * self._damping() * lists.value_spread  # at least |g - u|, by Cauchy-Schwarz
         unsure = (self.rest_high - self.rest).maximum(self.rest - self.rest_low)
-        errors = self.rest_high * (lists.value_radius + shift) + unsure * (distance + shift)
+        errors = self.rest_high * lists.value_radius + self.sampled_error + unsure * distance
         return errors * left, read.total + ((self.tangent + self.rest_low) * left).sum(dim=1, keepdim=True)
 
     def rounding(self, Z: Float[Tensor, "T 1"], chosen: Tensor) -> Float[Tensor, " T"]:
@@ -255,10 +313,6 @@ class Moments:
         steep = self.beta * self.lists.key_spread * (self.tangent + self.rest) * ~chosen / Z
         terms = self.beta[:, 0] * (self.q.shape[1] + 4) + PIECE
         return 2 * EPS * terms * (1 + steep.sum(dim=1))
-
-    def _damping(self) -> Tensor:
-        """Of g = u + damping * beta M'q, which then stays within the spread of the values."""
-        return 1 / self.x.clamp(min=1)
 
 
 def _remainder(x: Tensor) -> Tensor:
@@ -275,11 +329,17 @@ class ReadPairs:
         self.weighted, self.total = top.new_zeros(len(q), width), top.new_zeros(len(q), 1)
         self.count = torch.zeros(len(q), dtype=torch.long, device=q.device)
 
+    def add_others(self, others: OtherPairs) -> None:
+        """Add pairs that have been read elsewhere to the sums of all queries."""
+        scale = (others.lse.double()[:, None] - self.top).exp()
+        self.weighted += scale * others.answers.double()
+        self.total += scale
+
     def add(self, rows: Tensor | slice, keys: Float[Tensor, "n D"], values: Float[Tensor, "n V"]) -> None:
         """Add some pairs to the sums of some queries."""
         q, beta, top = self.q[rows], self.beta[rows], self.top[rows]
         for first in range(0, len(keys), PIECE):
-            some_keys, some_values = keys[first : first + PIECE], values[first : first + PIECE]
+            some_keys, some_values = (x[first : first + PIECE].float() for x in (keys, values))
             scores = q @ some_keys.T
             best = scores.amax(dim=1, keepdim=True)
             weights = (scores - best).mul_(beta.float()).exp_()
@@ -288,7 +348,7 @@ class ReadPairs:
             self.total[rows] += scale * weights.sum(dim=1, keepdim=True).double()
         self.count[rows] += len(keys)
 
-    def add_lists(self, lists: Lists, chosen: Tensor) -> None:
+    def add_lists(self, lists: Index, chosen: Tensor) -> None:
         """Add the pairs of the chosen lists (T, L): each list is read once for all queries that chose it."""
         number, query = chosen.T.nonzero(as_tuple=True)
         numbers, queries = number.unique_consecutive(return_counts=True)
@@ -298,17 +358,21 @@ class ReadPairs:
 
 
 def default_lists(pairs: int) -> int:
-    """2,047 for 10 million pairs of width 64, where the moments take 1 % of the memory of the pairs."""
-    return max(1, round(9.5 * pairs ** (1 / 3)))
+    """2,047 for 10 million pairs of width 64, where what is known of lists takes 2 % of the memory of the pairs.
+
+    It takes as much as 80 pairs per list: fewer pairs have fewer lists, so that it stays a sixth of them.
+    """
+    return max(1, min(round(9.5 * pairs ** (1 / 3)), pairs // 480))
 
 
-def check_unit(keys: Float[Tensor, "N D"]) -> None:
-    """Refuse keys that are not of norm 1 in float32."""
-    for some in keys.split(2**20):
-        off = (some.float().norm(dim=1) - 1).abs()
-        if len(off) and not off.max() <= SLACK / 4:
-            norm = some.float().norm(dim=1)[off.argmax()].item()
-            raise ValueError(f"an index takes keys of norm 1 in float32, and one has {norm:.6g}; normalise them")
+def check_unit(keys: Float[Tensor, "N D"]) -> float:
+    """How far from 1 the norms of keys are; refuse those that are not of unit norm."""
+    norms = [some.float().norm(dim=1) for some in keys.split(2**20) if len(some)]
+    off = max((float((norm - 1).abs().max()) for norm in norms), default=0.0)
+    if not off <= UNIT:
+        norm = next(float(norm[(norm - 1).abs().argmax()]) for norm in norms if not (norm - 1).abs().max() <= UNIT)
+        raise UserError(f"an index takes keys of norm 1, and one has {norm:.6g}; normalise them")
+    return off
 
 
 def normalised(x: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
@@ -319,7 +383,8 @@ def nearest(keys: Float[Tensor, "N D"], centroids: Float[Tensor, "L D"]) -> Int[
     """The centroid with the largest cosine."""
     found = torch.zeros(len(keys), dtype=torch.long, device=keys.device)  # many small results would fragment memory
     for some, part in zip(keys.split(ROWS), found.split(ROWS), strict=True):
-        part.copy_((some.float() @ centroids.T).argmax(dim=1))
+        if len(some):
+            part.copy_((some.float() @ centroids.T).argmax(dim=1))
     return found
 
 
@@ -332,42 +397,7 @@ def spherical_kmeans(keys: Float[Tensor, "N D"], count: int) -> Float[Tensor, "L
     return centroids
 
 
-def build_lists(keys: Float[Tensor, "N D"], values: Float[Tensor, "N V"], count: int) -> Lists:
-    """`count` lists, or fewer, where some would be empty."""
-    count = min(count, len(keys))
-    sample = keys[_evenly(len(keys), PAIRS_PER_CENTROID * count, keys.device)]
-    return collect_lists(keys, values, nearest(keys, spherical_kmeans(sample, count)))
-
-
 def _evenly(total: int, count: int, device: torch.device) -> Int[Tensor, " n"]:
     """Up to `count` of `total` indices, evenly spaced."""
     count = min(count, total)
     return torch.arange(count, device=device) * total // max(count, 1)
-
-
-def collect_lists(keys: Float[Tensor, "N D"], values: Float[Tensor, "N V"], assigned: Int[Tensor, " N"]) -> Lists:
-    """Pairs in the order of the lists that they are assigned to, and the moments of these lists; no list is empty."""
-    order = assigned.argsort(stable=True)
-    keys, values = keys[order].float(), values[order].float()
-    counts = assigned.bincount()
-    counts = counts[counts > 0]
-    starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    D, V, L = keys.shape[1], values.shape[1], len(counts)
-    key_means, value_means, numbers = (keys.new_zeros(L, width, dtype=torch.float64) for width in (D, V, 6))
-    covariances, slopes = keys.new_zeros(D * (D + 1) // 2, L), keys.new_zeros(L, D, V)
-    row, column = torch.triu_indices(D, D, device=keys.device)
-    eye = torch.eye(D, dtype=torch.float64, device=keys.device)
-    for one, (start, end) in enumerate(zip(starts.tolist(), starts[1:].tolist(), strict=False)):
-        k, v = keys[start:end].double(), values[start:end].double()
-        m, u = k.mean(dim=0), v.mean(dim=0)
-        d, e = k - m, v - u
-        C, squares = d.T @ d / len(d), e.square().sum(dim=1)
-        ridge = C.trace() / (100 * D) + EPS
-        reach = torch.linalg.solve_triangular(torch.linalg.cholesky(C + ridge * eye), d.T, upper=False).norm(dim=0)
-        norm = m.norm()
-        cap = (k @ m / norm).amin() - EPS if norm > SLACK else norm.new_tensor(-1.0)
-        key_means[one], value_means[one], slopes[one] = m, u, (d.T @ e / len(d)).float()
-        covariances[:, one] = (C[row, column] * torch.where(row == column, 1, 2)).float()
-        spreads = C.trace().sqrt(), squares.mean().sqrt(), squares.amax().sqrt()
-        numbers[one] = torch.stack([cap.clamp(-1, 1), reach.amax(), ridge, *spreads])
-    return Lists(keys, values, starts, counts.double(), key_means, value_means, covariances, slopes, *numbers.T)

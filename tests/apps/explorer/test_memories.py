@@ -189,6 +189,11 @@ def test_a_store_that_is_too_large_for_every_chunk_is_refused(mosaic, monkeypatc
     assert sum(len(chunk.tokens) for chunk in found.chunks) == 100
 
 
+def test_an_index_is_refused(mosaic):
+    with pytest.raises(UserError, match="an index reads few: take --store exact"):
+        Explorer([mosaic], store="indexed")
+
+
 def copying_model() -> LoadedModel:
     """It expects what followed the last byte the last time: embeddings are one-hot, and a value is the next token."""
     tokenizer = byte_tokenizer()

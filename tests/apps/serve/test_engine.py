@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 import torch
 
-from memory_mosaics import LanguageModel, LanguageModelConfig, memory_mosaic, transformer
+from memory_mosaics import LanguageModel, LanguageModelConfig, indexed_store, memory_mosaic, transformer
 from memory_mosaics.apps.serve.engine import Batch, Engine, EngineStopped, QueueFull, Row
 from memory_mosaics.bounded_stores import StorePolicy
 from memory_mosaics.decoding import GREEDY, Sampler, generate
@@ -208,9 +208,10 @@ def test_the_most_probable_tokens():
         assert [index for index, _ in logprobs.top] == expected.topk(3).indices.tolist()
 
 
-@pytest.mark.parametrize("store", ["exact", "lru:30"])
-def test_rows_continue_a_state(store):
+@pytest.mark.parametrize("store", ["exact", "lru:30", "indexed:1000:6"])
+def test_rows_continue_a_state(store, monkeypatch):
     """Of a text that the model has read, as if each prompt came after it."""
+    monkeypatch.setattr(indexed_store, "FIRST", 20)
     model, policy = model_of("mosaic"), StorePolicy.parse(store)
     text, prompts = torch.arange(45), [torch.tensor([3, 1, 4]), torch.tensor([1, 5, 9, 2, 6])]
     with torch.no_grad():

@@ -30,8 +30,10 @@ from memory_mosaics.apps.explorer.reading import (
     Memory,
     single_thread,
 )
+from memory_mosaics.bounded_stores import StorePolicy
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError
+from memory_mosaics.indexed_store import IndexPolicy
 from memory_mosaics.memory_files import load_memories, start_state
 from memory_mosaics.text.tokenizer import StreamDecoder
 
@@ -341,9 +343,12 @@ class Explorer:
     def __init__(self, models: Sequence[LoadedModel], *, memory: Sequence[Path] = (), store: str | None = None):
         if memory and len(models) > 1:
             raise UserError("--memory holds what one model has read; explore that model alone")
+        texts = load_memories(models[0], memory, store) if memory else None
+        policies = (None if store is None else StorePolicy.parse(store), texts and texts.policy)
+        if any(isinstance(policy, IndexPolicy) for policy in policies):
+            raise UserError("the explorer shows the weights of all pairs, and an index reads few: take --store exact")
         self.models = [InstrumentedModel(loaded, state=start_state(loaded, (), store)) for loaded in models]
-        if memory:
-            texts = load_memories(models[0], memory, store)
+        if texts:
             self.models[0].name += " without memory files"  # to compare with
             self.models.insert(0, InstrumentedModel(models[0], state=texts.state(models[0].model), memory=texts))
         self.max_sessions = len(self.models) * (1 if memory else SESSIONS)
