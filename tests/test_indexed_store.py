@@ -19,7 +19,7 @@ from memory_mosaics.memory import AssociativeMemory
 from memory_mosaics.mixers.attention import AttentionConfig
 from memory_mosaics.ops import indexed_recall
 from memory_mosaics.ops.recall import dot_product, gaussian
-from memory_mosaics.stores import GrowingStore, stores_of
+from memory_mosaics.stores import GrowingStore, Visibility, stores_of
 
 SIZES = {"width": 32, "blocks": 2, "heads": 4, "vocabulary": 50, "context": 64}
 ALL, FEW = "indexed:1000:6", "indexed:1:45"
@@ -53,6 +53,14 @@ def v2() -> LanguageModel:
     """With short-term heads, delays, gated keys and beta(n)."""
     torch.manual_seed(0)
     return LanguageModel(replace(preset("memory-mosaic-v2-tiny"), vocabulary=50, blocks=2)).eval()
+
+
+def windowed() -> LanguageModel:
+    """All heads see the last 12 pairs, which are never in an index."""
+    torch.manual_seed(0)
+    config = memory_mosaic(**SIZES)
+    mixer = replace(config.sequence_mixer, visibility=Visibility(window=12))
+    return LanguageModel(replace(config, sequence_mixer=mixer)).eval()
 
 
 def read(model, tokens, policy, parts=(), mask=None):
@@ -131,7 +139,7 @@ def test_merging_is_storing_together():
         first.merge(memory_of(keys, values, "exact"))
 
 
-@pytest.mark.parametrize("build", [v1, v2])
+@pytest.mark.parametrize("build", [v1, v2, windowed])
 def test_a_model_that_reads_all_lists_is_exact(build):
     """At every position, with two rows, in chunks, and token by token at last."""
     model, tokens = build(), torch.randint(50, (2, 200))
@@ -173,6 +181,16 @@ def test_a_padded_row_beside_another_is_the_row_alone():
     for store in stores_of(state):
         exact = store.exact()
         assert_close(exact.key_padding_mask[:, : mask.shape[1]], mask)
+
+
+def test_rows_with_other_padding_have_as_many_lists(monkeypatch):
+    """The number of lists grows with that of pairs: at the same step in every row, whatever is padding."""
+    monkeypatch.setattr(indexed_store, "default_lists", lambda pairs: pairs // 10)
+    mask = torch.ones(2, 300, dtype=torch.bool)
+    mask[0, :100] = False
+    tokens = torch.randint(50, (2, 300))
+    _, state = read(v1(), tokens, "indexed:1000", parts=(60, 60, 60, 60), mask=mask)
+    assert next(iter(stores_of(state))).indexed.counts.shape[2] > 20
 
 
 @pytest.mark.parametrize("build", [v1, v2])

@@ -211,7 +211,7 @@ COMMANDS: dict[str, Any] = {
 def _interrupt_again(ignored: Any) -> None:
     """Raise Ctrl-C again that came where Python cannot raise it, such as in a weakref callback.
 
-    Objects that it left half built may raise errors in `__del__`: these are for nobody.
+    Objects that it left half built may raise errors in `__del__`, which are not reported.
     """
     if issubclass(ignored.exc_type, KeyboardInterrupt):
         later = threading.Timer(0.05, _thread.interrupt_main)  # raised here, it would be lost again

@@ -167,7 +167,7 @@ class MosaicCache(Cache):
     """The state of a LanguageModel and the padding of the tokens it has processed.
 
     It cannot be cropped to an earlier time: leaky averages of keys do not store their past. `store` is what contextual
-    memories keep: "exact", or a bounded store, `generate(..., past_key_values=MosaicCache("lru:4096"))`.
+    memories keep: "exact", "indexed", or a bounded store, `generate(..., past_key_values=MosaicCache("lru:4096"))`.
     """
 
     def __init__(self, store: str = EXACT) -> None:

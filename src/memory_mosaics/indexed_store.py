@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from memory_mosaics.config import Part, PositiveInt, part
@@ -92,6 +93,8 @@ class IndexedPairs(NamedTuple):
         """The answers from these pairs and the newest ones, which are read one by one. They have no gradient."""
         B, T, H, _ = queries.shape
         (seen,), values = newest.seen, newest.values
+        padding = (queries == 0).all(dim=-1, keepdim=True)  # such a query has no direction; no answer depends on it
+        queries = torch.where(padding, F.one_hot(torch.tensor(0), queries.shape[-1]).to(queries), queries)
         options = {"causal_offset": seen.causal_offset, "key_padding_mask": newest.key_padding_mask}
         with torch.no_grad():
             answers, lse = recall_with_lse(queries, newest.keys, values, sharpness, **options)
@@ -103,8 +106,10 @@ class IndexedPairs(NamedTuple):
                 [self._answer(b, h, value_norm, *(x[b, :, h] for x in given)) for h in range(H)] for b in range(rows)
             ]
         by_head: Any = [[torch.stack(parts, dim=1) for parts in zip(*row, strict=True)] for row in found]
-        answers, bounds, sure = (torch.stack(x).reshape(B, T, *x[0].shape[1:]) for x in zip(*by_head, strict=True))
-        return AnswersWithBounds(answers.to(queries.dtype), bounds, sure)
+        answers, bounds, guaranteed = (
+            torch.stack(x).reshape(B, T, *x[0].shape[1:]) for x in zip(*by_head, strict=True)
+        )
+        return AnswersWithBounds(answers.to(queries.dtype), bounds, guaranteed)
 
     def _answer(
         self, row: int, head: int, value_norm: float, queries: Tensor, beta: Tensor, answers: Tensor, lse: Tensor
@@ -182,11 +187,9 @@ class IndexedStore(NamedTuple):
     def pairs(self, time: int, visibility: tuple[Visibility, ...]) -> Pairs:
         """As the last `time` tokens see them."""
         pairs = self.newest.pairs(time, visibility)
-        return (
-            pairs
-            if self.indexed is None
-            else pairs._replace(indexed=IndexedPairs(self.indexed, self.policy.read, time))
-        )
+        if self.indexed is None or all(each.window is not None for each in visibility):
+            return pairs
+        return pairs._replace(indexed=IndexedPairs(self.indexed, self.policy.read, time))
 
     def evict(self, retrieval: Retrieval) -> "IndexedStore":
         """The store once these queries have been answered: nothing is lost, pairs may move into the index."""

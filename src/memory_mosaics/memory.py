@@ -367,8 +367,7 @@ class AssociativeMemory:
         parsed = StorePolicy.parse(policy) or StorePolicy(kind=EXACT, capacity=MAX_CAPACITY)
         if isinstance(parsed, StorePolicy):
             parsed = replace(parsed, keep_norm=kernel is dot_product)
-        elif kernel not in (dot_product, gaussian):
-            raise ValueError(f"an index is for the kernels dot_product and gaussian, not {kernel}")
+        self._check_kernel(parsed)
         self.policy = parsed
         self.batch: tuple[int, ...] = ()
         self.pairs: BoundedStore | IndexedStore | None = None  # every memory is a row of one head
@@ -482,11 +481,16 @@ class AssociativeMemory:
         batch = tuple(about["batch"])
         if isinstance(pairs, GrowingStore) or torch.Size(batch).numel() != len(newest_pairs(pairs).keys):
             raise UserError(f"{file} holds no memory of its own, but those of a model")
+        self._check_kernel(pairs.policy)
         self.batch, self.pairs, self.policy = batch, pairs, pairs.policy
 
     def to_memory(self) -> None:
         """Copy the pairs of a file into memory."""
         self.pairs = map_state(torch.clone, self.pairs)
+
+    def _check_kernel(self, policy: StorePolicy | IndexPolicy) -> None:
+        if isinstance(policy, IndexPolicy) and self.kernel not in (dot_product, gaussian):
+            raise ValueError(f"an index is for the kernels dot_product and gaussian, not {self.kernel}")
 
     def _check(self, *pairs: Tensor) -> None:
         if self.pairs is None:

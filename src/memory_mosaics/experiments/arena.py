@@ -39,6 +39,7 @@ from memory_mosaics.experiments.outcomes import export_outcomes, import_outcomes
 from memory_mosaics.experiments.own_mixers import check_causal, fingerprint
 from memory_mosaics.experiments.report import TEMPLATES, render, text_table, write_page
 from memory_mosaics.experiments.runner import (
+    MIN_STEPS_TO_COMPILE,
     Grid,
     Outcome,
     Settings,
@@ -162,7 +163,8 @@ def run(
             for folder in folders:
                 import_outcomes(folder / f"{contest.task.name}.jsonl", contest.out, contest.check_outcome)
     if prepare_only:
-        print(*(f"{contest.data_folder} is prepared" for contest in contests if facts[contest.task.name]), sep="\n")
+        prepared = [f"{contest.data_folder} is prepared" for contest in contests if facts[contest.task.name]]
+        print("\n".join(prepared) or "There is nothing to prepare: these tasks draw their examples while they train.")
         return facts
     if estimate:
         return print_estimate(contests, out)
@@ -561,7 +563,8 @@ def print_estimate(contests: Sequence[Contest], out: Path) -> dict[str, Any]:
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
             speed = found["tokens_per_second"]
-            alone = {key: found[key] for key in ("tokens_per_second", "peak_gib", "hardware") if key in found}
+            shown = ("tokens_per_second", "peak_gib", "hardware", "compiled")
+            alone = {key: found[key] for key in shown if key in found}
             speeds.setdefault(task.name, {})[name] = alone
             seconds = task.training.steps * task.training.batch * task.data.length / speed
             least, most = runs * seconds / 60, (runs + edges) * seconds / 60
@@ -577,6 +580,7 @@ def print_estimate(contests: Sequence[Contest], out: Path) -> dict[str, Any]:
     least, most = (sum(column) for column in zip(*minutes.values(), strict=True))
     rows.append(["all, one after the other", "", "", "", "", f"{least:.1f} to {most:.1f}"])
     print(text_table(["task, contestant", "tokens/s", "GiB", "runs", "seconds each", "minutes"], rows))
+    print(f"From {MIN_STEPS_TO_COMPILE:,} steps on runs are compiled on CUDA, these only with --runtime.compile true.")
     print("Training alone: validation and tests come on top. More runs are those beyond the edges of the search.")
     results = {"study": "arena-estimate", "minutes": [least, most], "runs": minutes, "alone": speeds}
     write_results(out / "estimate.json", results)
@@ -587,7 +591,7 @@ def read_alone(out: Path) -> dict[str, dict[str, Any]]:
     """Return the speed and the memory of contestants by task, if `--estimate` measured them in this folder."""
     file = out / "estimate.json"
     try:
-        return dict(read_json(file)["alone"]) if file.exists() else {}
+        return dict(read_json(file).get("alone", {})) if file.exists() else {}
     except (ValueError, TypeError, LookupError) as error:
         raise UserError(f"{file} is damaged: {one_line(error)}; remove it, or repeat --estimate") from error
 

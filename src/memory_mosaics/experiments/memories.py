@@ -13,6 +13,7 @@ from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError, check_range, printable, within_memory
 from memory_mosaics.experiments.report import check_output_file, text_table
 from memory_mosaics.files import read_text
+from memory_mosaics.indexed_store import IndexPolicy
 from memory_mosaics.inspection import heaviest_pairs, retrievals
 from memory_mosaics.memory_files import Memory, load_memories, union
 from memory_mosaics.memory_files import read as read_tokens
@@ -134,14 +135,14 @@ def trim(file: Path, *, store: str, out: Path, device: str = "auto") -> dict[str
         file: a file of `mosaics read`
         store: which pairs to keep, and how many: window, sinks, merge, reservoir or kmeans with a number, such as
             merge:4096; up to 128 more stay, as while reading. lru keeps the newest, unless the file has such a store
-            already. Or indexed
+            already. Or indexed: all pairs, with an index; exact, without
         out: the file to write; it must not exist yet
         device: cuda, mps or cpu; auto takes the first that is available
     """
-    policy = StorePolicy.parse(store)
-    if policy is None:
+    policy, memory = StorePolicy.parse(store), Memory.load(file).check_complete()
+    if policy is None and not isinstance(memory.policy, IndexPolicy):
         raise UserError("exact keeps all pairs: name a bounded --store, such as merge:4096, or indexed")
-    return _write(Memory.load(file).check_complete().trim(policy, find_device(device)), out)
+    return _write(memory.trim(policy, find_device(device)), out)
 
 
 def _write(memory: Memory, out: Path) -> dict[str, Any]:

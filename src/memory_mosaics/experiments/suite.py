@@ -17,6 +17,7 @@ from memory_mosaics.files import read_yaml
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.models import (
     ARCHITECTURES,
+    INGREDIENTS,
     Architecture,
     add_ingredients,
     baseline,
@@ -116,12 +117,21 @@ class ArenaTask:
         sizes |= {name: value for name, value in values.items() if name in SIZE_FIELDS}
         body = architecture(contestant).config(**sizes)
         body = replace(body, **{name: value for name, value in values.items() if name in MODEL_FIELDS})
+        self._check_ingredients(contestant, body)
         if not self.channel_mixer:
             return replace(body, channel_mixer=None)
         weights = count_without_embeddings(transformer(**sizes))
         if abs(count_without_embeddings(body) - weights) < 0.01 * weights:
             return body
         return resize_channel_mixer(body, weights, count_without_embeddings)
+
+    def _check_ingredients(self, contestant: str, body: LanguageModelConfig) -> None:
+        """Refuse those that change nothing in this task: the same model would be trained under two names."""
+        for name in contestant.split("+")[1:]:
+            if name.endswith("-dropout") and not body.dropout:
+                raise UserError(f"{contestant}: {name} changes nothing in {self.name}, which has no dropout")
+            if "channel_mixer" in INGREDIENTS[name] and not self.channel_mixer:
+                raise UserError(f"{contestant}: {name} changes nothing in {self.name}, which has no channel mixers")
 
     def training_of(self, values: Settings, *, seed: int) -> Training:
         changed = {name: value for name, value in values.items() if name in TRAINING_FIELDS}

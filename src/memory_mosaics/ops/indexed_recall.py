@@ -96,7 +96,7 @@ class Index(NamedTuple):
     value_radius: Float[Tensor, "*B L"]  # largest |v_i - u|
     value_norm: Float[Tensor, "*B"]  # largest |v_i|
     slack: Float[Tensor, "*B"]  # of scores, for norms of keys that are not quite 1
-    clustered: Int[Tensor, "*B"]  # how many pairs there were when the lists were made
+    clustered: Int[Tensor, "*B"]  # how many pairs there were when the lists were made, padding included
 
     @classmethod
     def build(
@@ -109,7 +109,7 @@ class Index(NamedTuple):
         sample = found[_evenly(len(found), PAIRS_PER_CENTROID * lists, keys.device)]
         assigned = torch.full_like(times, lists)
         assigned[real] = nearest(found, spherical_kmeans(sample, min(lists, len(found))))
-        return cls._collect(keys, values, times, assigned, lists, len(found))
+        return cls._collect(keys, values, times, assigned, lists, len(keys))
 
     def extended(
         self, keys: Float[Tensor, "N D"], values: Float[Tensor, "N V"], times: Int[Tensor, " N"], *, lists: int
@@ -117,7 +117,7 @@ class Index(NamedTuple):
         """The index with more pairs, in the nearest lists; in `lists` new ones if there are now twice as many pairs."""
         old, stored = self.counts.shape[0], len(self.keys)
         every: list[Any] = [torch.cat(both) for both in ((self.keys, keys), (self.values, values), (self.times, times))]
-        if int((every[2] >= 0).sum()) >= 2 * int(self.clustered):
+        if len(every[2]) >= 2 * int(self.clustered):  # with padding, so that all rows of a batch agree
             return Index.build(every[0], every[1], every[2], lists=lists)
         assigned = torch.full_like(every[2], old)
         place = torch.arange(stored, device=keys.device)
@@ -304,8 +304,8 @@ class Moments:
         lists, left = self.lists, ~chosen
         u = lists.value_means
         distance = (y.square().sum(dim=1, keepdim=True) + u.square().sum(dim=1) - 2 * y @ u.T).clamp(min=0).sqrt()
-        unsure = (self.rest_high - self.rest).maximum(self.rest - self.rest_low)
-        errors = self.rest_high * lists.value_radius + self.sampled_error + unsure * distance
+        uncertainty = (self.rest_high - self.rest).maximum(self.rest - self.rest_low)
+        errors = self.rest_high * lists.value_radius + self.sampled_error + uncertainty * distance
         return errors * left, read.total + ((self.tangent + self.rest_low) * left).sum(dim=1, keepdim=True)
 
     def rounding(self, Z: Float[Tensor, "T 1"], chosen: Tensor) -> Float[Tensor, " T"]:

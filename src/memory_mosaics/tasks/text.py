@@ -101,6 +101,8 @@ class TextData:
         check_range(1, MAX_LENGTH, length=self.length)
         for length in self.test_lengths:
             check_range(self.length + 1, MAX_LENGTH, test_lengths=length)
+        if len({*self.test_lengths}) < len(self.test_lengths):
+            raise UserError(f"test_lengths has a length twice: {', '.join(map(str, self.test_lengths))}")
         check_range(1, MAX_WINDOWS, windows=self.windows)
         check_range(1, 16, order=self.order)
         if self.tokenizer == "bytes" and self.vocabulary != BYTES:
@@ -287,7 +289,7 @@ class TextTest:
         losses = evaluation.of_model(model, start_of_text=self._start_of_text)
         with runtime.autocast():
             found = self._measure("model", losses, rows=max(1, EVAL_TOKENS // self.length))
-        if not self._is_longer:
+        if not self._is_longer and not self.text.data.documents:  # memories go on at the ends of documents there
             score = disentanglement(model, next(self.windows.batches(DISENTANGLEMENT_WINDOWS)))
             found |= {} if score is None else {"disentanglement": score}
         return found

@@ -343,10 +343,12 @@ class Explorer:
     def __init__(self, models: Sequence[LoadedModel], *, memory: Sequence[Path] = (), store: str | None = None):
         if memory and len(models) > 1:
             raise UserError("--memory holds what one model has read; explore that model alone")
+        refusal = UserError("the explorer shows the weights of all pairs, and an index reads few: take --store exact")
+        if store is not None and isinstance(StorePolicy.parse(store), IndexPolicy):
+            raise refusal
         texts = load_memories(models[0], memory, store) if memory else None
-        policies = (None if store is None else StorePolicy.parse(store), texts and texts.policy)
-        if any(isinstance(policy, IndexPolicy) for policy in policies):
-            raise UserError("the explorer shows the weights of all pairs, and an index reads few: take --store exact")
+        if texts and isinstance(texts.policy, IndexPolicy):
+            raise refusal
         self.models = [InstrumentedModel(loaded, state=start_state(loaded, (), store)) for loaded in models]
         if texts:
             self.models[0].name += " without memory files"  # to compare with

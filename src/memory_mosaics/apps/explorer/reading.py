@@ -125,7 +125,8 @@ class EditedRetrieval:
         whole = Retrieval(queries, Pairs(keys, values, None, pairs.seen, pairs.stored), beta, gate=gate)
         self.rows = [_rows_of(*each) for each in zip(whole.groups(), mask.chunk(len(pairs.seen), dim=1), strict=True)]
 
-    def answer(self, dropout: float = 0.0) -> Float[Tensor, "B T H V"]:
+    def answer(self, *dropout: Any) -> Float[Tensor, "B T H V"]:
+        """The answers without dropout: nothing is trained here."""
         return self._merge_heads([rows.answer() for rows in self.rows])
 
     def weights_and_answers(self, times: Sequence[int]) -> tuple[Float[Tensor, "B H t N"], Float[Tensor, "B t H V"]]:
