@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from memory_mosaics.config import Part, PositiveInt, part
@@ -93,8 +92,6 @@ class IndexedPairs(NamedTuple):
         """The answers from these pairs and the newest ones, which are read one by one. They have no gradient."""
         B, T, H, _ = queries.shape
         (seen,), values = newest.seen, newest.values
-        padding = (queries == 0).all(dim=-1, keepdim=True)  # such a query has no direction; no answer depends on it
-        queries = torch.where(padding, F.one_hot(torch.tensor(0), queries.shape[-1]).to(queries), queries)
         options = {"causal_offset": seen.causal_offset, "key_padding_mask": newest.key_padding_mask}
         with torch.no_grad():
             answers, lse = recall_with_lse(queries, newest.keys, values, sharpness, **options)
