@@ -55,7 +55,7 @@ def test_an_index_of_a_file(mosaic, files, tmp_path, capsys, monkeypatch):
     assert main(["memory", "trim", str(files[0]), "--store", store, "--out", str(out)]) == 0
     capsys.readouterr()
     assert main(["memory", "info", str(out)]) == 0
-    assert re.search(rf"1,599 pairs in each of 8 heads, 1.0 MB, store {store}", capsys.readouterr().out)
+    assert re.search(rf"1,599 pairs in each of 8 heads, 1.4 MB, store {store}", capsys.readouterr().out)
     exact = generated(capsys, mosaic, "--memory", files[0], "--prompt", "Then")
     assert generated(capsys, mosaic, "--memory", out, "--prompt", "Then") == exact
     assert generated(capsys, mosaic, "--memory", files[0], "--prompt", "Then", "--store", store) == exact
