@@ -165,7 +165,7 @@ def test_trimming_keeps_the_places_of_pairs(trained, tmp_path):
         trained.model(tokens(2, 5)[None], trimmed.state(trained.model))
 
 
-def test_stores_that_differ_are_not_merged(trained):
+def test_stores_that_differ_are_not_merged(trained, tmp_path):
     exact, bounded = memory_of(trained, tokens(0, 30)), memory_of(trained, tokens(0, 30), store="lru:20")
     with pytest.raises(UserError, match=r"store exact and .* has a store lru: trim one"):
         union([exact, bounded])

@@ -664,7 +664,7 @@ def test_the_ablation_in_small(tmp_path, monkeypatch):
     assert tables.count(f"| {label} | ") == 5, "scores, two texts, two tasks"
     assert all(len({line.count("|") for line in table.splitlines()}) == 1 for table in tables.split("\n\n")[1:])
     assert (tmp_path / "out/ingredients.png").stat().st_size
-    estimate.write_text("{}")
+    estimate.write_text("[]")
     assert main([*words, "--report_only"]) == 2
 
 

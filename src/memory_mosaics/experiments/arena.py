@@ -592,7 +592,7 @@ def read_alone(out: Path) -> dict[str, dict[str, Any]]:
     file = out / "estimate.json"
     try:
         return dict(read_json(file).get("alone", {})) if file.exists() else {}
-    except (ValueError, TypeError, LookupError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise UserError(f"{file} is damaged: {one_line(error)}; remove it, or repeat --estimate") from error
 
 
