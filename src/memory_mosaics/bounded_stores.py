@@ -100,6 +100,7 @@ class StorePolicy(Part):
 
 
 AnyPolicy = StorePolicy | IndexPolicy
+UNBOUNDED = StorePolicy(kind=EXACT, capacity=MAX_CAPACITY)
 
 
 class BoundedStore(NamedTuple):
@@ -119,6 +120,11 @@ class BoundedStore(NamedTuple):
         marks = torch.empty(len(keys), 0, keys.shape[2], dtype=torch.long, device=keys.device)
         now = torch.zeros(len(keys), dtype=torch.long, device=keys.device)
         return cls(policy, keys[:, :0], values[:, :0], marks, marks.float(), marks, now)
+
+    @property
+    def complete(self) -> int:
+        """The number of pairs whose value has come."""
+        return self.values.shape[1]
 
     @property
     def tokens_at_once(self) -> int:

@@ -33,7 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memory_mosaics.bounded_stores import EXACT, MAX_CAPACITY, BoundedStore, StorePolicy
+from memory_mosaics.bounded_stores import EXACT, UNBOUNDED, BoundedStore, StorePolicy
 from memory_mosaics.config import (
     ExtractorConfig,
     MixerConfig,
@@ -364,7 +364,7 @@ class AssociativeMemory:
         policy: str = EXACT,
     ):
         self.sharpness, self.kernel = sharpness, kernel
-        parsed = StorePolicy.parse(policy) or StorePolicy(kind=EXACT, capacity=MAX_CAPACITY)
+        parsed = StorePolicy.parse(policy) or UNBOUNDED
         if isinstance(parsed, StorePolicy):
             parsed = replace(parsed, keep_norm=kernel is dot_product)
         self._check_kernel(parsed)
@@ -373,9 +373,7 @@ class AssociativeMemory:
         self.pairs: BoundedStore | IndexedStore | None = None  # every memory is a row of one head
 
     def __len__(self) -> int:
-        if isinstance(self.pairs, IndexedStore):
-            return self.pairs.complete
-        return 0 if self.pairs is None else self.pairs.keys.shape[1]
+        return 0 if self.pairs is None else self.pairs.complete
 
     @property
     def count(self) -> int:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from memory_mosaics.bounded_stores import EXACT, MAX_CAPACITY, AnyPolicy, BoundedStore, StorePolicy
+from memory_mosaics.bounded_stores import UNBOUNDED, AnyPolicy, BoundedStore, StorePolicy
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.config import to_plain
 from memory_mosaics.errors import UserError
@@ -99,7 +99,7 @@ class Memory:
     @property
     def pairs(self) -> int:
         """The number of pairs in each head of each layer."""
-        return _complete(self.stores[0])
+        return self.stores[0].complete
 
     @property
     def complete(self) -> bool:
@@ -145,7 +145,7 @@ class Memory:
             if policy is not None:
                 kept = f"{self.file} has a store {self.policy}, and what it has forgotten"
                 raise UserError(f"{kept} cannot become {policy.kind} again")
-            policy = StorePolicy(kind=EXACT, capacity=MAX_CAPACITY)
+            policy = UNBOUNDED
 
         def changed(store: Any) -> AnyStore:
             if policy is None:
@@ -272,12 +272,7 @@ def start_state(trained: LoadedModel, files: Sequence[Path], store: str | None =
 
 def _time_after(store: AnyStore) -> int:
     """When the next pair of a union is stored: pairs of an exact store have no times but their order."""
-    return int(store.now[0]) if isinstance(store, BoundedStore) else _complete(store)
-
-
-def _complete(store: AnyStore) -> int:
-    """The number of pairs whose value has come, in each head."""
-    return store.complete if isinstance(store, IndexedStore) else store.values.shape[1]
+    return int(store.now[0]) if isinstance(store, BoundedStore) else store.complete
 
 
 def _form(store: AnyStore) -> list[Any]:

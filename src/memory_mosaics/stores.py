@@ -310,6 +310,11 @@ class GrowingStore(NamedTuple):
     values: Float[Tensor, "B M H V"]
     key_padding_mask: Bool[Tensor, "B _"]
 
+    @property
+    def complete(self) -> int:
+        """The number of pairs whose value has come."""
+        return self.values.shape[1]
+
     def append(self, keys: Tensor, values: Tensor, mask: Tensor | None) -> "GrowingStore":
         padding = self.key_padding_mask
         if mask is not None or padding.shape[1] > 0:

@@ -343,12 +343,9 @@ class Explorer:
     def __init__(self, models: Sequence[LoadedModel], *, memory: Sequence[Path] = (), store: str | None = None):
         if memory and len(models) > 1:
             raise UserError("--memory holds what one model has read; explore that model alone")
-        refusal = UserError("the explorer shows the weights of all pairs, and an index reads few: take --store exact")
-        if store is not None and isinstance(StorePolicy.parse(store), IndexPolicy):
-            raise refusal
+        _refuse_index(None if store is None else StorePolicy.parse(store))  # before it is built
         texts = load_memories(models[0], memory, store) if memory else None
-        if texts and isinstance(texts.policy, IndexPolicy):
-            raise refusal
+        _refuse_index(texts and texts.policy)
         self.models = [InstrumentedModel(loaded, state=start_state(loaded, (), store)) for loaded in models]
         if texts:
             self.models[0].name += " without memory files"  # to compare with
@@ -477,6 +474,11 @@ class Explorer:
         while len(self.sessions) > self.max_sessions:
             self.sessions.popitem(last=False)
         return session
+
+
+def _refuse_index(policy: Any) -> None:
+    if isinstance(policy, IndexPolicy):
+        raise UserError("the explorer shows the weights of all pairs, and an index reads few: take --store exact")
 
 
 class Recall(NamedTuple):
