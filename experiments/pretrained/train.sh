@@ -16,7 +16,7 @@ mosaics=("$python" -m memory_mosaics.cli)
 
 prepare() {
     export PYTHONPATH=src
-    "${mosaics[@]}" prepare "stories:${1:-75000}:0" --valid stories:1500:1 --out $data/tokens --tokenizer bpe --vocabulary 4096
+    "${mosaics[@]}" prepare "stories:${1:-60000}:0" --valid stories:1500:1 --out $data/tokens --tokenizer bpe --vocabulary 4096
     "${mosaics[@]}" prepare stories:1500:2 --out $data/report --tokenizer $data/tokens --valid_share 0
     "$python" -m pip install --quiet --no-deps --upgrade --target carry --constraint constraints.txt \
         jsonargparse docstring-parser typeshed-client

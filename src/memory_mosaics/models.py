@@ -58,14 +58,6 @@ def memory_mosaic(*, heads: int = 12, slots: int | None = None, **sizes: Any) ->
     )
 
 
-def gated_memory_mosaic(*, heads: int = 12, slots: int | None = None, **sizes: Any) -> LanguageModelConfig:
-    """A Memory Mosaic with gated keys and an output gate; by default as large as the `llama` of its sizes."""
-    config = memory_mosaic(heads=heads, slots=slots or 1, **sizes)
-    memories = ContextualMemoryConfig(heads=heads, key=GatedAverageConfig(), gate=OutputGateConfig())
-    config = replace(config, sequence_mixer=memories)
-    return config if slots else resize_channel_mixer(config, weight_count(llama(heads=heads, **sizes)))
-
-
 def transformer(*, heads: int = 12, position: str = "learned", context: int = 512, **sizes: Any) -> LanguageModelConfig:
     """The transformer of figure 6, left: GPT-2 without bias. `position` is learned, rotary, alibi or none.
 
@@ -153,6 +145,13 @@ def memory_mosaic_v2(*, heads: int = 12, **sizes: Any) -> LanguageModelConfig:
     sizes = {"width": GPT2_SIZES["width"], "context": 512, "init": "v2"} | sizes
     memories = partial(v2_memories, width=sizes["width"], context=sizes["context"])
     return with_swiglu(memories, heads=heads, **sizes)
+
+
+def as_large_as(
+    twin: Callable[..., LanguageModelConfig], build: Callable[..., LanguageModelConfig], **sizes: Any
+) -> LanguageModelConfig:
+    """A model whose channel mixers are resized until it has as many parameters as its twin of the same sizes."""
+    return resize_channel_mixer(build(**sizes), weight_count(twin(**sizes)))
 
 
 RESIZED = {PersistentMemoryConfig: "slots", SwiGLUConfig: "hidden", MLPConfig: "expansion"}
@@ -398,7 +397,7 @@ _TINY_TRAINING = _SMALL_TRAINING | {"steps": 600, "batch": 16, "warm_up": 50}
 _TINY_TRAINING |= {"learning_rate": 3e-3, "final_learning_rate": 3e-4}
 # The models that come with the package (pretrained/), trained by experiments/pretrained on stories of the story world.
 STORIES = {"width": 256, "blocks": 5, "heads": 4, "vocabulary": 4096}
-_STORIES_TRAINING = {"steps": 6000, "batch": 64, "warm_up": 300, "evaluate_every": 1000}
+_STORIES_TRAINING = {"steps": 5000, "batch": 64, "warm_up": 300, "evaluate_every": 1000}
 _STORIES_TRAINING |= {"learning_rate": 3e-3, "final_learning_rate": 1e-4}
 
 # Memory Mosaics v2 and its Llama, sizes and training as printed: width, blocks, heads, hidden units, learning rate, and
@@ -430,7 +429,7 @@ PRESETS: dict[str, Preset] = {
         f"{name}-tiny": Preset(partial(kind.config, **TINY), None, _TINY_TRAINING)
         for name, kind in ARCHITECTURES.items()
     },
-    "memory-mosaic-stories": Preset(partial(gated_memory_mosaic, **STORIES), None, _STORIES_TRAINING),
+    "memory-mosaic-stories": Preset(partial(as_large_as, llama, memory_mosaic_v2, **STORIES), None, _STORIES_TRAINING),
     "llama-stories": Preset(partial(llama, **STORIES), None, _STORIES_TRAINING),
     **{f"{name}-{size}": _printed(name, size) for name in ("memory-mosaic-v2", "llama") for size in PRINTED},
 }
