@@ -101,7 +101,11 @@ def card(results: dict[str, Any], name: str) -> str:
         batch=training["batch"],
         rate=training["learning_rate"],
         final=training["final_learning_rate"],
-        rates=" and ".join(f"{rate:g}" for rate in rates),
+        search=(
+            f"Of the learning rates {' and '.join(f'{rate:g}' for rate in rates)} it is the one with the lower loss"
+            if len(rates) > 1
+            else "No other learning rate was tried. Loss"
+        ),
         valid=run["valid_loss"],
         seconds=run["seconds"],
         runs=len(results["runs"]),
@@ -114,7 +118,7 @@ def card(results: dict[str, Any], name: str) -> str:
 
 
 KINDS = {
-    pretrained.MOSAIC: "a Memory Mosaic: contextual memories with gated keys and an output gate, persistent memories",
+    pretrained.MOSAIC: "a Memory Mosaic v2: short-term and long-term memories, gated keys, adaptive sharpness, SwiGLU",
     pretrained.TWIN: "a Llama-like transformer: rotary positions, RMSNorm, SwiGLU",
 }
 

@@ -6,7 +6,8 @@
 #     experiments/pretrained/train.sh train SECONDS FOLDER [flags of mosaics train]
 #
 # prepare writes data/pretrained, 2 bytes per token, and carry, what Python needs there. train reads them and writes to FOLDER
-# an archive of each model, which is a folder of src/memory_mosaics/pretrained, results.json and logs.tar.gz.
+# an archive of each model, which is a folder of src/memory_mosaics/pretrained, results.json and logs.tar.gz. RATES has the
+# learning rates to try, "3e-3 6e-3" unless it is set.
 set -euo pipefail
 command=${1:-} python=${PYTHON:-python3}
 cd "$(dirname "$0")/../.."
@@ -32,7 +33,7 @@ train() {
     export PYTHONPATH=carry:src
     [ ! -f carry/commit ] || MEMORY_MOSAICS_COMMIT=$(< carry/commit) && export MEMORY_MOSAICS_COMMIT
     for name in memory-mosaic-stories llama-stories; do
-        for rate in 3e-3 6e-3; do
+        for rate in ${RATES:-3e-3 6e-3}; do
             out=$runs/$name-$rate
             timeout -s TERM -k 20 "$left" "${mosaics[@]}" train $data/tokens --preset $name --out "$out" \
                 --training.learning_rate $rate --runtime.samples 0 "$@" > "$out.log" 2>&1 &
@@ -52,5 +53,5 @@ train() {
 
 case $command in
 prepare | train) "$@" ;;
-*) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+*) sed -n '2,10s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
 esac
