@@ -210,7 +210,7 @@ def read(
     state = model.empty_state(policy) if memory is None else memory.state(model)
     start = 0 if memory is None else len(memory.tokens)
     mixer = model.blocks[0].sequence_mixer
-    if not isinstance(mixer, RetrievalMixer) or mixer.memory_info().lookahead in (None, 0):
+    if not isinstance(mixer, RetrievalMixer) or mixer.memory_info().peek in (None, 0):
         raise UserError(f"{trained.name} has no contextual memories, and a memory file is made of their pairs")
     visibility = tuple((each.delay, each.window) for each in mixer.memory_info().visibility)
     model_fingerprint = fingerprint(trained)

@@ -27,18 +27,13 @@ import torch.nn.functional as F
 
 from memory_mosaics.config import MAX_SEED, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range
+from memory_mosaics.experiments.grid import Grid
+from memory_mosaics.experiments.outcomes import merge_environments
 from memory_mosaics.experiments.report import text_table
-from memory_mosaics.experiments.runner import (
-    Grid,
-    failures,
-    load_packaged,
-    merge_environments,
-    prepare,
-    report,
-    run_grids,
-)
+from memory_mosaics.experiments.runner import failures, load_packaged, prepare, report, run_grids
+from memory_mosaics.extractors import TapsConfig
 from memory_mosaics.language_model import LanguageModelConfig
-from memory_mosaics.memory import ContextualMemoryConfig, TapsConfig
+from memory_mosaics.memory import ContextualMemoryConfig
 from memory_mosaics.mixers.attention import AttentionConfig, LearnedPositionsConfig
 from memory_mosaics.ops.recall import recall
 from memory_mosaics.runtime import RuntimeConfig, check_memory, start_runtime

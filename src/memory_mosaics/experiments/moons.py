@@ -21,17 +21,10 @@ from tqdm import tqdm
 
 from memory_mosaics.config import MAX_SEED, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range
+from memory_mosaics.experiments.grid import Grid
+from memory_mosaics.experiments.outcomes import Outcome, merge_environments
 from memory_mosaics.experiments.report import text_table
-from memory_mosaics.experiments.runner import (
-    Grid,
-    Outcome,
-    failures,
-    load_packaged,
-    merge_environments,
-    prepare,
-    report,
-    run_grids,
-)
+from memory_mosaics.experiments.runner import failures, load_packaged, prepare, report, run_grids
 from memory_mosaics.ops.recall import merge, recall_with_lse
 from memory_mosaics.runtime import RuntimeConfig, start_runtime
 from memory_mosaics.shapes import Float
