@@ -41,9 +41,11 @@ class Extractor(nn.Module):
     Features depend on `map(x)` only, so that the maps of key and value can be computed as one product.
     """
 
-    heads: int
     peek: int = 0
-    map: nn.Module
+
+    def __init__(self, heads: int, map: nn.Module):
+        super().__init__()
+        self.heads, self.map = heads, map
 
     def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
         raise NotImplementedError
@@ -94,9 +96,8 @@ class Linear(Extractor):
         bias: bool = False,
         map: nn.Module | None = None,
     ):
-        super().__init__()
-        self.heads, self.peek = heads, peek
-        self.map = nn.Linear(width, heads * head_width, bias=bias) if map is None else map
+        super().__init__(heads, nn.Linear(width, heads * head_width, bias=bias) if map is None else map)
+        self.peek = peek
 
     def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
         window, state = extend_window(state, split_heads(self.map(x), self.heads, mask), self.peek, back=0)
@@ -117,9 +118,7 @@ class LeakyAverage(Extractor):
     init_roles: ClassVar = {"map": "normalised"}
 
     def __init__(self, width: int, heads: int, *, head_width: int, bias: bool = False):
-        super().__init__()
-        self.heads = heads
-        self.map = nn.Linear(width, heads * head_width, bias=bias)
+        super().__init__(heads, nn.Linear(width, heads * head_width, bias=bias))
         self.decay = Decay(heads)
 
     def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
@@ -148,9 +147,8 @@ class GatedAverage(Extractor):
     init_roles: ClassVar = {"map": "normalised"}
 
     def __init__(self, width: int, heads: int, *, head_width: int, bias: bool = False):
-        super().__init__()
-        self.heads = heads
-        self.map = nn.Linear(width, heads * (head_width + 2), bias=bias)  # W, then the w and the u of all heads
+        columns = heads * (head_width + 2)  # W, then the w and the u of all heads
+        super().__init__(heads, nn.Linear(width, columns, bias=bias))
 
     def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
         raw, log_gate, rate = self._split(self.map(x))
@@ -189,9 +187,7 @@ class Mix(Extractor):
     param_specs: ClassVar = {"gamma": SENSITIVE}
 
     def __init__(self, width: int, heads: int, *, head_width: int, bias: bool = False):
-        super().__init__()
-        self.heads = heads
-        self.map = nn.Linear(width, heads * head_width, bias=bias)
+        super().__init__(heads, nn.Linear(width, heads * head_width, bias=bias))
         self.gamma = nn.Parameter(torch.empty(heads))
         self.reset_parameters()
 
@@ -226,9 +222,8 @@ class Convolution(Extractor):
         norm: Norm = normalise,
         bias: bool = False,
     ):
-        super().__init__()
-        self.heads, self.back, self.peek, self.norm = heads, back, peek, norm
-        self.map = nn.Linear(width, (back + 1 + peek) * heads * head_width, bias=bias)
+        super().__init__(heads, nn.Linear(width, (back + 1 + peek) * heads * head_width, bias=bias))
+        self.back, self.peek, self.norm = back, peek, norm
 
     def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
         taps = self.back + 1 + self.peek
@@ -275,10 +270,8 @@ class Taps(Extractor):
         initial: str = "uniform",
         bias: bool = False,
     ):
-        super().__init__()
-        self.initial = initial
-        self.heads, self.back, self.peek, self.norm = heads, back, peek, norm
-        self.map = nn.Linear(width, heads * head_width, bias=bias)
+        super().__init__(heads, nn.Linear(width, heads * head_width, bias=bias))
+        self.back, self.peek, self.norm, self.initial = back, peek, norm, initial
         self.taps = nn.Parameter(torch.empty(heads, back + 1 + peek))
         self.reset_parameters()
 

@@ -19,7 +19,7 @@ from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.experiments.figures.arena import best_anchor, best_transformer, cell_text, verdict
 from memory_mosaics.experiments.grid import Grid, is_at_edge, next_value
 from memory_mosaics.experiments.outcomes import Outcome, Settings, check_outcome
-from memory_mosaics.experiments.own_mixers import check_causal, fingerprint
+from memory_mosaics.experiments.own_mixers import check_own_mixer, fingerprint
 from memory_mosaics.experiments.runner import should_compile
 from memory_mosaics.experiments.suite import SEARCH_SEED, SIZE_FIELDS, ArenaTask, architecture, is_own
 from memory_mosaics.models import count_without_embeddings
@@ -49,7 +49,7 @@ class Contest:
         for name in self.contestants:
             if is_own(name):
                 sizes = self.task.sizes | {"vocabulary": 32, "context": 64}
-                check_causal(name, partial(architecture(name).config, **sizes))
+                check_own_mixer(name, partial(architecture(name).config, **sizes))
             for values in self.task.model_combinations():
                 try:
                     config = self.task.config(name, values)
