@@ -151,7 +151,7 @@ def measure(kind: str, keys: Tensor, values: Tensor, queries: Tensor, sharpness:
 def spread(x: Tensor) -> dict[str, float]:
     """The median, the 90th percentile and the maximum."""
     values = {"median": x.median(), "p90": x.quantile(0.9), "max": x.max()}
-    return {name: round_digits(min(value.item(), 1e300), 3) for name, value in values.items()}
+    return round_digits({name: min(value.item(), 1e300) for name, value in values.items()}, 3)
 
 
 def by_products(

@@ -95,15 +95,8 @@ def run(
     seeds = int(plain["seeds"] if seeds is None else seeds)
     check_range(1, MAX_JOBS, jobs=jobs)
     check_range(1, 10_000, seeds=seeds)
-    modes = {"estimate": estimate, "report_only": report_only, "prepare_only": prepare_only}
-    if len(given := [f"--{name}" for name, on in modes.items() if on]) > 1:
-        raise UserError(f"{' and '.join(given)} exclude each other; give one of them")
-    if prepare_only and (outcomes or merge):
-        raise UserError("--prepare_only trains nothing and reports nothing: leave out --outcomes and --merge")
-    if estimate and (jobs > 1 or cluster or outcomes):
-        raise UserError(
-            "--estimate trains one model after the other and keeps none: leave out --jobs, --cluster and --outcomes"
-        )
+    modes = {"estimate": estimate, "report_only": report_only, "prepare_only": prepare_only, "merge": bool(merge)}
+    check_modes([name for name, on in modes.items() if on], parallel=jobs > 1 or bool(cluster), outcomes=outcomes)
     common = {} if report_only or prepare_only else check_devices(runtime, cluster)  # a report is made on any machine
     if runtime.samples:
         raise UserError(f"--runtime.samples {runtime.samples}: the arena writes no samples; leave it out")
@@ -112,7 +105,7 @@ def run(
     contests = [
         Contest(out=out / task.name, task=task, contestants=names, seeds=seeds, runtime=runtime) for task in chosen
     ]
-    alone = read_alone(out)
+    alone = read_alone(out)  # before anything is trained: it may be damaged
     rows = [row for contest in contests for row in contest.rows()]
     if len({*rows}) < len(rows):
         raise UserError(f"two rows of the table would be called {max(rows, key=rows.count)!r}; rename a task or a text")
@@ -120,7 +113,7 @@ def run(
         contest.check()
     folders = [folder for folder in (outcomes, merge) if folder]
     if merge:
-        check_merged(merge, [task.name for task in chosen], estimate=estimate)
+        check_merged(merge, [task.name for task in chosen])
     create_output_folder(out)
     facts = {}
     for contest in contests:
@@ -166,10 +159,20 @@ def run(
     return results
 
 
-def check_merged(folder: Path, tasks: Sequence[str], *, estimate: bool) -> None:
-    """Refuse a folder without files TASK.jsonl, files of other tasks, and --estimate, which would ignore them."""
-    if estimate:
-        raise UserError("--estimate and --merge exclude each other; give one of them")
+def check_modes(modes: Sequence[str], *, parallel: bool, outcomes: Path | None) -> None:
+    """Refuse options that exclude each other or would be ignored."""
+    if "prepare_only" in modes and (outcomes or "merge" in modes):
+        raise UserError("--prepare_only trains nothing and reports nothing: leave out --outcomes and --merge")
+    if len(modes) > 1 and {*modes} != {"report_only", "merge"}:
+        raise UserError(f"{' and '.join(f'--{name}' for name in modes)} exclude each other; give one of them")
+    if "estimate" in modes and (parallel or outcomes):
+        raise UserError(
+            "--estimate trains one model after the other and keeps none: leave out --jobs, --cluster and --outcomes"
+        )
+
+
+def check_merged(folder: Path, tasks: Sequence[str]) -> None:
+    """Refuse a folder without files TASK.jsonl, and files of other tasks."""
     names = sorted(file.stem for file in folder.glob("[!.]*.jsonl"))
     if not names:
         raise UserError(f"--merge {folder}: it holds no file TASK.jsonl; name the folder that has them")

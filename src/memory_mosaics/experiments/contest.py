@@ -237,17 +237,21 @@ class Contest:
             peak = torch.cuda.max_memory_allocated(here.device) if here.device.type == "cuda" else None
             tests = [] if settings["seed"] == SEARCH_SEED else test(data.test_sets(), trainer.model.eval(), here)
         progress = trainer.progress
-        found = {"parameters": results["parameters"], "valid_loss": round_digits(progress["valid_loss"], 5)}
-        found |= {
+        return {
+            "parameters": results["parameters"],
+            "valid_loss": round_digits(progress["valid_loss"], 5),
             "valid_score": round_digits(progress.get(task.data.metric, progress["valid_loss"]), 5),
             "seconds": round(progress["seconds"], 1),
+            "tokens_per_second": round_digits(results["tokens_per_second"] or 0.0),
+            **({} if peak is None else {"peak_gib": round_digits(peak / 2**30)}),
+            "parameters_without_embeddings": count_without_embeddings(task.body(settings["contestant"], values)),
+            "steps": progress["step"],
+            "reached": progress["reached"],
+            "compiled": compiled,
+            "curve": [[step, round_digits(score)] for step, *_, score in progress["curve"]],
+            **environment_info(here.device),
+            **({"tests": tests} if tests else {}),
         }
-        found |= {"tokens_per_second": round_digits(results["tokens_per_second"] or 0.0, 4)}
-        found |= {} if peak is None else {"peak_gib": round_digits(peak / 2**30, 4)}
-        found["parameters_without_embeddings"] = count_without_embeddings(task.body(settings["contestant"], values))
-        found |= {"steps": progress["step"], "reached": progress["reached"], "compiled": compiled}
-        found["curve"] = [[step, round_digits(score, 4)] for step, *_, score in progress["curve"]]
-        return found | environment_info(here.device) | ({"tests": tests} if tests else {})
 
     def results(self) -> dict[str, dict[str, Any]]:
         """Return what results.json has of this task: a record for each row of the table."""
@@ -261,7 +265,7 @@ class Contest:
         found = {name: one for name in self.contestants if (one := self._record(name, chosen))}
         anchors = [tests[at].anchors() for at in chosen]
         shared = [name for name in anchors[0] if all(name in one for one in anchors)]
-        means = {name: round_digits(fmean(one[name][data.metric] for one in anchors), 4) for name in shared}
+        means = round_digits({name: fmean(one[name][data.metric] for one in anchors) for name in shared})
         record: dict[str, Any] = {"task": self.task.name, "metric": data.metric}
         record["higher_is_better"] = data.higher_is_better
         record |= {"tests": [tests[at].label for at in chosen], "anchors": means, "seeds": self.seeds}
@@ -301,14 +305,10 @@ class Contest:
         if any(None in run for run in scores):
             return record | {"unreadable": True}  # longer than its table of positions
         if runs:
-            record |= dict(
-                zip(("score", "within"), mean_and_interval([fmean(run) for run in scores], digits=4), strict=True)
-            )
+            means = [fmean(run) for run in scores]
+            record["score"], record["within"] = mean_and_interval(means, digits=4)
             record["by_test"] = [[*mean_and_interval(values, digits=4)] for values in zip(*scores, strict=True)]
-            record |= {
-                "scores": round_digits([fmean(run) for run in scores], 4),
-                "curves": [one["curve"] for one in runs],
-            }
+            record |= {"scores": round_digits(means), "curves": [one["curve"] for one in runs]}
             record["seconds"] = round_digits(fmean(one["seconds"] for one in runs), 3)
             record["hardware"] = "; ".join(sorted({one["hardware"] for one in runs}))
             trained = [*runs, *(one for one in searched if one["status"] == "finished")]
@@ -322,7 +322,7 @@ def test(tests: "Sequence[SyntheticTest | TextTest]", model: Any, here: Runtime)
     """Return the measures of all tests; None where a model has too few positions to read one."""
     limit = getattr(model, "max_positions", None) or inf
     measures = [one.measure(model, here) if one.length <= limit else None for one in tests]
-    return [one and {name: round_digits(value, 5) for name, value in one.items()} for one in measures]
+    return round_digits(measures, 5)
 
 
 def _summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:

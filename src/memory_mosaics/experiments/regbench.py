@@ -291,7 +291,7 @@ def train(runtime: RuntimeConfig, settings: Settings, out: Path) -> Outcome | No
         "accuracy": by_loss["accuracy"],
         "tvd": by_loss["tvd"],
         "tested": {"loss": by_loss, "accuracy": tested["accuracy"], "tvd": tested["tvd"]},
-        "curve": {name: round_digits(list(column), 4) for name, column in columns.items()},
+        "curve": round_digits({name: list(column) for name, column in columns.items()}, 4),
         "seconds": round(progress["seconds"], 1),
         "tokens_per_second": round(trained * task.splits["train"].tokens / progress["seconds"]),
         "compiled": compiled,
@@ -305,7 +305,7 @@ def _test(trainer: Trainer, task: RegBench, by: str) -> dict[str, Any]:
     torch._foreach_copy_([weight.detach() for weight in trainer.model.parameters()], trainer.best_weights[by])
     scores: Any = task.test(trainer.model.eval(), trainer.runtime)
     step = trainer.progress["selected"][by][1]
-    return {"epoch": step // task.steps_per_epoch, **{name: round_digits(number, 5) for name, number in scores.items()}}
+    return {"epoch": step // task.steps_per_epoch, **round_digits(scores, 5)}
 
 
 def collect(out: Path, common: Settings) -> dict[str, Any]:
@@ -348,8 +348,7 @@ def _rank(outcome: Outcome) -> tuple[Any, ...]:
 @lru_cache(maxsize=1)
 def _anchors(data: RegBenchData) -> dict[str, dict[str, float]]:
     """Return the test scores of predictors that need no training."""
-    found = anchors(data.sequences("test"))
-    return {name: {key: round_digits(score, 4) for key, score in scores.items()} for name, scores in found.items()}
+    return round_digits(anchors(data.sequences("test")), 4)
 
 
 def tables(results: dict[str, Any]) -> str:
