@@ -230,7 +230,8 @@ def union(memories: Sequence[Memory]) -> Memory:
                 f"{each.file} has a store {kind or 'exact'}" for each, kind in zip((first, other), kinds, strict=True)
             )
             raise UserError(f"{stores}: trim one with mosaics memory trim, so that both are alike")
-        shift = _time_after(first.stores[0])
+        last = first.stores[0]
+        shift = int(last.now[0]) if isinstance(last, BoundedStore) else last.complete  # an exact store has no times
         first = replace(
             other,
             stores=[mine.union(theirs) for mine, theirs in zip(first.stores, other.stores, strict=True)],  # type: ignore[arg-type]
@@ -262,11 +263,6 @@ def start_with_memory(
         return trained.model.empty_state(None if store is None else StorePolicy.parse(store)), None
     memory = load_memories(trained, files, store)
     return memory.state(trained.model), memory
-
-
-def _time_after(store: AnyStore) -> int:
-    """When the next pair of a union is stored: pairs of an exact store have no times but their order."""
-    return int(store.now[0]) if isinstance(store, BoundedStore) else store.complete
 
 
 def _form(store: AnyStore) -> list[Any]:

@@ -35,7 +35,7 @@ from tqdm import tqdm
 from memory_mosaics import checkpoint
 from memory_mosaics.errors import UserError, one_line
 from memory_mosaics.experiments.grid import Grid, lock
-from memory_mosaics.experiments.outcomes import Outcome, Settings, check_setup
+from memory_mosaics.experiments.outcomes import Outcome, Settings, check_setup, merge_environments
 from memory_mosaics.experiments.report import print_summary
 from memory_mosaics.files import atomic_write, check_regular, read_text, remove_leftovers, write_text
 from memory_mosaics.isolation import delayed_interrupts, signal_handler
@@ -182,6 +182,15 @@ def run_grids(
         for folder in (folder for folder in grid.folders() if grid.outcome(folder)):
             discard_checkpoints(folder)  # a process may have been killed between its outcome and this
     return done and not errors(grids)
+
+
+def run_grid(grid: Grid) -> tuple[dict[str, Any], list[Outcome]]:
+    """Train the runs of a grid in this process; return what results.json has of all, and the outcomes that finished."""
+    done = run_grids([grid])
+    outcomes = [one for run in grid.runs if (one := grid.outcome(grid.folder(run)))]
+    common = {"interrupted": not done, "failed": failures(grid)} | merge_environments(outcomes)
+    common["seconds"] = round(sum(one.get("seconds", 0) for one in outcomes), 1)
+    return common, [one for one in outcomes if one["status"] == "finished"]
 
 
 def run_queues(grids: Sequence[Grid], *, wait: bool = True) -> bool:
