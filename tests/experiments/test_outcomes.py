@@ -7,8 +7,6 @@ from pathlib import Path
 from experiments.arenas import outcomes, run
 from memory_mosaics.cli import main
 from memory_mosaics.experiments.contest import Contest
-from memory_mosaics.experiments.outcomes import merge_environments
-from memory_mosaics.results import environment_info
 
 
 def test_outcomes_in_a_file_are_all_that_another_machine_needs(suite):
@@ -127,20 +125,3 @@ def test_outcomes_of_another_setup_and_damaged_ones_are_refused(suite, capsys):
     words = ["arena", "--out", str(suite.parent / "out"), "--suite", str(suite), "--tasks", "recall", *words]
     assert main(words) == 2
     assert "has another outcome of" in capsys.readouterr().err
-
-
-def test_the_environment_is_that_of_the_runs(tmp_path):
-    grid = Grid(out=tmp_path, name_of=name_of, train=train, settings=[{"number": 0}])
-    run_grids([grid])
-    own = grid.outcome(tmp_path / "trials/run0")
-    torch_version = own["versions"]["torch"]
-    assert merge_environments([dict(own)]) == environment_info()
-    other = {"versions": own["versions"] | {"torch": "2.9"}, "commit": "abc", "hardware": "B"}
-    outcomes = [own, other | {"hardware": "A"}, other, {"status": "unfinished"}]
-    merged = merge_environments(outcomes)
-    assert merged["hardware"] == "; ".join(sorted(["A", "B", environment_info()["hardware"]]))
-    assert merged["versions"]["torch"] == "; ".join(sorted(["2.9", torch_version]))
-    assert merged["versions"]["numpy"] == environment_info()["versions"]["numpy"]
-    assert merged["commit"] == "; ".join(sorted(["abc", str(environment_info()["commit"])]))
-    assert outcomes[1]["commit"] == "abc"
-    assert merge_environments([dict(other)]) == other

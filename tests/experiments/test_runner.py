@@ -12,8 +12,9 @@ import yaml
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments.grid import Grid
+from memory_mosaics.experiments.outcomes import merge_environments
 from memory_mosaics.experiments.runner import RECIPES, failures, raise_errors, ray_share, run_grids, show_progress
-from memory_mosaics.results import write_results
+from memory_mosaics.results import environment_info, write_results
 from waiting import until
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -110,6 +111,23 @@ def test_a_measure_that_is_nan_is_a_fail(quiet, tmp_path):
     grid = Grid(out=tmp_path, name_of=name_of, train=train, settings=[{"number": 2}], quiet=quiet)
     assert run_grids([grid])
     assert failures(grid) == {"run2": "tests: a number is NaN or Inf"}
+
+
+def test_the_environment_is_that_of_the_runs(tmp_path):
+    grid = Grid(out=tmp_path, name_of=name_of, train=train, settings=[{"number": 0}])
+    run_grids([grid])
+    own = grid.outcome(tmp_path / "trials/run0")
+    torch_version = own["versions"]["torch"]
+    assert merge_environments([dict(own)]) == environment_info()
+    other = {"versions": own["versions"] | {"torch": "2.9"}, "commit": "abc", "hardware": "B"}
+    outcomes = [own, other | {"hardware": "A"}, other, {"status": "unfinished"}]
+    merged = merge_environments(outcomes)
+    assert merged["hardware"] == "; ".join(sorted(["A", "B", environment_info()["hardware"]]))
+    assert merged["versions"]["torch"] == "; ".join(sorted(["2.9", torch_version]))
+    assert merged["versions"]["numpy"] == environment_info()["versions"]["numpy"]
+    assert merged["commit"] == "; ".join(sorted(["abc", str(environment_info()["commit"])]))
+    assert outcomes[1]["commit"] == "abc"
+    assert merge_environments([dict(other)]) == other
 
 
 @pytest.mark.parametrize(
