@@ -3,16 +3,8 @@
 from math import e
 
 from memory_mosaics.config import MixerConfig
-from memory_mosaics.memory import (
-    ContextualMemoryConfig,
-    ConvolutionConfig,
-    GatedAverageConfig,
-    LinearConfig,
-    MixConfig,
-    OutputGateConfig,
-    PersistentMemoryConfig,
-    TapsConfig,
-)
+from memory_mosaics.extractors import ConvolutionConfig, GatedAverageConfig, LinearConfig, MixConfig, TapsConfig
+from memory_mosaics.memory import ContextualMemoryConfig, OutputGateConfig, PersistentMemoryConfig
 from memory_mosaics.mixers.attention import (
     Alibi,
     AttentionConfig,

@@ -7,7 +7,7 @@ from torch.utils._pytree import tree_leaves
 
 from memory_mosaics import LanguageModel, decoding, llama, memory_mosaic, memory_mosaic_v2, transformer
 from memory_mosaics.decoding import GREEDY, Decoder, Sampler, beam_search, generate, stream
-from memory_mosaics.memory import TapsConfig
+from memory_mosaics.extractors import TapsConfig
 from memory_mosaics.ops.common import double_dtype
 from mixers_under_contract import MIXERS
 

@@ -13,8 +13,9 @@ from memory_mosaics import evaluation
 from memory_mosaics.checkpoint import LoadedModel
 from memory_mosaics.errors import UserError
 from memory_mosaics.evaluation import evaluate, sample_windows, smooth, token_losses
+from memory_mosaics.extractors import LeakyAverageConfig
 from memory_mosaics.language_model import LanguageModel
-from memory_mosaics.memory import LeakyAverageConfig, OutputGateConfig
+from memory_mosaics.memory import OutputGateConfig
 from memory_mosaics.models import (
     ARCHITECTURES,
     PRESETS,

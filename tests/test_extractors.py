@@ -5,20 +5,19 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from memory_mosaics.memory import (
-    ContextualMemoryConfig,
+from memory_mosaics.extractors import (
     Convolution,
     GatedAverage,
     GatedAverageConfig,
     LeakyAverage,
     Linear,
     MixConfig,
-    OutputGateConfig,
     Taps,
     TapsConfig,
     identity,
-    normalise,
 )
+from memory_mosaics.memory import ContextualMemoryConfig, OutputGateConfig
+from memory_mosaics.ops.normalise import normalise
 from memory_mosaics.scales import Decay, Scale, ScaleConfig, fold_for_inference
 
 WIDTH, HEADS, HEAD = 6, 3, 4

@@ -70,7 +70,7 @@ def test_hidden_states_and_attentions_are_returned(name: str):
             assert part.triu(offset).abs().sum() == 0  # no query sees what is later
         values = retrieval.pairs.per_head(heads).values
         values = F.pad(values, (0, 0, 0, 0, 0, 9 - values.shape[1]))
-        assert_close(torch.einsum("bhtn,bnhv->bthv", weights, values), retrieval.answer(), rtol=1e-4, atol=1e-5)
+        assert_close(torch.einsum("bhtn,bnhv->bthv", weights, values), retrieval.answers(), rtol=1e-4, atol=1e-5)
     plain = model(ids)
     assert plain.attentions is None
     assert plain.hidden_states is None

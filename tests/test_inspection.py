@@ -118,7 +118,7 @@ def test_padding_capacity_and_sharpness_of_any_shape_count():
             retrieval = Retrieval(queries, pairs, sharpness)
             weights = retrieval.weights([0, 2])
             answers = torch.einsum("bhtn,bnhv->bthv", weights, values)
-            torch.testing.assert_close(answers, retrieval.answer()[:, [0, 2]])
+            torch.testing.assert_close(answers, retrieval.answers()[:, [0, 2]])
 
 
 def test_a_time_that_is_not_there_is_an_error():

@@ -34,6 +34,7 @@ ORDER = [
     "indexed_store",
     "bounded_stores",
     "store_files",
+    "extractors",
     "memory",
     "mixers",
     "testing",

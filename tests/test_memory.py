@@ -9,16 +9,13 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from memory_mosaics.errors import UserError
+from memory_mosaics.extractors import GatedAverageConfig, Linear, LinearConfig, TapsConfig
 from memory_mosaics.memory import (
     AssociativeMemory,
     Combine,
     ContextualMemory,
     ContextualMemoryConfig,
-    GatedAverageConfig,
-    Linear,
-    LinearConfig,
     PersistentMemoryConfig,
-    TapsConfig,
     contextual_retrieval,
 )
 from memory_mosaics.mixers.attention import AttentionConfig
@@ -232,12 +229,12 @@ def test_dropout_of_pairs_drops_them_for_all_queries_of_a_row(context):
     queries, values = torch.randn(3, 9, 2, 8), torch.eye(8)[:, None].repeat(3, 1, 2, 1)
     pairs = Pairs(queries[:, :8], values, seen=(VisiblePairs(causal_offset=0),))
     retrieval = Retrieval(queries, pairs, 0.3, queries_are_keys=context)
-    factors = drop_factors(retrieval.answer(0.5, "pairs"), retrieval.weights())
+    factors = drop_factors(retrieval.answers(0.5, "pairs"), retrieval.weights())
     last = factors[:, :, -1:]
     assert_close(factors, torch.where(factors.isnan(), torch.nan, last.expand_as(factors)), equal_nan=True)
     assert set(last.round(decimals=4).unique().tolist()) == {0.0, 2.0}
     assert last.flatten(0, 2).std(dim=0).min() > 0  # other pairs in every row and head
-    each = drop_factors(retrieval.answer(0.5, "weights"), retrieval.weights())
+    each = drop_factors(retrieval.answers(0.5, "weights"), retrieval.weights())
     assert (each[:, :, 7] - each[:, :, 8])[..., :7].abs().max() > 1
 
 
@@ -348,7 +345,7 @@ def test_visibility_is_a_mask_of_pairs(delay, window):
     scores = torch.einsum("bthd,bnhd->bhtn", beta * retrieval.queries, retrieval.pairs.keys)
     weights = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1).nan_to_num(0.0)
     assert_close(retrieval.weights(), weights)
-    assert_close(retrieval.answer(), torch.einsum("bhtn,bnhv->bthv", weights, retrieval.pairs.values))
+    assert_close(retrieval.answers(), torch.einsum("bhtn,bnhv->bthv", weights, retrieval.pairs.values))
     assert_close(retrieval.pairs.visible_counts(300), seen.sum(dim=-1).double())
 
 
@@ -364,8 +361,8 @@ def test_groups_of_heads_are_memories_side_by_side():
         alone.load_state_dict(both.state_dict())
         expected, _ = alone.prepare_retrieval(x)
         heads = slice(2 * number, 2 * number + 2)
-        assert_close(whole.answer()[:, :, heads], expected.answer()[:, :, heads])
-        assert_close(part.answer(), expected.answer()[:, :, heads])
+        assert_close(whole.answers()[:, :, heads], expected.answers()[:, :, heads])
+        assert_close(part.answers(), expected.answers()[:, :, heads])
         assert_close(whole.weights()[:, heads], expected.weights()[:, heads])
         assert_close(whole.sharpness[:, heads], expected.sharpness[:, heads])
     assert both.combine.map.weight.shape == (8, 12)
@@ -406,7 +403,7 @@ def test_the_delay_is_drawn_in_training_and_fixed_otherwise():
         expected, _ = fixed.prepare_retrieval(x)
         assert_close(retrieval.sharpness, expected.sharpness)
         assert_close(retrieval.weights(), expected.weights())
-        assert_close(retrieval.answer(), expected.answer())
+        assert_close(retrieval.answers(), expected.answers())
         torch.manual_seed(seed)
         assert_close(mixer(x)[0], fixed(x)[0])
         drawn.append(delay)

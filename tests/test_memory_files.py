@@ -143,7 +143,7 @@ def test_merged_files_are_the_union_of_both(name, store, tmp_path, request):
             values = torch.cat([values, group.pairs.values[:, -1:]], dim=1)
         answers.append(recall_with_lse(group.queries, keys[:, :count], values[:, :count], group.sharpness))
     expected = merge(*answers)[0]
-    assert_close(group.answer(), expected if group.gate is None else expected * group.gate, rtol=1e-4, atol=1e-4)
+    assert_close(group.answers(), expected if group.gate is None else expected * group.gate, rtol=1e-4, atol=1e-4)
     beta = mixer.sharpness(torch.tensor([[float(sum(seen.values()))]]))
     beta = beta.chunk(groups, dim=-1)[-1] if beta.ndim > 1 else beta
     assert_close(torch.as_tensor(group.sharpness).flatten(), beta.flatten())

@@ -126,7 +126,7 @@ def measure(kind: str, keys: Tensor, values: Tensor, queries: Tensor, sharpness:
         answers, bounds, pairs_read, guaranteed, exact = [], [], [], [], []
         with progress_bar(f"{kind}, beta {beta:g}", len(queries), "query") as bar:
             for some in queries.split(BATCH):
-                each = index.answer(some, beta)
+                each = index.answers(some, beta)
                 exact.append(by_products(some, keys, values, beta, torch.float64))
                 parts = (answers, each.answers), (bounds, each.bounds), (pairs_read, each.pairs_read)
                 for part, one in (*parts, (guaranteed, each.guaranteed)):
@@ -151,7 +151,7 @@ def measure(kind: str, keys: Tensor, values: Tensor, queries: Tensor, sharpness:
 def spread(x: Tensor) -> dict[str, float]:
     """The median, the 90th percentile and the maximum."""
     values = {"median": x.median(), "p90": x.quantile(0.9), "max": x.max()}
-    return {name: round_digits(min(value.item(), 1e300), 3) for name, value in values.items()}
+    return round_digits({name: min(value.item(), 1e300) for name, value in values.items()}, 3)
 
 
 def by_products(
@@ -172,7 +172,7 @@ def timed(index: Index, queries: Tensor, beta: float) -> dict[str, Any]:
     functions = {
         "recall": lambda: recall(queries[None, :, None], keys[None, :, None], values[None, :, None], beta),
         "products": lambda: by_products(queries, keys, values, beta),
-        "index": lambda: index.answer(queries, beta),
+        "index": lambda: index.answers(queries, beta),
     }
     seconds = Timer(torch.device("cpu")).medians(functions, 3, warm_up=1)
     faster = min(seconds["recall"], seconds["products"])

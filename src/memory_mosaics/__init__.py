@@ -11,6 +11,21 @@ from memory_mosaics.checkpoint import load, save
 from memory_mosaics.config import ExtractorConfig, MixerConfig, NormConfig, SharpnessConfig, part, to_plain
 from memory_mosaics.decoding import Decoder, Sampler, beam_search, generate, stream
 from memory_mosaics.documents import read_documents
+from memory_mosaics.extractors import (
+    Convolution,
+    ConvolutionConfig,
+    Extractor,
+    GatedAverage,
+    GatedAverageConfig,
+    LeakyAverage,
+    LeakyAverageConfig,
+    Linear,
+    LinearConfig,
+    Mix,
+    MixConfig,
+    Taps,
+    TapsConfig,
+)
 from memory_mosaics.inspection import inspect_position, patterns, retrievals
 from memory_mosaics.language_model import (
     Block,
@@ -25,24 +40,10 @@ from memory_mosaics.memory import (
     Combine,
     ContextualMemory,
     ContextualMemoryConfig,
-    Convolution,
-    ConvolutionConfig,
-    Extractor,
-    GatedAverage,
-    GatedAverageConfig,
-    LeakyAverage,
-    LeakyAverageConfig,
-    Linear,
-    LinearConfig,
-    Mix,
-    MixConfig,
     OutputGate,
     OutputGateConfig,
     PersistentMemory,
     PersistentMemoryConfig,
-    Taps,
-    TapsConfig,
-    normalise,
 )
 from memory_mosaics.mixers.attention import (
     MLP,
@@ -71,6 +72,7 @@ from memory_mosaics.mixers.state_space import H3, S4D, H3Config, Mamba, MambaCon
 from memory_mosaics.models import PRESETS, llama, matching_slots, memory_mosaic, memory_mosaic_v2, preset, transformer
 from memory_mosaics.norms import LayerNormConfig, NoNormConfig, RMSNorm, RMSNormConfig, ScaledNormConfig
 from memory_mosaics.ops.leaky_average import leaky_average
+from memory_mosaics.ops.normalise import normalise
 from memory_mosaics.ops.recall import dot_product, gaussian, merge, recall, recall_with_lse
 from memory_mosaics.parameters import ParamSpec
 from memory_mosaics.scales import (

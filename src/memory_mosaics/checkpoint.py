@@ -4,6 +4,7 @@
 `AutoModelForCausalLM.from_pretrained` opens the same folder. Nothing is ever unpickled.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +278,16 @@ class LoadedModel:
             sizes = f"{tokenizer.vocabulary:,} tokens, and the model {model.config.vocabulary:,}"
             raise UserError(f"{folder}: its tokenizer has {sizes}; they do not belong together")
         return cls(name or Path(os.path.abspath(run)).name, folder, model, tokenizer)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A checksum of the weights, the configuration and the tokenizer, computed once."""
+        digest = hashlib.sha256(json.dumps(to_plain(self.model.config), sort_keys=True).encode())
+        digest.update(self.tokenizer.fingerprint.encode())
+        for name, weight in self.model.state_dict().items():
+            digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
+            digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
 
     def check_tokenizer_of(self, corpus: Corpus) -> None:
         """Refuse a corpus that was prepared with another tokenizer."""

@@ -25,8 +25,9 @@ from torch import Tensor
 from memory_mosaics.checkpoint import CheckpointError, save
 from memory_mosaics.config import ExtractorConfig
 from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.extractors import ConvolutionConfig, TapsConfig
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig
-from memory_mosaics.memory import ContextualMemoryConfig, ConvolutionConfig, PersistentMemoryConfig, TapsConfig
+from memory_mosaics.memory import ContextualMemoryConfig, PersistentMemoryConfig
 from memory_mosaics.scales import Scale
 from memory_mosaics.text.tokenizer import find_tokenizer
 

@@ -405,7 +405,7 @@ class MosaicModel(MosaicPreTrainedModel):
     def _mixer_inputs(self) -> AbstractContextManager[list[tuple[int, str, Any, tuple]]]:
         for number, block in enumerate(self.language_model.blocks):
             mixer = block.sequence_mixer
-            if not isinstance(mixer, RetrievalMixer) or mixer.memory_info().lookahead is None:
+            if not isinstance(mixer, RetrievalMixer) or mixer.memory_info().peek is None:
                 what = f"{type(mixer).__name__}, the sequence mixer of block {number}"
                 raise ValueError(f"output_attentions: {what}, has no weights of tokens; memories and attention have")
         return mixer_inputs(self.language_model)

@@ -88,7 +88,7 @@ class IndexedPairs(NamedTuple):
         """The number of pairs in each row."""
         return self.indexed.counts[:, 0].sum(dim=-1, keepdim=True).float()
 
-    def answer(self, queries: Tensor, sharpness: Sharpness, newest: Pairs) -> AnswersWithBounds:
+    def answers(self, queries: Tensor, sharpness: Sharpness, newest: Pairs) -> AnswersWithBounds:
         """The answers from these pairs and the newest ones, which are read one by one. They have no gradient."""
         B, T, H, _ = queries.shape
         (seen,), values = newest.seen, newest.values
@@ -113,7 +113,7 @@ class IndexedPairs(NamedTuple):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Of one row and head: answers, bounds, and whether they guarantee anything."""
         index = Index(*(x[row, head] for x in self.indexed))
-        found = index.answer(queries, beta, read=self.read, others=OtherPairs(answers, lse, value_norm))
+        found = index.answers(queries, beta, read=self.read, others=OtherPairs(answers, lse, value_norm))
         return found.answers, found.bounds, found.guaranteed
 
     def joined(self, newest: Pairs) -> Pairs:

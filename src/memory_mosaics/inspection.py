@@ -150,7 +150,7 @@ def disentanglement(model: LanguageModel, windows: Int[Tensor, "B N"]) -> float 
         with residual_spreads(model) as spreads:
             for layer in retrievals(model, row[None, :-1]):
                 if layer.kind == "sequence" and layer.retrieval.queries.shape[2] > 1:
-                    answers, divided = layer.retrieval.answer()[0], _stacked(spreads, row[None, :-1])[0]
+                    answers, divided = layer.retrieval.answers()[0], _stacked(spreads, row[None, :-1])[0]
                     added = head_contributions(model, layer.mixer, answers, divided)
                     rows.setdefault(layer.block, []).append(torch.einsum("thw,tw->th", added, gained))
     scores = [head_information(torch.cat(parts)) for parts in rows.values()]

@@ -1,18 +1,13 @@
 """Associative memories, and the units that the paper builds from them. Every part can be replaced by another.
 
-    Key and value extractors    what the keys and values of a sequence are                       equations 4, 5, 6
-        Linear          phi_T = W x_{T+peek}                                  the three moons
-        LeakyAverage    k_T = Norm(W x_T + lambda W x_{T-1} + ...)            the keys of the language models
-        GatedAverage    k_T = Norm(g_T W x_T + lambda_T g_{T-1} W x_{T-1} + ...)  those of Memory Mosaics v2
-        Taps            v_T = Norm(c_0 W x_T + c_1 W x_{T+1})                 their values; any number of taps
-        Mix             v_T = Norm(gamma W x_T + (1 - gamma) W x_{T+1})       the values of Memory Mosaics v2
-        Convolution     phi_T = Norm(sum_j W_j x_{T+j})                       a full matrix for every tap
+    contextual_retrieval        the definition of what a contextual memory computes              equation 7
     AssociativeMemory           section 3: stores pairs and estimates E(V | K = k)                equations 1, 2, 3
     ContextualMemory            a layer of memories that start empty and store as they read      figure 1, equation 7
     PersistentMemory            a layer of memories whose pairs are trained                      appendix D.1
+    Combine, OutputGate         what becomes of their answers                                    figure 6
 
-The sharpness beta, a function of the number of visible pairs, is in scales.py. Which pairs a query sees (Visibility)
-and where they are stored (GrowingStore, FixedStore) is in stores.py.
+What keys and values are is in extractors.py. The sharpness beta, a function of the number of visible pairs, is in
+scales.py. Which pairs a query sees (Visibility) and where they are stored (GrowingStore, FixedStore) is in stores.py.
 
 Letters in shapes: B batch, T time, N stored pairs, H heads (one memory each), D head width, W model width.
 
@@ -27,42 +22,21 @@ from copy import copy
 from dataclasses import replace
 from math import e, gcd
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memory_mosaics.bounded_stores import EXACT, UNBOUNDED, BoundedStore, StorePolicy
-from memory_mosaics.config import (
-    ExtractorConfig,
-    MixerConfig,
-    NonNegativeInt,
-    Part,
-    PositiveInt,
-    SharpnessConfig,
-    check_choices,
-    part,
-)
+from memory_mosaics.config import ExtractorConfig, MixerConfig, Part, PositiveInt, SharpnessConfig, check_choices, part
 from memory_mosaics.errors import UserError
+from memory_mosaics.extractors import Extractor, LeakyAverageConfig, TapsConfig, check_causal, head_width
 from memory_mosaics.indexed_store import IndexedStore, IndexPolicy
-from memory_mosaics.ops.common import at_least_fp32
-from memory_mosaics.ops.gated_average import NO_PEAK, gated_key, rescale_gates
 from memory_mosaics.ops.indexed_recall import check_unit
-from memory_mosaics.ops.leaky_average import leaky_key
-from memory_mosaics.ops.normalise import HeadScale, normalise
-from memory_mosaics.ops.recall import dot_product, gaussian, recall, scale_features
-from memory_mosaics.ops.taps import apply_taps, extend_window, tap_values
-from memory_mosaics.parameters import SENSITIVE
-from memory_mosaics.scales import (
-    ConstantSharpnessConfig,
-    Decay,
-    Fixed,
-    ScaleConfig,
-    depends_on_count,
-    fold_parts,
-)
-from memory_mosaics.shapes import Bool, Float
+from memory_mosaics.ops.recall import dot_product, gaussian, recall
+from memory_mosaics.scales import ConstantSharpnessConfig, Fixed, ScaleConfig, depends_on_count, fold_parts
+from memory_mosaics.shapes import Float
 from memory_mosaics.store_files import load_stores, newest_pairs, save_stores
 from memory_mosaics.stores import (
     ALL_EARLIER,
@@ -93,8 +67,6 @@ SPREAD, PERSISTENT_SPREAD, SLOTS_STD = e**2 / 8, e**3 / 8, 0.02
 ANSWER_SCALE = ScaleConfig()
 TOKEN_GROUPS = 4  # more would drop slots more independently; each has a copy of them
 
-Features = tuple[Float[Tensor, "B N H D"], Tensor]  # and the state of the extractor
-Norm = Callable[[Tensor], Tensor]
 Kernel = Callable[[Tensor, Tensor, float | Tensor], tuple[Tensor, Tensor]]
 
 
@@ -110,238 +82,6 @@ def contextual_retrieval(
     earlier = torch.ones(scores.shape[-2:], dtype=torch.bool, device=keys.device).tril(-1)
     weights = scores.masked_fill(~earlier, -torch.inf).softmax(dim=-1).nan_to_num(0.0)
     return torch.einsum("bhti,bihv->bthv", weights, values)
-
-
-def identity(x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-    """No norm: for keys and values whose norm matters."""
-    return x
-
-
-class Extractor(nn.Module):
-    """Turns inputs into keys (equation 4, peek = 0) or values (equation 5): `features, state = extractor(x)`.
-
-    Values may depend on the next `peek` inputs, so that T inputs complete the features of T - peek times: those are
-    returned, with one tensor of state for the features still to come. `scale` multiplies them, per head.
-    Features depend on `map(x)` only, so that the maps of key and value can be computed as one product.
-    """
-
-    heads: int
-    peek: int = 0
-    map: nn.Module
-
-    def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
-        raise NotImplementedError
-
-    def decays(self, x: Inputs | None = None) -> Tensor | None:
-        """Lambda where the features are an average over time: (H), or (B T H) where it depends on x."""
-        return None
-
-
-def check_causal(key: Extractor) -> Extractor:
-    """Return the key extractor, or refuse it: a key cannot depend on inputs still to come."""
-    if key.peek != 0:
-        raise ValueError(f"a key cannot depend on inputs still to come; got peek {key.peek}")
-    return key
-
-
-def split_heads(x: Float[Tensor, "B T W"], heads: int, mask: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B T H D"]:
-    """Split into heads, with zeros where there is padding."""
-    x = x if mask is None else x * mask[..., None]
-    return x.unflatten(-1, (heads, -1))
-
-
-class Linear(Extractor):
-    """phi_T = W x_{T+peek}: enough where one observation determines the next, as in the three moons.
-
-    `map` may be another W.
-    """
-
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        *,
-        head_width: int,
-        peek: int = 0,
-        bias: bool = False,
-        map: nn.Module | None = None,
-    ):
-        super().__init__()
-        self.heads, self.peek = heads, peek
-        self.map = nn.Linear(width, heads * head_width, bias=bias) if map is None else map
-
-    def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
-        window, state = extend_window(state, split_heads(self.map(x), self.heads, mask), self.peek, back=0)
-        return scale_features(window[:, self.peek :], scale), state
-
-
-class LeakyAverage(Extractor):
-    """k_T = Norm(k-_T),  k-_T = W x_T + lambda k-_{T-1}: the keys of equation 6."""
-
-    init_roles: ClassVar = {"map": "normalised"}
-
-    def __init__(self, width: int, heads: int, *, head_width: int, bias: bool = False):
-        super().__init__()
-        self.heads = heads
-        self.map = nn.Linear(width, heads * head_width, bias=bias)
-        self.decay = Decay(heads)
-
-    def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
-        raw = split_heads(self.map(x), self.heads, mask)
-        if raw.dtype == torch.float16 and isinstance(scale, Tensor):
-            scale = scale.clamp(max=torch.finfo(torch.float16).max)  # a sharp memory may leave its narrow range
-        return leaky_key(raw, self.decay(), state, scale)
-
-    def decays(self, x: Inputs | None = None) -> Tensor | None:
-        return self.decay()
-
-
-class GatedAverage(Extractor):
-    """k_T = Norm(k-_T),  k-_T = g_T W x_T + lambda_T k-_{T-1}: what is averaged, and how long, depends on the input.
-
-    Per head, g_T = exp(w.x_T) and lambda_T = exp(-|u.x_T|). State: the average, and the logarithm of its scale.
-    """
-
-    init_roles: ClassVar = {"map": "normalised"}
-
-    def __init__(self, width: int, heads: int, *, head_width: int, bias: bool = False):
-        super().__init__()
-        self.heads = heads
-        self.map = nn.Linear(width, heads * (head_width + 2), bias=bias)  # W, then the w and the u of all heads
-
-    def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
-        raw, log_gate, rate = self._split(self.map(x))
-        raw = split_heads(raw, self.heads, mask)
-        log_gate, log_decay = at_least_fp32(log_gate), -at_least_fp32(rate).abs()
-        if mask is not None:  # padding adds nothing and lets nothing decay
-            log_gate = log_gate.masked_fill(~mask[..., None], NO_PEAK)
-            log_decay = log_decay.masked_fill(~mask[..., None], 0.0)
-        if state is None:
-            state = F.pad(torch.zeros_like(raw[:, :1].sum(dim=1), dtype=log_gate.dtype), (0, 1), value=NO_PEAK)
-        if x.shape[1] == 0:
-            return raw, state
-        decay, gate, peak = rescale_gates(log_decay, log_gate, state[..., -1])
-        keys, average = gated_key(raw, decay, gate, state[..., :-1])
-        return scale_features(keys, scale), torch.cat([average, peak[..., None]], dim=-1)
-
-    def decays(self, x: Inputs | None = None) -> Tensor | None:
-        return None if x is None else (-at_least_fp32(self._split(self.map(x))[2]).abs()).exp()
-
-    def _split(self, mapped: Float[Tensor, "B T _"]) -> tuple[Tensor, ...]:
-        return mapped.split([mapped.shape[-1] - 2 * self.heads, self.heads, self.heads], dim=-1)
-
-
-class Taps(Extractor):
-    """v_T = Norm(sum_j c_j W x_{T+j}),  j from -back to peek, the c_j trained per head.
-
-    With back = 0 and peek = 1 these are the values of equation 6: two taps, initialised to c and 1 - c with uniform c.
-    With back > 0 and peek = 0 they are keys; `initial` "decaying" then makes them leaky averages of a few steps.
-    """
-
-    init_roles: ClassVar = {"": "taps", "map": "normalised"}
-    param_specs: ClassVar = {"taps": SENSITIVE}
-
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        *,
-        head_width: int,
-        back: int = 0,
-        peek: int = 1,
-        norm: Norm = normalise,
-        initial: str = "uniform",
-        bias: bool = False,
-    ):
-        super().__init__()
-        self.initial = initial
-        self.heads, self.back, self.peek, self.norm = heads, back, peek, norm
-        self.map = nn.Linear(width, heads * head_width, bias=bias)
-        self.taps = nn.Parameter(torch.empty(heads, back + 1 + peek))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """A random split of 1: uniform c and 1 - c where there are two taps. Or "decaying", c_j = lambda^|j|, with the
-        lambdas of a leaky average: the current input outweighs its neighbours.
-        """
-        if self.initial == "decaying":
-            lags = torch.arange(-self.back, self.peek + 1).abs()
-            with torch.no_grad():
-                self.taps.copy_(Decay(len(self.taps))()[:, None] ** lags)
-            return
-        cuts = torch.rand(self.taps.shape[0], self.taps.shape[1] - 1).sort(dim=-1).values
-        with torch.no_grad():
-            self.taps.copy_(F.pad(cuts, (0, 1), value=1.0) - F.pad(cuts, (1, 0)))
-
-    def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
-        raw = split_heads(self.map(x), self.heads, mask)
-        window, state = extend_window(state, raw, self.back + self.peek, back=self.back)
-        if self.taps.shape[1] == 2 and self.norm is normalise and scale is None:
-            return tap_values(window, self.taps), state
-        return scale_features(self.norm(apply_taps(at_least_fp32(window), self.taps)), scale).to(window.dtype), state
-
-
-class Mix(Extractor):
-    """v_T = Norm(gamma W x_T + (1 - gamma) W x_{T+1}), gamma trained per head and initially uniform."""
-
-    peek = 1
-    init_roles: ClassVar = {"": "taps", "map": "normalised"}
-    param_specs: ClassVar = {"gamma": SENSITIVE}
-
-    def __init__(self, width: int, heads: int, *, head_width: int, bias: bool = False):
-        super().__init__()
-        self.heads = heads
-        self.map = nn.Linear(width, heads * head_width, bias=bias)
-        self.gamma = nn.Parameter(torch.empty(heads))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.uniform_(self.gamma)
-
-    def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
-        window, state = extend_window(state, split_heads(self.map(x), self.heads, mask), 1, back=0)
-        return scale_features(tap_values(window, torch.stack([self.gamma, 1 - self.gamma], dim=-1)), scale), state
-
-
-class Convolution(Extractor):
-    """phi_T = Norm(sum_j W_j x_{T+j}),  j from -back to peek: a full matrix for every tap."""
-
-    init_roles: ClassVar = {"map": "normalised"}
-
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        *,
-        head_width: int,
-        back: int = 1,
-        peek: int = 0,
-        norm: Norm = normalise,
-        bias: bool = False,
-    ):
-        super().__init__()
-        self.heads, self.back, self.peek, self.norm = heads, back, peek, norm
-        self.map = nn.Linear(width, (back + 1 + peek) * heads * head_width, bias=bias)
-
-    def forward(self, x: Inputs, state: Tensor | None = None, mask: Mask = None, scale: HeadScale = None) -> Features:
-        taps = self.back + 1 + self.peek
-        raw = split_heads(self.map(x), taps * self.heads, mask)
-        window, state = extend_window(state, raw, taps - 1, back=self.back)
-        complete = max(window.shape[1] - taps + 1, 0)
-        terms = [part[:, j : j + complete] for j, part in enumerate(window.chunk(taps, dim=2))]
-        return scale_features(self.norm(torch.stack(terms).sum(dim=0)), scale), state
-
-
-def evaluate_sharpness(sharpness: Any, pairs: Pairs, time: int) -> float | Tensor:
-    """beta(n) of each of `time` queries, n the number of pairs it sees; n is counted only where beta depends on it."""
-    if not depends_on_count(sharpness):
-        return sharpness(None)
-    betas = [torch.as_tensor(sharpness(group.visible_counts(time)[..., None])) for group in pairs.groups()]
-    heads, here = pairs.keys.shape[2], pairs.keys.device  # each group's betas are those of all heads
-    betas = torch.broadcast_tensors(*(beta.to(here).expand(*beta.shape[:-1], heads) for beta in betas))
-    if len(betas) == 1:
-        return betas[0]
-    return torch.cat([beta.chunk(len(betas), dim=-1)[group] for group, beta in enumerate(betas)], dim=-1)
 
 
 class AssociativeMemory:
@@ -399,8 +139,7 @@ class AssociativeMemory:
             raise ValueError(f"keys {tuple(keys.shape)} and values {tuple(values.shape)} are not pairs of vectors")
         self._check(keys, values)
         self.batch = keys.shape[:-2]
-        # A copy: the caller may modify the originals.
-        rows = [x.clone().reshape(self.batch.numel(), x.shape[-2], 1, x.shape[-1]) for x in (keys, values)]
+        rows = [_one_head(x.clone()) for x in (keys, values)]  # the caller may modify the originals
         if isinstance(self.policy, IndexPolicy):
             check_unit(rows[0].flatten(0, 2))
             pairs = IndexedStore.empty(self.policy, rows[0], rows[1], [Visibility(delay=0)])
@@ -430,42 +169,37 @@ class AssociativeMemory:
         `guaranteed` is False where the bound exceeds the largest norm of a value, and guarantees nothing. Without an
         index, answers are exact for the pairs that the store has kept.
         """
-        if isinstance(self.pairs, IndexedStore) and self.pairs.indexed is not None:
-            return self._retrieve_indexed(self.pairs, keys)
-        answers = self._retrieve(keys)
-        return AnswersWithBounds(answers, answers.new_zeros(keys.shape[:-1]), keys.new_ones(keys.shape[:-1]).bool())
-
-    def _retrieve_indexed(self, store: IndexedStore, keys: Float[Tensor, "... D"]) -> AnswersWithBounds:
         self._check(keys)
-        sharpness = self.sharpness(self.count) if callable(self.sharpness) else self.sharpness
-        sharpness = 2 * sharpness if self.kernel is gaussian else sharpness  # on unit keys this is equation 3
-        rows = keys.reshape(-1, keys.shape[-2], 1, keys.shape[-1]).to(store.newest.keys.dtype)
-        pairs = store.pairs(keys.shape[-2], (ALL_EARLIER,))._replace(seen=(VisiblePairs(),))
-        answers, bounds, guaranteed = Retrieval(rows, pairs, sharpness).answer_with_bounds()
-        shape = keys.shape[:-1]
-        return AnswersWithBounds(
-            answers.reshape(*shape, -1).to(keys.dtype), bounds.reshape(shape), guaranteed.reshape(shape)
-        )
+        store, shape = self.pairs, keys.shape[:-1]
+        if isinstance(store, IndexedStore) and store.indexed is not None:
+            beta = 2 * self._beta() if self.kernel is gaussian else self._beta()  # on unit keys this is equation 3
+            pairs = store.pairs(keys.shape[-2], (ALL_EARLIER,))._replace(seen=(VisiblePairs(),))
+            found = Retrieval(_one_head(keys).to(store.newest.keys.dtype), pairs, beta).answers_with_bounds()
+            answers, bounds, guaranteed = (x.reshape(*shape, *x.shape[3:]) for x in found)
+            return AnswersWithBounds(answers.to(keys.dtype), bounds, guaranteed)
+        answers = self._retrieve(keys)
+        return AnswersWithBounds(answers, answers.new_zeros(shape), answers.new_ones(shape, dtype=torch.bool))
 
     def _retrieve(self, keys: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
         if self.pairs is None or self.keys is None or self.values is None:
             return torch.zeros_like(keys)
-        self._check(keys)
         if len(self) == 0:
             return keys.new_zeros(*keys.shape[:-1], self.values.shape[-1])
-        sharpness = self.sharpness(self.count) if callable(self.sharpness) else self.sharpness
         # Distances between far keys are small differences of large numbers: twice the precision where there is any.
         exact = torch.float32 if keys.device.type == "mps" else torch.float64
-        queries, stored = self.kernel(keys.to(exact), self.keys.to(exact), sharpness)
-        one_head = [x.reshape(-1, x.shape[-2], 1, x.shape[-1]) for x in (queries, stored, self.values.to(exact))]
+        queries, stored = map(_one_head, self.kernel(keys.to(exact), self.keys.to(exact), self._beta()))
+        values = _one_head(self.values.to(exact))
         if self.policy.kind == EXACT or isinstance(self.pairs, IndexedStore):
-            answers = recall(*one_head)
+            answers = recall(queries, stored, values)
         else:
             times = self.pairs.now[:, None].expand(-1, keys.shape[-2])
-            found = self.pairs.pairs(times, (ALL_EARLIER,))
-            retrieval = Retrieval(one_head[0], found._replace(keys=one_head[1], values=one_head[2]), 1.0)
-            answers, self.pairs = retrieval.answer(), self.pairs.evict(retrieval)
-        return answers.reshape(*keys.shape[:-1], self.values.shape[-1]).to(keys.dtype)
+            pairs = self.pairs.pairs(times, (ALL_EARLIER,))._replace(keys=stored, values=values)
+            retrieval = Retrieval(queries, pairs, sharpness=1.0)
+            answers, self.pairs = retrieval.answers(), self.pairs.evict(retrieval)
+        return answers.reshape(*keys.shape[:-1], answers.shape[-1]).to(keys.dtype)
+
+    def _beta(self) -> float | Tensor:
+        return self.sharpness(self.count) if callable(self.sharpness) else self.sharpness
 
     def save(self, file: str | os.PathLike[str]) -> None:
         """Write all pairs to a safetensors file, atomically."""
@@ -500,45 +234,23 @@ class AssociativeMemory:
                 raise ValueError(f"{name} {tuple(new.shape)} do not go with the stored {name} {shape}")
 
 
-class Combine(nn.Module):
-    """The combining layer: one matrix for the answers of all heads, each with a trained scale."""
-
-    init_roles: ClassVar = {"map": "residual", "scale": "scale"}
-
-    def __init__(
-        self, width: int, heads: int, *, head_width: int, bias: bool = False, scale: ScaleConfig = ANSWER_SCALE
-    ):
-        super().__init__()
-        self.scale = scale.build(heads)
-        self.map = nn.Linear(heads * head_width, width, bias=bias)
-
-    def forward(self, answers: Float[Tensor, "B T H D"]) -> Float[Tensor, "B T W"]:
-        scale, width = self.scale(), self.map.out_features
-        if answers.shape[:2].numel() <= width:
-            return self.map((answers * scale[:, None].to(answers.dtype)).flatten(2))
-        weight = self._scale_weight(scale)  # the matrix is smaller than the answers
-        return F.linear(answers.flatten(2), weight, self.map.bias)
-
-    def fold_for_inference(self) -> nn.Module:
-        scaled = copy(self.map)
-        scaled._parameters = self.map._parameters | {"weight": nn.Parameter(self._scale_weight(self.scale()).detach())}
-        return nn.Sequential(nn.Flatten(2), scaled)
-
-    def _scale_weight(self, scale: Float[Tensor, " H"]) -> Float[Tensor, "W V"]:
-        weight = self.map.weight
-        return (weight * scale.repeat_interleave(weight.shape[1] // len(scale))).to(weight.dtype)
+def _one_head(x: Float[Tensor, "... N D"]) -> Float[Tensor, "B N 1 D"]:
+    """Memories side by side as the rows of a batch."""
+    return x.reshape(x.shape[:-2].numel(), x.shape[-2], 1, x.shape[-1])
 
 
-class OutputGate(nn.Module):
-    """Factors of the answers, 2 sigmoid(G x), one per channel (Qiu et al. 2025). They are initially near 1."""
+def evaluate_sharpness(sharpness: Any, pairs: Pairs, time: int) -> float | Tensor:
+    """beta(n) of each of `time` queries, n the number of pairs it sees; n is counted only where beta depends on it.
 
-    def __init__(self, width: int, heads: int, *, head_width: int, bias: bool = False):
-        super().__init__()
-        self.heads = heads
-        self.map = nn.Linear(width, heads * head_width, bias=bias)
-
-    def forward(self, x: Inputs) -> Float[Tensor, "B T H D"]:
-        return 2 * self.map(x).sigmoid().unflatten(-1, (self.heads, -1))
+    n is (T, 1) or (B, T, 1), or has one number for each head where groups of heads see different pairs.
+    """
+    if not depends_on_count(sharpness):
+        return sharpness(None)
+    heads, counts = pairs.keys.shape[2], [group.visible_counts(time)[..., None] for group in pairs.groups()]
+    if len(counts) > 1:
+        counts = [torch.cat(torch.broadcast_tensors(*counts), dim=-1).repeat_interleave(heads // len(counts), dim=-1)]
+    beta = torch.as_tensor(sharpness(counts[0])).to(pairs.keys.device)
+    return beta.expand(*beta.shape[:-1], heads)
 
 
 class ContextualMemory(RetrievalMixer):
@@ -548,7 +260,7 @@ class ContextualMemory(RetrievalMixer):
     pair (k_t, v_t) is complete once the `value.peek` inputs that v_t depends on have come. `sharpness` is a number, or
     is called with the numbers of pairs that the queries see, (T, 1) or (B, T, 1), and returns betas that broadcast to
     (T, H) or (B, T, H). The delay of its `visibility` is at least `value.peek`; a tuple has one for each group of
-    heads.
+    heads: the numbers of pairs are then (T, H) or (B, T, H).
     State: the extractors' own, then the store.
     """
 
@@ -577,7 +289,7 @@ class ContextualMemory(RetrievalMixer):
 
     def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         retrieval, state = self.prepare_retrieval(x, state, mask)
-        return self.combine(retrieval.answer(self.dropout if self.training else 0.0, self.dropout_of)), state
+        return self.combine(retrieval.answers(self.dropout if self.training else 0.0, self.dropout_of)), state
 
     def prepare_retrieval(self, x: Inputs, state: State | None = None, mask: Mask = None) -> tuple[Retrieval, State]:
         key_state, value_state, store = state or (None, None, None)
@@ -600,7 +312,7 @@ class ContextualMemory(RetrievalMixer):
         return MemoryInfo(
             name="contextual memory",
             heads=self.key.heads,
-            lookahead=self.value.peek,
+            peek=self.value.peek,
             sharpness=None if beta is None else beta.expand(self.key.heads),
             visibility=self.visibility,
         )
@@ -667,7 +379,7 @@ class PersistentMemory(RetrievalMixer):
         if dropout and self.dropout_of == "pairs":
             rows = gcd(retrieval.queries.shape[1], TOKEN_GROUPS)
             retrieval = retrieval.split_rows(rows)
-        answers = retrieval.answer(dropout, self.dropout_of).unflatten(0, (-1, rows)).flatten(1, 2)
+        answers = retrieval.answers(dropout, self.dropout_of).unflatten(0, (-1, rows)).flatten(1, 2)
         answers = answers.squeeze(0) if len(answers) == 1 else answers.mean(dim=0)  # a view costs no copy
         return self.combine(answers.unflatten(0, x.shape[:2])), state
 
@@ -692,68 +404,45 @@ class PersistentMemory(RetrievalMixer):
         return beta[0] if isinstance(beta, Tensor) and beta.ndim > 1 else beta
 
 
-def head_width(width: int, heads: int) -> int:
-    """Width of one of `heads` equal heads."""
-    if heads < 1 or width % heads:
-        raise ValueError(f"width {width} does not split into {heads} heads")
-    return width // heads
+class Combine(nn.Module):
+    """The combining layer: one matrix for the answers of all heads, each with a trained scale."""
+
+    init_roles: ClassVar = {"map": "residual", "scale": "scale"}
+
+    def __init__(
+        self, width: int, heads: int, *, head_width: int, bias: bool = False, scale: ScaleConfig = ANSWER_SCALE
+    ):
+        super().__init__()
+        self.scale = scale.build(heads)
+        self.map = nn.Linear(heads * head_width, width, bias=bias)
+
+    def forward(self, answers: Float[Tensor, "B T H D"]) -> Float[Tensor, "B T W"]:
+        scale, width = self.scale(), self.map.out_features
+        if answers.shape[:2].numel() <= width:
+            return self.map((answers * scale[:, None].to(answers.dtype)).flatten(2))
+        weight = self._scale_weight(scale)  # the matrix is smaller than the answers
+        return F.linear(answers.flatten(2), weight, self.map.bias)
+
+    def fold_for_inference(self) -> nn.Module:
+        scaled = copy(self.map)
+        scaled._parameters = self.map._parameters | {"weight": nn.Parameter(self._scale_weight(self.scale()).detach())}
+        return nn.Sequential(nn.Flatten(2), scaled)
+
+    def _scale_weight(self, scale: Float[Tensor, " H"]) -> Float[Tensor, "W V"]:
+        weight = self.map.weight
+        return (weight * scale.repeat_interleave(weight.shape[1] // len(scale))).to(weight.dtype)
 
 
-@part("linear")
-class LinearConfig(ExtractorConfig):
-    """W x_{T+peek}."""
+class OutputGate(nn.Module):
+    """Factors of the answers, 2 sigmoid(G x), one per channel (Qiu et al. 2025). They are initially near 1."""
 
-    extractor: ClassVar = Linear
-    peek: NonNegativeInt = 0
+    def __init__(self, width: int, heads: int, *, head_width: int, bias: bool = False):
+        super().__init__()
+        self.heads = heads
+        self.map = nn.Linear(width, heads * head_width, bias=bias)
 
-
-@part("leaky_average")
-class LeakyAverageConfig(ExtractorConfig):
-    """Norm of the leaky average of W x."""
-
-    extractor: ClassVar = LeakyAverage
-
-
-@part("gated_average")
-class GatedAverageConfig(ExtractorConfig):
-    """Norm of the gated average of W x."""
-
-    extractor: ClassVar = GatedAverage
-
-
-@part("mix")
-class MixConfig(ExtractorConfig):
-    """Norm of gamma W x_T + (1 - gamma) W x_{T+1}."""
-
-    extractor: ClassVar = Mix
-
-
-@part("convolution")
-class ConvolutionConfig(ExtractorConfig):
-    """Norm of the sum of W_j x_{T+j}, j from -back to peek."""
-
-    extractor: ClassVar = Convolution
-    back: NonNegativeInt = 1
-    peek: NonNegativeInt = 0
-    norm: bool = True
-
-    def build(self, width: int, heads: int, *, head_width: int, bias: bool = False) -> Extractor:
-        options = vars(self) | {"norm": normalise if self.norm else identity}
-        return self.extractor(width, heads, head_width=head_width, bias=bias, **options)
-
-
-@part("taps")
-class TapsConfig(ConvolutionConfig):
-    """Norm of the sum of c_j W x_{T+j}, j from -back to peek."""
-
-    extractor: ClassVar = Taps
-    back: NonNegativeInt = 0
-    peek: NonNegativeInt = 1
-    initial: Literal["uniform", "decaying"] = "uniform"  # a random split of 1, or lambda^|j|: for keys
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choices(self)
+    def forward(self, x: Inputs) -> Float[Tensor, "B T H D"]:
+        return 2 * self.map(x).sigmoid().unflatten(-1, (self.heads, -1))
 
 
 @part("output_gate")

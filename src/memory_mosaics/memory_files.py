@@ -11,8 +11,6 @@ after the other is something else: there, from the second layer on, the pairs of
 retrieved from the first, and leaky averages of its first tokens contain the last tokens before.
 """
 
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +21,6 @@ from torch import Tensor
 
 from memory_mosaics.bounded_stores import UNBOUNDED, AnyPolicy, BoundedStore, StorePolicy
 from memory_mosaics.checkpoint import LoadedModel
-from memory_mosaics.config import to_plain
 from memory_mosaics.errors import UserError
 from memory_mosaics.indexed_store import IndexedStore
 from memory_mosaics.language_model import LanguageModel
@@ -114,7 +111,7 @@ class Memory:
 
     def check_model(self, trained: LoadedModel) -> None:
         """Refuse the memory of another model, or of the same with another tokenizer, and tokens that it lacks."""
-        if (mine := fingerprint(trained)) != self.model:
+        if (mine := trained.fingerprint) != self.model:
             raise UserError(
                 f"{self.file} is a memory of model {self.model[:12]}, and {trained.folder} is model {mine[:12]}; "
                 "read the text with it: mosaics read"
@@ -184,16 +181,6 @@ class Memory:
         return map_state(lambda x: x.cpu(), model.features(model.embedding(tokens), model.empty_state(self.policy))[1])
 
 
-def fingerprint(trained: LoadedModel) -> str:
-    """A checksum of the weights, the configuration and the tokenizer of a model."""
-    digest = hashlib.sha256(json.dumps(to_plain(trained.model.config), sort_keys=True).encode())
-    digest.update(trained.tokenizer.fingerprint.encode())
-    for name, weight in trained.model.state_dict().items():
-        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
-        digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
 def read(
     trained: LoadedModel,
     tokens: Int[Tensor, " N"],
@@ -210,10 +197,9 @@ def read(
     state = model.empty_state(policy) if memory is None else memory.state(model)
     start = 0 if memory is None else len(memory.tokens)
     mixer = model.blocks[0].sequence_mixer
-    if not isinstance(mixer, RetrievalMixer) or mixer.memory_info().lookahead in (None, 0):
+    if not isinstance(mixer, RetrievalMixer) or mixer.memory_info().peek in (None, 0):
         raise UserError(f"{trained.name} has no contextual memories, and a memory file is made of their pairs")
     visibility = tuple((each.delay, each.window) for each in mixer.memory_info().visibility)
-    model_fingerprint = fingerprint(trained)
     for at in range(start, len(tokens), CHUNK):
         part = tokens[None, at : at + CHUNK].to(model.embedding.weight.device)
         with torch.no_grad():
@@ -224,7 +210,7 @@ def read(
             carry=list(carried(state)),
             tokens=tokens[:done].int(),
             texts=[text | {"tokens": len(tokens), "read": done, "start": 0}],
-            model=model_fingerprint,
+            model=trained.fingerprint,
             visibility=visibility,
         )
 
@@ -244,7 +230,8 @@ def union(memories: Sequence[Memory]) -> Memory:
                 f"{each.file} has a store {kind or 'exact'}" for each, kind in zip((first, other), kinds, strict=True)
             )
             raise UserError(f"{stores}: trim one with mosaics memory trim, so that both are alike")
-        shift = _time_after(first.stores[0])
+        last = first.stores[0]
+        shift = int(last.now[0]) if isinstance(last, BoundedStore) else last.complete  # an exact store has no times
         first = replace(
             other,
             stores=[mine.union(theirs) for mine, theirs in zip(first.stores, other.stores, strict=True)],  # type: ignore[arg-type]
@@ -265,14 +252,17 @@ def load_memories(trained: LoadedModel, files: Sequence[Path], store: str | None
 
 def start_state(trained: LoadedModel, files: Sequence[Path], store: str | None = None) -> State | None:
     """The state in which a model starts, after the texts of memory files and with such a store."""
-    if files:
-        return load_memories(trained, files, store).state(trained.model)
-    return trained.model.empty_state(None if store is None else StorePolicy.parse(store))
+    return start_with_memory(trained, files, store)[0]
 
 
-def _time_after(store: AnyStore) -> int:
-    """When the next pair of a union is stored: pairs of an exact store have no times but their order."""
-    return int(store.now[0]) if isinstance(store, BoundedStore) else store.complete
+def start_with_memory(
+    trained: LoadedModel, files: Sequence[Path], store: str | None = None
+) -> tuple[State | None, Memory | None]:
+    """The same, and what the model remembers: None without files."""
+    if not files:
+        return trained.model.empty_state(None if store is None else StorePolicy.parse(store)), None
+    memory = load_memories(trained, files, store)
+    return memory.state(trained.model), memory
 
 
 def _form(store: AnyStore) -> list[Any]:

@@ -12,16 +12,9 @@ from typing import Any
 
 from memory_mosaics.config import MixerConfig
 from memory_mosaics.errors import UserError, did_you_mean
+from memory_mosaics.extractors import GatedAverageConfig, MixConfig, TapsConfig, head_width
 from memory_mosaics.language_model import LanguageModelConfig, weight_count, weight_shapes
-from memory_mosaics.memory import (
-    ContextualMemoryConfig,
-    GatedAverageConfig,
-    MixConfig,
-    OutputGateConfig,
-    PersistentMemoryConfig,
-    TapsConfig,
-    head_width,
-)
+from memory_mosaics.memory import ContextualMemoryConfig, OutputGateConfig, PersistentMemoryConfig
 from memory_mosaics.mixers.attention import (
     Alibi,
     AttentionConfig,

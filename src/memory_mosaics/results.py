@@ -85,7 +85,9 @@ def commit() -> str | None:
 
 
 def round_digits(numbers: Any, digits: int = 4) -> Any:
-    """Round a number, a list or an array to `digits` significant digits, as plain JSON."""
+    """Round a number, or all of a list, an array or a dictionary, to `digits` significant digits, as plain JSON."""
+    if isinstance(numbers, dict):
+        return {name: round_digits(number, digits) for name, number in numbers.items()}
     if isinstance(numbers, np.ndarray | list):
         return [round_digits(number, digits) for number in numbers]
     return None if numbers is None else float(f"{numbers:.{digits}g}")

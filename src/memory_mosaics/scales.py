@@ -115,7 +115,7 @@ class AdaptiveSharpness(nn.Module):
         self.b_0, self.b_1 = Scale(heads, initial=b_0, speed=speed), Scale(heads, initial=b_1, speed=speed)
         self.alpha = nn.Parameter(torch.full((heads,), alpha))
 
-    def forward(self, pairs: Float[Tensor, "... 1"]) -> Float[Tensor, "... H"]:
+    def forward(self, pairs: Float[Tensor, "... #H"]) -> Float[Tensor, "... H"]:
         n = pairs.clamp(min=1)  # whatever beta, an empty memory answers zero
         growth = n ** at_least_fp32(self.alpha).abs().clamp(max=1)
         return self.b_1().clamp(max=MAX_SCALE) * growth + self.b_0().clamp(max=MAX_SCALE)

@@ -239,7 +239,7 @@ class Retrieval(NamedTuple):
         parts = zip(queries.chunk(count, dim=2), pairs.groups(), betas, gates, strict=True)
         return [Retrieval(queries, pairs, beta, gate=gate) for queries, pairs, beta, gate in parts]
 
-    def answer(self, dropout: float = 0.0, dropout_of: DropoutOf = "weights") -> Float[Tensor, "B T H V"]:
+    def answers(self, dropout: float = 0.0, dropout_of: DropoutOf = "weights") -> Float[Tensor, "B T H V"]:
         """The estimates of E(V | K = query). `dropout` is the probability of dropping a retrieval weight.
 
         With `dropout_of` "pairs" all queries of a row drop the weights of the same pairs: one factor for each value,
@@ -247,12 +247,12 @@ class Retrieval(NamedTuple):
         """
         if dropout and dropout_of == "pairs":
             kept = F.dropout(torch.ones_like(self.pairs.values[..., :1]), dropout)
-            return self._replace(pairs=self.pairs._replace(values=self.pairs.values * kept)).answer()
+            return self._replace(pairs=self.pairs._replace(values=self.pairs.values * kept)).answers()
         queries, (keys, values, mask, (seen, *others), stored, _), beta, queries_are_keys, gate = self
         if others:
-            return torch.cat([group.answer(dropout) for group in self.groups()], dim=2)
+            return torch.cat([group.answers(dropout) for group in self.groups()], dim=2)
         if self.pairs.indexed is not None:
-            answers = self.answer_with_bounds().answers
+            answers = self.answers_with_bounds().answers
         elif stored is not None:
             bias = self.pairs.score_bias(torch.arange(queries.shape[1], device=queries.device))
             answers = recall_with_bias(queries, keys, values, beta, bias=bias)
@@ -267,16 +267,16 @@ class Retrieval(NamedTuple):
         keys, values = (x.repeat_interleave(parts, dim=0) for x in self.pairs[:2])
         return Retrieval(self.queries.unflatten(1, (parts, -1)).flatten(0, 1), Pairs(keys, values), self.sharpness)
 
-    def answer_with_bounds(self) -> AnswersWithBounds:
+    def answers_with_bounds(self) -> AnswersWithBounds:
         """The answers before the gate, and how far those of an index can be from exact ones."""
         if len(self.pairs.seen) > 1:
-            groups = [group.answer_with_bounds() for group in self.groups()]
+            groups = [group.answers_with_bounds() for group in self.groups()]
             return AnswersWithBounds(*(torch.cat(parts, dim=2) for parts in zip(*groups, strict=True)))
         if self.pairs.indexed is None:
-            answers = self._replace(gate=None).answer()
+            answers = self._replace(gate=None).answers()
             bounds = torch.zeros(answers.shape[:3], device=answers.device)
             return AnswersWithBounds(answers, bounds, torch.ones_like(bounds, dtype=torch.bool))
-        return self.pairs.indexed.answer(self.queries, self.sharpness, self.pairs)
+        return self.pairs.indexed.answers(self.queries, self.sharpness, self.pairs)
 
     def weights(self, times: Sequence[int] | None = None) -> Float[Tensor, "B H t N"]:
         """The softmax weights behind the answers at all times, or at some (negative: from the end), in float32.
@@ -493,7 +493,7 @@ class MemoryInfo:
 
     name: str
     heads: int
-    lookahead: int | None = None  # later inputs that a value depends on; None where the pairs are parameters
+    peek: int | None = None  # later inputs that a value depends on; None where the pairs are parameters
     slots: int | None = None  # pairs that are parameters
     sharpness: Float[Tensor, " H"] | None = None  # beta, where it does not depend on the number of pairs
     visibility: tuple[Visibility, ...] = ()  # of each group of heads

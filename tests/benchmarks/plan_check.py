@@ -103,11 +103,7 @@ def rates_from(results):
             numbers = tokens * blocks * work.config.width
             more = GIB * (row["peak_gib"] - memory_gib(work, layout, rates)["peak"]) if row["peak_gib"] else 0.0
             mixers[work.mixer] = [(row["step_seconds"] - total(row, rates)) / numbers, more / numbers]
-    return rounded(rates | {"mixers": mixers})
-
-
-def rounded(rates):
-    return {key: rounded(each) for key, each in rates.items()} if isinstance(rates, dict) else round_digits(rates)
+    return round_digits(rates | {"mixers": mixers})
 
 
 def compared(predicted, measured):

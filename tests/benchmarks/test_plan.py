@@ -13,8 +13,9 @@ from memory_mosaics.benchmarks import plan
 from memory_mosaics.benchmarks.plan import GIB, PER_NODE, Layout, find_gpu, layouts, memory_gib, predict
 from memory_mosaics.benchmarks.work import count_work
 from memory_mosaics.cli import main
+from memory_mosaics.extractors import GatedAverageConfig
 from memory_mosaics.language_model import LanguageModel, last_hidden_state, weight_count
-from memory_mosaics.memory import ContextualMemoryConfig, GatedAverageConfig
+from memory_mosaics.memory import ContextualMemoryConfig
 from memory_mosaics.models import ARCHITECTURES, PRESETS, llama, memory_mosaic, transformer
 from memory_mosaics.stores import Visibility
 

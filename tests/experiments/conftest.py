@@ -1,11 +1,13 @@
-"""A small model with its tokenizer, as a training run leaves it, for the studies that use one; runs of RegBench."""
+"""A small model with its tokenizer, as a training run leaves it; runs of RegBench; a suite of the arena."""
 
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 import memory_mosaics.apps.story_world  # noqa: F401 - registers stories:COUNT
+from experiments.arenas import MIXED, TASK
 from memory_mosaics import LanguageModel, checkpoint, memory_mosaic, transformer
 from memory_mosaics.experiments import regbench
 from memory_mosaics.experiments.regbench import Choices
@@ -35,6 +37,15 @@ SETTINGS = {  # seconds on a CPU
 def train_regbench(settings: dict, folder: Path, **runtime):
     """Train one model in FOLDER/trials/run."""
     return regbench.train(RuntimeConfig(**{"device": "cpu"} | runtime), settings, folder / "trials" / "run")
+
+
+@pytest.fixture
+def suite(tmp_path) -> Path:
+    file = tmp_path / "suite.yaml"
+    plain = {"contestants": ["memory-mosaic", "transformer"], "seeds": 2, "tasks": {"recall": TASK, "mixed": MIXED}}
+    plain["defaults"] = {"training": {"weight_decay": 0.0}}
+    file.write_text(yaml.safe_dump(plain))
+    return file
 
 
 SIZES = {"width": 32, "blocks": 2, "heads": 4, "vocabulary": 257}

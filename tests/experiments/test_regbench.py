@@ -14,9 +14,10 @@ from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments import regbench
 from memory_mosaics.experiments.figures import tasks as figures
+from memory_mosaics.experiments.grid import Grid
 from memory_mosaics.experiments.regbench import Choices, make_grid
 from memory_mosaics.experiments.regbench_models import ARCHITECTURES, ELEVEN
-from memory_mosaics.experiments.runner import Grid, load_packaged, run_queues, run_trial
+from memory_mosaics.experiments.runner import load_packaged, run_queues, run_trial
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.tasks.regbench import RegBenchData
 

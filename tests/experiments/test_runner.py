@@ -11,16 +11,9 @@ import yaml
 
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
-from memory_mosaics.experiments.runner import (
-    RECIPES,
-    Grid,
-    failures,
-    merge_environments,
-    raise_errors,
-    ray_share,
-    run_grids,
-    show_progress,
-)
+from memory_mosaics.experiments.grid import Grid
+from memory_mosaics.experiments.outcomes import merge_environments
+from memory_mosaics.experiments.runner import RECIPES, failures, raise_errors, ray_share, run_grids, show_progress
 from memory_mosaics.results import environment_info, write_results
 from waiting import until
 

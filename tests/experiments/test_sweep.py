@@ -15,7 +15,7 @@ import pytest
 from memory_mosaics.cli import main
 from memory_mosaics.errors import UserError
 from memory_mosaics.experiments import sweep
-from memory_mosaics.experiments.runner import read_outcome
+from memory_mosaics.experiments.outcomes import read_outcome
 from memory_mosaics.experiments.sweep import Space
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from memory_mosaics.extractors import LinearConfig
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig
-from memory_mosaics.memory import LinearConfig
 from memory_mosaics.mixers.attention import (
     Alibi,
     AttentionConfig,

@@ -53,7 +53,7 @@ def _few_samples(monkeypatch):
 def test_every_answer_is_within_its_bound(pairs, clusters, noise, beta, read, more, seed):
     keys, values, queries = problem(pairs=pairs, clusters=clusters, noise=noise, seed=seed)
     index = Index.build(keys, values, lists=1 + seed % 20)
-    found = index.answer(queries, beta, read=read, more=more)
+    found = index.answers(queries, beta, read=read, more=more)
     error = (found.answers.double() - exact(keys, values, queries, beta)[0]).norm(dim=1)
     assert (error <= found.bounds).all()
     assert not found.bounds.isnan().any()
@@ -65,7 +65,7 @@ def test_every_answer_is_within_its_bound(pairs, clusters, noise, beta, read, mo
 def test_where_all_pairs_are_read_the_answer_is_exact(beta):
     keys, values, queries = problem()
     index = Index.build(keys, values, lists=12)
-    found = index.answer(queries, beta, read=12, **EVERYTHING)
+    found = index.answers(queries, beta, read=12, **EVERYTHING)
     answers, lse = exact(keys, values, queries, beta)
     assert (found.pairs_read == len(keys)).all()
     assert (found.bounds / index.value_norm).max() < 3e-3
@@ -76,7 +76,7 @@ def test_where_all_pairs_are_read_the_answer_is_exact(beta):
 def test_a_tolerance_of_zero_reads_all_that_matters():
     keys, values, queries = problem()
     index = Index.build(keys, values, lists=12)
-    found = index.answer(queries, 10.0, read=0, **EVERYTHING)
+    found = index.answers(queries, 10.0, read=0, **EVERYTHING)
     assert_close(found.answers.double(), exact(keys, values, queries, 10.0)[0], rtol=1e-4, atol=1e-4)
     assert (found.bounds / index.value_norm).max() < 3e-3
 
@@ -84,7 +84,7 @@ def test_a_tolerance_of_zero_reads_all_that_matters():
 def test_lists_of_one_repeated_key_need_not_be_read():
     keys, values, queries = problem(clusters=10, noise=0.0)
     index = Index.build(keys, values, lists=200)
-    found = index.answer(queries, 5.0, read=0)
+    found = index.answers(queries, 5.0, read=0)
     assert (found.pairs_read == 0).all()
     assert (found.bounds / index.value_norm).max() < 0.03
     assert_close(found.answers.double(), exact(keys, values, queries, 5.0)[0], rtol=1e-3, atol=1e-3)
@@ -97,7 +97,7 @@ def test_more_samples_are_nearer_and_those_of_all_pairs_exact(beta, monkeypatch)
     errors = []
     for samples in (1, 30, 2000):
         monkeypatch.setattr(indexed_recall, "SAMPLES", samples)
-        found = Index.build(keys, values, lists=40).answer(queries, beta, read=0, more=0)
+        found = Index.build(keys, values, lists=40).answers(queries, beta, read=0, more=0)
         error = (found.answers.double() - answers).norm(dim=1)
         assert (error <= found.bounds).all()
         errors.append(error.median())
@@ -108,7 +108,7 @@ def test_more_samples_are_nearer_and_those_of_all_pairs_exact(beta, monkeypatch)
 def test_a_smaller_tolerance_is_kept_by_reading_more():
     keys, values, queries = problem(pairs=2000, clusters=30, noise=0.1)
     index = Index.build(keys, values, lists=60)
-    loose, tight = (index.answer(queries, 30.0, tolerance=tolerance, read=0, more=40) for tolerance in (0.5, 0.01))
+    loose, tight = (index.answers(queries, 30.0, tolerance=tolerance, read=0, more=40) for tolerance in (0.5, 0.01))
     assert (tight.pairs_read >= loose.pairs_read).all()
     assert tight.pairs_read.sum() > loose.pairs_read.sum()
     assert (tight.bounds[:5] / index.value_norm).median() < 0.02
@@ -141,10 +141,10 @@ def test_pairs_are_added_in_any_order_and_in_any_parts(cuts, padding, beta, seed
     given = recall_with_lse(*(x[None, :, None] for x in (beta * queries, keys[rest], values[rest])))
     others = OtherPairs(given[0][0, :, 0], given[1][0, :, 0], float(values[rest].norm(dim=1).max()))
     answers, lse = exact(keys[stored], values[stored], queries, beta)
-    found = index.answer(queries, beta, read=9, others=others, **EVERYTHING)
+    found = index.answers(queries, beta, read=9, others=others, **EVERYTHING)
     assert_close(found.answers.double(), answers, rtol=1e-3, atol=1e-4)
     assert_close(found.lse.double(), lse, rtol=1e-3, atol=1e-4)
-    found = index.answer(queries, beta, read=1, more=0, others=others)
+    found = index.answers(queries, beta, read=1, more=0, others=others)
     assert ((found.answers.double() - answers).norm(dim=1) <= found.bounds).all()
 
 
@@ -165,7 +165,7 @@ def test_keys_in_bfloat16_are_of_norm_1_within_the_slack():
     index = Index.build(keys, values, lists=20)
     assert index.keys.dtype == torch.bfloat16
     assert index.slack > 1e-3
-    found = index.answer(queries, 10.0, read=2, more=0)
+    found = index.answers(queries, 10.0, read=2, more=0)
     error = (found.answers.double() - exact(keys, values, queries, 10.0)[0]).norm(dim=1)
     assert (error <= found.bounds).all()
     assert error.median() < 0.1
@@ -175,14 +175,14 @@ def test_sharpness_may_differ_by_query():
     keys, values, queries = problem()
     betas = torch.linspace(0.5, 60, len(queries))
     index = Index.build(keys, values, lists=20)
-    together = index.answer(queries, betas)
-    alone = torch.cat([index.answer(q[None], beta.item()).answers for q, beta in zip(queries, betas, strict=True)])
+    together = index.answers(queries, betas)
+    alone = torch.cat([index.answers(q[None], beta.item()).answers for q, beta in zip(queries, betas, strict=True)])
     assert_close(together.answers, alone, rtol=1e-4, atol=1e-4)
 
 
 def test_without_queries_there_are_no_answers():
     keys, values, _ = problem()
-    found = Index.build(keys, values, lists=3).answer(keys[:0], 4.0)
+    found = Index.build(keys, values, lists=3).answers(keys[:0], 4.0)
     assert found.answers.shape == (0, 3)
     assert found.guaranteed.shape == (0,)
 
@@ -192,8 +192,8 @@ def test_what_an_index_cannot_hold_is_refused():
     with pytest.raises(ValueError, match="norm 1"):
         Index.build(2 * keys, values, lists=3)
     with pytest.raises(ValueError, match="norm 1"):
-        Index.build(keys, values, lists=20).answer(queries * torch.nan)
+        Index.build(keys, values, lists=20).answers(queries * torch.nan)
     with pytest.raises(ValueError, match="NaN or Inf"):
         Index.build(keys, values * torch.inf, lists=3)
     with pytest.raises(ValueError, match="between 0 and 500"):
-        Index.build(keys, values, lists=20).answer(queries, 501.0)
+        Index.build(keys, values, lists=20).answers(queries, 501.0)

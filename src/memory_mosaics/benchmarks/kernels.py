@@ -20,11 +20,11 @@ from memory_mosaics.benchmarks.throughput import Size, Workload
 from memory_mosaics.benchmarks.timing import Timer, progress
 from memory_mosaics.errors import one_line
 from memory_mosaics.language_model import next_token_loss
-from memory_mosaics.memory import normalise
 from memory_mosaics.ops.contextual_recall import contextual_recall
 from memory_mosaics.ops.cross_entropy import linear_cross_entropy
 from memory_mosaics.ops.gated_average import gated_average, gated_key
 from memory_mosaics.ops.leaky_average import leaky_average, leaky_key
+from memory_mosaics.ops.normalise import normalise
 from memory_mosaics.ops.recall import recall
 from memory_mosaics.ops.taps import apply_taps, tap_values
 

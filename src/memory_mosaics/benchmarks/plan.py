@@ -155,11 +155,7 @@ def predict(work: Work, layout: Layout, gpu: Gpu) -> dict[str, Any]:
         "memory_gib": memory_gib(work, layout, gpu.rates),
     }
     about = {"sharding": layout.sharding if layout.gpus > 1 else None, "checkpointing": layout.checkpointing}
-    return about | {"micro_batch": layout.micro, "micro_steps": layout.micro_steps} | _rounded(found)
-
-
-def _rounded(found: Any) -> Any:
-    return {key: _rounded(each) for key, each in found.items()} if isinstance(found, dict) else round_digits(found)
+    return about | {"micro_batch": layout.micro, "micro_steps": layout.micro_steps} | round_digits(found)
 
 
 def layouts(work: Work, gpu: Gpu, gpus: int, batch: int, chosen: dict[str, Any]) -> Iterator[Layout]:

@@ -24,8 +24,9 @@ from memory_mosaics.benchmarks.throughput import Workload
 from memory_mosaics.benchmarks.timing import TABLES, Timer, progress
 from memory_mosaics.decoding import Decoder
 from memory_mosaics.errors import UserError
+from memory_mosaics.extractors import LeakyAverage, Taps
 from memory_mosaics.language_model import LanguageModel
-from memory_mosaics.memory import ContextualMemory, LeakyAverage, PersistentMemory, Taps
+from memory_mosaics.memory import ContextualMemory, PersistentMemory
 from memory_mosaics.mixers.attention import Attention
 from memory_mosaics.models import ARCHITECTURES
 from memory_mosaics.training.trainer import WARM_UP

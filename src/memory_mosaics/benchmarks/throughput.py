@@ -233,8 +233,8 @@ def _recall_once(timer: Timer, size: Size, model: str) -> Callable[[], object]:
         if queries is None:
             return Retrieval(
                 keys, Pairs(keys[:, :-1], values, seen=(VisiblePairs(0),)), 1.0, queries_are_keys=True
-            ).answer()
-        return Retrieval(queries, Pairs(keys, values, seen=(VisiblePairs(1),)), 1.0).answer()
+            ).answers()
+        return Retrieval(queries, Pairs(keys, values, seen=(VisiblePairs(1),)), 1.0).answers()
 
     function = torch.compile(recall, dynamic=False) if timer.cuda else recall
     return lambda: torch.autograd.grad(function(*inputs), inputs, gradient)

@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_leaves
 
 from memory_mosaics import stores
 from memory_mosaics.config import to_plain
+from memory_mosaics.extractors import Extractor, LeakyAverage
 from memory_mosaics.language_model import LanguageModel, LanguageModelConfig, weight_count, weight_shapes, without_state
-from memory_mosaics.memory import Extractor, LeakyAverage
 from memory_mosaics.ops.contextual_recall import MAX_LENGTH
 
 PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}  # the argument that is the left factor

@@ -17,9 +17,10 @@ from memory_mosaics.config import MAX_JOBS
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments import runner
 from memory_mosaics.experiments.figures.language import LABELS, best_runs
+from memory_mosaics.experiments.grid import Grid, is_at_edge, next_value
+from memory_mosaics.experiments.outcomes import ENVIRONMENT, Outcome, Settings, merge_environments, read_outcome
 from memory_mosaics.experiments.own_mixers import find_architecture
 from memory_mosaics.experiments.report import log_curve, text_table
-from memory_mosaics.experiments.runner import Grid, Outcome, Settings
 from memory_mosaics.models import ARCHITECTURES, matching_slots
 from memory_mosaics.results import mean_and_interval, write_results
 from memory_mosaics.runtime import RuntimeConfig, start_runtime
@@ -106,7 +107,7 @@ def run(
         done = runner.run_grids([grid], processes=jobs, save=save)
         results["runs"] = world.broadcast(common.records())
         results |= {"interrupted": not done, "summary": summary(results["runs"])}
-        results |= runner.merge_environments([one for one in map(common.outcome, grid.runs) if one])
+        results |= merge_environments([one for one in map(common.outcome, grid.runs) if one])
         if world.is_rank0:
             runner.report(results, out, table(results), drawable=bool(results["summary"]))
     runner.raise_errors([grid])
@@ -181,10 +182,10 @@ class CommonSettings:
 
     def train(self, settings: Settings, folder: Path) -> Outcome | None:
         results = trainer.train(self.run_of(settings))
-        return None if results["interrupted"] else {name: results[name] for name in (*MEASURED, *runner.ENVIRONMENT)}
+        return None if results["interrupted"] else {name: results[name] for name in (*MEASURED, *ENVIRONMENT)}
 
     def outcome(self, settings: Settings) -> Outcome | None:
-        return runner.read_outcome(self.folder(settings))
+        return read_outcome(self.folder(settings))
 
     def records(self) -> list[dict[str, Any]]:
         """Return what results.json has of the runs that ended: their losses, their speed, and their curves."""
@@ -212,7 +213,7 @@ def _beyond_the_edge(runs: list[dict[str, Any]]) -> list[Settings]:
     further = []
     for best in best_runs(runs).values():
         rate = best["learning_rate"]
-        next_rate = runner.next_value(_tried(runs, best), rate, ratio=2.0)
+        next_rate = next_value(_tried(runs, best), rate, ratio=2.0)
         if next_rate is not None:
             further.append(_key(best) | {"learning_rate": next_rate, "seed": best["seed"]})
     return further
@@ -227,7 +228,7 @@ def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         finished = [one for one in same if one["valid_loss"] is not None]
         row = {"architecture": kind, "blocks": depth, "learning_rate": best["learning_rate"], "seeds": len(finished)}
         row |= {"failed": len(same) - len(finished), "parameters": best["parameters"]}
-        row["at_edge"] = runner.is_at_edge(best["learning_rate"], _tried(runs, best))
+        row["at_edge"] = is_at_edge(best["learning_rate"], _tried(runs, best))
         for name in ("train_loss", "valid_loss", "seconds"):
             row[name], row[f"{name}_within"] = mean_and_interval([one[name] for one in finished], digits=6)
         rows.append(row)

@@ -28,7 +28,7 @@ from memory_mosaics.evaluation import EvalWindows, LossStatistics, count_tokens,
 from memory_mosaics.experiments.report import collect_records, describe_model, print_summary, text_table
 from memory_mosaics.files import read_json
 from memory_mosaics.language_model import LanguageModelConfig
-from memory_mosaics.memory_files import load_memories, start_state
+from memory_mosaics.memory_files import start_with_memory
 from memory_mosaics.results import (
     create_output_folder,
     environment_info,
@@ -80,10 +80,9 @@ def run(
         anchors: folder of `mosaics anchors` for the same windows: its losses are kept and drawn beside the models'
         memory: one or several files of `mosaics read`, of the one model that is measured: each window is read as if
             after what they hold
-        store: what contextual memories keep: exact, or window, sinks, lru, merge, reservoir or kmeans with a number of
-            pairs, such as lru:4096; a window may then be longer than memory. Or indexed: all, of which queries read
-            few. null is exact, or as in the memory files; exact after a file with another store keeps its pairs and all
-            of the window
+        store: which pairs contextual memories keep, such as lru:4096 (`mosaics read --help` has all); a window may then
+            be longer than memory. null is exact, or as in the memory files; exact after a file with another store keeps
+            its pairs and all of the window
         batch: windows per batch
         device: cuda, mps or cpu; auto takes the first that is available
         out: folder for results.json and the figure
@@ -139,12 +138,9 @@ def _record(
     trained: LoadedModel, text: EvalWindows, batch: int, files: list[Path], store: str | None, *, by_position: bool
 ) -> dict[str, Any]:
     start, record = time.monotonic(), describe_model(trained)
-    if files:
-        memory = load_memories(trained, files, store)
+    state, memory = start_with_memory(trained, files, store)
+    if memory is not None:
         record["memory"] = {"store": str(memory.policy or EXACT), "pairs": memory.pairs, "texts": memory.texts}
-        state = memory.state(trained.model)
-    else:
-        state = start_state(trained, [], store)
     measured = evaluation.evaluate(trained, text, batch=batch, state=state)
     record |= measured.summary()
     record |= {name: round_digits(value, 6) for name, value in record.items() if isinstance(value, float)}

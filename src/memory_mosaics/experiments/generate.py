@@ -60,9 +60,8 @@ def run(
         count: texts per prompt
         compile: compile each step with torch.compile: faster on CUDA, after some time for compilation
         memory: one or several files of `mosaics read`: texts continue as if the model had just read what they hold
-        store: what contextual memories keep: exact, or window, sinks, lru, merge, reservoir or kmeans with a number of
-            pairs, such as lru:4096, or all of them with an index: indexed. null is exact, or as in the memory files;
-            exact after a file with another store keeps its pairs and all new ones
+        store: which pairs contextual memories keep, such as lru:4096 (`mosaics read --help` has all). null is exact, or
+            as in the memory files; exact after a file with another store keeps its pairs and all new ones
         device: cuda, mps or cpu; auto takes the first that is available
         out: also write the texts to this file, one JSON object per line
     """

@@ -27,18 +27,12 @@ import torch.nn.functional as F
 
 from memory_mosaics.config import MAX_SEED, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range
+from memory_mosaics.experiments.grid import Grid
 from memory_mosaics.experiments.report import text_table
-from memory_mosaics.experiments.runner import (
-    Grid,
-    failures,
-    load_packaged,
-    merge_environments,
-    prepare,
-    report,
-    run_grids,
-)
+from memory_mosaics.experiments.runner import load_packaged, prepare, report, run_grid
+from memory_mosaics.extractors import TapsConfig
 from memory_mosaics.language_model import LanguageModelConfig
-from memory_mosaics.memory import ContextualMemoryConfig, TapsConfig
+from memory_mosaics.memory import ContextualMemoryConfig
 from memory_mosaics.mixers.attention import AttentionConfig, LearnedPositionsConfig
 from memory_mosaics.ops.recall import recall
 from memory_mosaics.runtime import RuntimeConfig, check_memory, start_runtime
@@ -103,16 +97,12 @@ def run(
         required_fields=("curve", "parameters", "final", "seconds"),
         quiet=False,
     )
-    results |= {"interrupted": not run_grids([grid]), "models": {}, "failed": failures(grid)}
-    outcomes = [one for run in grid.runs if (one := grid.outcome(grid.folder(run)))]
-    for run in outcomes:
-        if run["status"] == "finished":
-            about = {"label": LABELS[run["name"]], "blocks": configs[run["name"]].blocks, "seeds": []}
-            first = results["models"].setdefault(
-                run["name"], about | {name: run[name] for name in grid.required_fields}
-            )
-            first["seeds"].append({"seed": run["seed"]} | run["final"])
-    results |= merge_environments(outcomes) | {"seconds": round(sum(run.get("seconds", 0) for run in outcomes), 1)}
+    common, finished = run_grid(grid)
+    results |= common | {"models": {}}
+    for run in finished:
+        about = {"label": LABELS[run["name"]], "blocks": configs[run["name"]].blocks, "seeds": []}
+        first = results["models"].setdefault(run["name"], about | {name: run[name] for name in grid.required_fields})
+        first["seeds"].append({"seed": run["seed"]} | run["final"])
     report(results, out, table(results), drawable=bool(results["models"]))
     if results["failed"] and not results["models"]:
         raise UserError(f"no model was trained; lower learning_rate, now {learning_rate}")

@@ -37,7 +37,7 @@ def read(run: Path, text: Path, *, out: Path, store: str = "exact", device: str 
         text: a UTF-8 text file
         out: the memory file to write
         store: which pairs to keep: exact for all, or window, sinks, lru, merge, reservoir or kmeans with a number of
-            pairs, such as lru:4096; or indexed for all, with an index
+            pairs, such as lru:4096; or indexed for all, of which each query reads few
         device: cuda, mps or cpu; auto takes the first that is available
     """
     policy = StorePolicy.parse(store)
@@ -133,9 +133,8 @@ def trim(file: Path, *, store: str, out: Path, device: str = "auto") -> dict[str
 
     Args:
         file: a file of `mosaics read`
-        store: which pairs to keep, and how many: window, sinks, merge, reservoir or kmeans with a number, such as
-            merge:4096; up to 128 more stay, as while reading. lru keeps the newest, unless the file has such a store
-            already. Or indexed: all pairs, with an index; exact, without
+        store: which pairs to keep, such as merge:4096 (`mosaics read --help` has all); up to 128 more stay, as while
+            reading. lru keeps the newest, unless the file has such a store already. exact removes an index
         out: the file to write; it must not exist yet
         device: cuda, mps or cpu; auto takes the first that is available
     """

@@ -21,17 +21,10 @@ from tqdm import tqdm
 
 from memory_mosaics.config import MAX_SEED, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range
+from memory_mosaics.experiments.grid import Grid
+from memory_mosaics.experiments.outcomes import Outcome
 from memory_mosaics.experiments.report import text_table
-from memory_mosaics.experiments.runner import (
-    Grid,
-    Outcome,
-    failures,
-    load_packaged,
-    merge_environments,
-    prepare,
-    report,
-    run_grids,
-)
+from memory_mosaics.experiments.runner import load_packaged, prepare, report, run_grid
 from memory_mosaics.ops.recall import merge, recall_with_lse
 from memory_mosaics.runtime import RuntimeConfig, start_runtime
 from memory_mosaics.shapes import Float
@@ -111,12 +104,8 @@ def run(
         required_fields=FIELDS,
         quiet=False,
     )
-    results |= {"interrupted": not run_grids([grid]), "failed": failures(grid)}
-    outcomes = [one for run in grid.runs if (one := grid.outcome(grid.folder(run)))]
-    results["networks"] = {
-        str(run["heads"]): {name: run[name] for name in FIELDS} for run in outcomes if run["status"] == "finished"
-    }
-    results |= merge_environments(outcomes) | {"seconds": round(sum(run.get("seconds", 0) for run in outcomes), 1)}
+    common, finished = run_grid(grid)
+    results |= common | {"networks": {str(run["heads"]): {name: run[name] for name in FIELDS} for run in finished}}
     report(results, out, table(results), drawable=bool(results["networks"]))
     if results["failed"] and not results["networks"]:
         raise UserError("no network was trained: the loss of all has diverged; try another seed")

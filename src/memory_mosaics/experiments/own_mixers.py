@@ -70,14 +70,14 @@ def fingerprint(path: str) -> str:
 
 
 @torch.no_grad()
-def check_causal(name: str, config: Callable[[], LanguageModelConfig], *, time: int = 24, seen: int = 15) -> None:
+def check_own_mixer(name: str, config: Callable[[], LanguageModelConfig]) -> None:
     """Refuse a model that fails, whose logits have another shape, or whose answers depend on what follows."""
     try:
         model = config().build().eval()
         noise = torch.Generator().manual_seed(1)
         for weight in model.parameters():  # a gate that is initialised with zeros would hide what is behind it
             weight.add_(torch.randn(weight.shape, generator=noise) * 0.02)
-        vocabulary = model.config.vocabulary
+        vocabulary, time, seen = model.config.vocabulary, 24, 15
         tokens = torch.randint(1, vocabulary, (3, time), generator=torch.Generator().manual_seed(0))
         others = torch.cat([tokens[:, :seen], tokens[:, seen:].flip(1)], dim=1)
         logits, changed = (model(text)[0] for text in (tokens, others))

@@ -28,10 +28,12 @@ from memory_mosaics.config import MAX_JOBS, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range, within_memory
 from memory_mosaics.experiments import runner
 from memory_mosaics.experiments.figures.tasks import published_in_distribution
+from memory_mosaics.experiments.grid import Grid, Search, Values, combinations, import_optuna
+from memory_mosaics.experiments.outcomes import Outcome, Settings, merge_environments, read_outcome
 from memory_mosaics.experiments.own_mixers import fingerprint
 from memory_mosaics.experiments.regbench_models import ARCHITECTURES, ELEVEN, architecture, check_architecture
 from memory_mosaics.experiments.report import TEMPLATES, render
-from memory_mosaics.experiments.runner import Grid, Outcome, Search, Settings, Values, should_compile
+from memory_mosaics.experiments.runner import should_compile
 from memory_mosaics.files import write_text
 from memory_mosaics.results import environment_info, round_digits, write_results
 from memory_mosaics.runtime import RuntimeConfig, start_runtime
@@ -182,7 +184,7 @@ def run(
     cases = [common | {"architecture": name, "environments": number} for number, name in product(numbers, names)]
     grids = [make_grid(out, runtime, case, choices, sweep=sweep, trials=trials) for case in cases]
     if sweep:
-        runner.import_optuna()
+        import_optuna()
     setup |= runner.check_devices(runtime, cluster)
     own = [name for name in names if name not in ARCHITECTURES]
     runner.prepare(out, arguments, setup | {f"{name} of a file with SHA-256": fingerprint(name) for name in own})
@@ -214,7 +216,7 @@ def make_grid(
     name = case["architecture"]
     case = case | {"label": architecture(name).label}
     space: dict[str, Values] = {**choices.of(name, sweep=sweep)}
-    runs = [case | values for values in runner.combinations(space)]
+    runs = [case | values for values in combinations(space)]
     for settings in runs:
         check_architecture(name, **{size: settings[size] for size in SIZES})
         make_task(settings)  # which checks its values
@@ -289,7 +291,7 @@ def train(runtime: RuntimeConfig, settings: Settings, out: Path) -> Outcome | No
         "accuracy": by_loss["accuracy"],
         "tvd": by_loss["tvd"],
         "tested": {"loss": by_loss, "accuracy": tested["accuracy"], "tvd": tested["tvd"]},
-        "curve": {name: round_digits(list(column), 4) for name, column in columns.items()},
+        "curve": round_digits({name: list(column) for name, column in columns.items()}, 4),
         "seconds": round(progress["seconds"], 1),
         "tokens_per_second": round(trained * task.splits["train"].tokens / progress["seconds"]),
         "compiled": compiled,
@@ -303,13 +305,13 @@ def _test(trainer: Trainer, task: RegBench, by: str) -> dict[str, Any]:
     torch._foreach_copy_([weight.detach() for weight in trainer.model.parameters()], trainer.best_weights[by])
     scores: Any = task.test(trainer.model.eval(), trainer.runtime)
     step = trainer.progress["selected"][by][1]
-    return {"epoch": step // task.steps_per_epoch, **{name: round_digits(number, 5) for name, number in scores.items()}}
+    return {"epoch": step // task.steps_per_epoch, **round_digits(scores, 5)}
 
 
 def collect(out: Path, common: Settings) -> dict[str, Any]:
     """Return all runs of the folder, and of each case the one with the lowest validation loss."""
     outcomes = [
-        (folder.name, runner.read_outcome(folder, ("train_loss", *BEST), (*CASE, "label")))
+        (folder.name, read_outcome(folder, ("train_loss", *BEST), (*CASE, "label")))
         for folder in sorted(out.glob("trials/*"))
     ]
     runs = [{"name": name, **outcome} for name, outcome in outcomes if outcome]
@@ -322,7 +324,7 @@ def collect(out: Path, common: Settings) -> dict[str, Any]:
     return {
         "study": "regbench",
         "interrupted": False,
-        **runner.merge_environments(runs),
+        **merge_environments(runs),
         "held_out": common["held_out"],
         "labels": {one["architecture"]: one["label"] for one in runs},
         "anchors": _anchors(make_task(common | {"environments": 1, "in_distribution": False})),  # all share the test
@@ -346,8 +348,7 @@ def _rank(outcome: Outcome) -> tuple[Any, ...]:
 @lru_cache(maxsize=1)
 def _anchors(data: RegBenchData) -> dict[str, dict[str, float]]:
     """Return the test scores of predictors that need no training."""
-    found = anchors(data.sequences("test"))
-    return {name: {key: round_digits(score, 4) for key, score in scores.items()} for name, scores in found.items()}
+    return round_digits(anchors(data.sequences("test")), 4)
 
 
 def tables(results: dict[str, Any]) -> str:

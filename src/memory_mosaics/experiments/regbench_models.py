@@ -19,7 +19,7 @@ from typing import Any
 from memory_mosaics import models
 from memory_mosaics.config import MixerConfig
 from memory_mosaics.errors import UserError, one_line
-from memory_mosaics.experiments.own_mixers import OwnMixer, check_causal, find_architecture
+from memory_mosaics.experiments.own_mixers import OwnMixer, check_own_mixer, find_architecture
 from memory_mosaics.language_model import LanguageModelConfig, weight_shapes
 from memory_mosaics.mixers.attention import LearnedPositionsConfig, MLPConfig
 from memory_mosaics.mixers.lstm import LSTMConfig
@@ -167,7 +167,7 @@ def check_architecture(name: str, *, blocks: int, heads: int | None, width: int)
     """Refuse parts that do not fit together before anything is trained, and a mixer of your own that is not one."""
     config = partial(architecture(name).config, heads=heads, width=width)
     if name not in ARCHITECTURES:
-        return check_causal(name, partial(config, blocks=1))
+        return check_own_mixer(name, partial(config, blocks=1))
     try:
         weight_shapes(config(blocks=blocks))
     except (TypeError, ValueError) as error:

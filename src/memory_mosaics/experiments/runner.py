@@ -1,16 +1,15 @@
-"""Runner of experiments: a grid of named runs, trained in this process, in several, or on a Ray cluster.
+"""Runner of experiments: the runs of a `Grid`, trained in this process, in several, or on a Ray cluster.
 
-An experiment is a function whose defaults are a file of recipes/. It describes its runs as a `Grid`: a list of
-settings, or a `Search` in which Optuna draws them. The runner decides which run is next and who trains it.
+An experiment is a function whose defaults are a file of recipes/. It describes its runs as a `Grid`; the runner decides
+who trains the next one.
 
     OUT/recipe.yaml              the arguments of the command; `--recipe` takes it, or a changed copy
-    OUT/setup.json               what all runs of the folder have in common; a command with another setup is refused
+    OUT/setup.json               what all runs of the folder have in common
     OUT/trials/NAME              the folder of a run
     OUT/trials/NAME/outcome.json what was measured, written once, at the end; such a run is not trained again
     OUT/trials/NAME/error.txt    why it ended without an outcome, out of memory say; the next command trains it again
     OUT/journal.log              the trials of a search, for Optuna's own tools
 
-Whoever trains a run holds a lock of the operating system, which is released when its process ends, for whatever reason.
 After Ctrl-C or a kill the same command continues, and a command that is started several times shares the runs.
 """
 
@@ -22,33 +21,23 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
-from dataclasses import asdict, dataclass, field
-from functools import cache, cached_property
-from itertools import product
-from math import inf, isfinite, prod
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from dataclasses import asdict
+from math import inf
 from multiprocessing import get_context, parent_process
 from pathlib import Path
-from random import Random
 from typing import Any, NoReturn
 
 import torch
 import yaml
-from filelock import FileLock, Timeout  # torch brings it
 from tqdm import tqdm
 
 from memory_mosaics import checkpoint
 from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.experiments.grid import Grid, lock
+from memory_mosaics.experiments.outcomes import Outcome, Settings, check_setup, merge_environments
 from memory_mosaics.experiments.report import print_summary
-from memory_mosaics.files import (
-    atomic_write,
-    check_regular,
-    first_difference,
-    read_json,
-    read_text,
-    remove_leftovers,
-    write_text,
-)
+from memory_mosaics.files import atomic_write, check_regular, read_text, remove_leftovers, write_text
 from memory_mosaics.isolation import delayed_interrupts, signal_handler
 from memory_mosaics.results import create_output_folder, environment_info, write_results
 from memory_mosaics.runtime import RuntimeConfig, find_device
@@ -57,103 +46,8 @@ from memory_mosaics.training.loggers import read_log
 from memory_mosaics.training.trainer import Diverged
 
 RECIPES = Path(__file__).parent / "recipes"
-Settings = dict[str, Any]  # of a run: numbers and strings
-Outcome = dict[str, Any]  # of a run: "status" is finished or fail, then its settings and what was measured
-Values = list[Any] | tuple[Any, Any]  # choices, or the ends of a range
 
-ENVIRONMENT = ("versions", "commit", "hardware")  # fields of an outcome
 MIN_STEPS_TO_COMPILE = 2000  # a shorter run of a small model takes no longer than compiling it
-MAX_REDRAWS = 1000  # of values that were drawn before, until a space counts as exhausted
-FEW_REDRAWS = 20  # until the remaining combinations of a small space are enumerated
-MAX_COMBINATIONS = 100_000  # of a small space
-
-
-@dataclass(frozen=True, kw_only=True)
-class Search:
-    """Runs whose values Optuna draws from a space, or, if the grid lists them, keeps in its journal."""
-
-    study: str  # its name in the journal
-    space: dict[str, Values]
-    method: str = "tpe"  # or random
-    trials: int = 0  # how many to draw, if the grid lists none
-    seed: int = 0
-    base: Settings = field(default_factory=dict)  # the values that are not in the space
-
-    @cached_property
-    def points(self) -> list[Settings]:
-        """All combinations of a small space; none of a large one."""
-        values = {
-            name: range(ends[0], ends[1] + 1) if isinstance(ends, tuple) and isinstance(ends[0], int) else ends
-            for name, ends in self.space.items()
-        }
-        ranges = any(isinstance(ends, tuple) for ends in values.values())
-        return [] if ranges or prod(map(len, values.values())) > MAX_COMBINATIONS else combinations(values)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Grid:
-    """Runs of an experiment. All functions are of a module, or `partial`s of such: other processes import them."""
-
-    out: Path
-    name_of: Callable[[Settings], str]
-    train: Callable[[Settings, Path], Outcome | None]  # what was measured; None if it was told to stop
-    settings: list[Settings] | Callable[[], list[Settings]]  # in the order of training; a search draws its own
-    search: Search | None = None
-    required_fields: tuple[str, ...] = ("train_loss", "valid_loss")  # fields of an outcome that finished
-    summary_formats: tuple[str, ...] = ("valid loss {valid_loss:.4f}",)  # in the line of a run that ended
-    prefix: str = ""  # of the names of runs that a search draws
-    quiet: bool = True  # what a run prints goes into its output.txt, and one bar shows the progress of all
-    keep_checkpoints: bool = True  # after the end
-
-    @property
-    def runs(self) -> list[Settings]:
-        """All runs that are known now: what a function lists may depend on outcomes."""
-        return self.settings() if callable(self.settings) else self.settings
-
-    @property
-    def count(self) -> int:
-        """How many runs there are to be: those listed, or those to draw, as far as the space has so many."""
-        if self.search is None or self.runs:
-            return len(self.runs)
-        return min(self.search.trials, len(self.search.points) or self.search.trials)
-
-    def folder(self, settings: Settings) -> Path:
-        return self.out / "trials" / self.name_of(settings)
-
-    def folders(self) -> list[Path]:
-        """Those of its runs that have started."""
-        if self.search is None or self.runs:
-            return [folder for folder in map(self.folder, self.runs) if folder.exists()]
-        return sorted(self.out.glob(f"trials/{self.prefix}*"))
-
-    def outcome(self, folder: Path) -> Outcome | None:
-        return read_outcome(folder, self.required_fields)
-
-    def queue(self) -> "ListQueue":
-        return OptunaQueue(self, self.search) if self.search else ListQueue(self)
-
-
-def combinations(values: Mapping[str, Sequence[Any]]) -> list[Settings]:
-    """Return the settings of all combinations of values."""
-    return [dict(zip(values, row, strict=True)) for row in product(*values.values())]
-
-
-def next_value(tried: Sequence[float], best: float, *, ratio: float | None = None) -> float | None:
-    """Return the next value beyond the best one of a sorted list; None if that is not at an edge.
-
-    The ratio is that of the two values at the edge unless it is given.
-    """
-    if best == tried[-1]:
-        return best * (ratio or (best / tried[-2] if tried[-2] else 2.0))
-    if best == tried[0] and best:
-        return best / (ratio or tried[1] / best)
-    return None
-
-
-def is_at_edge(chosen: Any, tried: Sequence[Any]) -> bool:
-    """Whether a larger value than the chosen one, or a smaller one, might have been better; there is none below 0."""
-    numbers = {value for value in tried if type(value) in (int, float)}
-    return len(numbers) > 1 and (chosen == max(numbers) or chosen == min(numbers) != 0)
 
 
 def load_packaged(name: str) -> dict[str, Any]:
@@ -169,213 +63,6 @@ def prepare(out: Path, arguments: Settings, setup: Settings) -> None:
     plain = json.loads(json.dumps(recipe, default=asdict))
     with atomic_write(out / "recipe.yaml") as tmp:
         tmp.write_text(yaml.safe_dump(plain, sort_keys=False), encoding="utf-8")
-
-
-def read_outcome(
-    folder: Path, fields: Sequence[str] = ("train_loss", "valid_loss"), labels: Sequence[str] = ()
-) -> Outcome | None:
-    """Return what was measured in a run; None if it has not ended. `labels` are fields that every outcome must have."""
-    file = folder / "outcome.json"
-    try:
-        found = file.stat()
-        return dict(_read_outcome(file, tuple(fields), tuple(labels), found.st_mtime_ns, found.st_size))
-    except FileNotFoundError:
-        return None
-    except (ValueError, LookupError, TypeError) as error:
-        raise UserError(f"{file} is damaged: {one_line(error)}; remove it to train that run again") from error
-
-
-@cache
-def _read_outcome(file: Path, fields: tuple[str, ...], labels: tuple[str, ...], *version: int) -> Outcome:
-    """Read a file once: hundreds of outcomes are asked for whenever a run ends."""
-    check_outcome(outcome := read_json(file), fields, labels)
-    return outcome
-
-
-def check_outcome(outcome: Any, fields: Sequence[str], labels: Sequence[str] = ()) -> None:
-    """Raise an error for an outcome without one of the fields, or with values that are not finite."""
-    needed = {"fail": ("reason",), "finished": fields}[outcome["status"]]
-    for name in (*needed, *labels):
-        outcome[name]  # a KeyError if it is missing
-    for name, value in outcome.items():
-        number = name.endswith(("loss", "score")) or name in ("seconds", "parameters")
-        if (number and value is not None and not isfinite(value)) or (name == "hardware" and type(value) is not str):
-            raise ValueError(f"its {name} is {value}")
-
-
-def check_setup(out: Path, setup: Settings, *, source: Path | None = None) -> None:
-    """Refuse a folder whose runs have another setup; or, if this setup is that of a `source`, the source."""
-    file = out / "setup.json"
-    try:
-        known = dict(read_json(file))
-    except FileNotFoundError:
-        known = {}
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{file} is damaged: {one_line(error)}; name another folder with --out") from error
-    setup = json.loads(json.dumps(setup))
-    for name, value in setup.items():
-        if name in known and (other := first_difference(known[name], value, name)):
-            where, theirs, mine = other
-            if source:
-                raise UserError(f"{source} holds runs with {where} {mine}, and {out} has {theirs}; take another folder")
-            raise UserError(f"{out} holds runs with {where} {theirs}, not {mine}; name another folder with --out")
-    write_results(file, known | setup)
-
-
-def lock(out: Path, name: str) -> FileLock:
-    """Return a lock that the operating system releases when its holder ends."""
-    (out / ".locks").mkdir(parents=True, exist_ok=True)
-    return FileLock(out / ".locks" / name, thread_local=False)
-
-
-class ListQueue:
-    """Trains a fixed list of runs: next is an unlocked one without outcome or error."""
-
-    def __init__(self, grid: Grid):
-        self.grid = grid
-
-    def settings(self) -> list[Settings]:
-        """Return those of all runs that are known now."""
-        return self.grid.runs
-
-    def _is_unfinished(self, settings: Settings) -> bool:
-        folder = self.grid.folder(settings)
-        return self.grid.outcome(folder) is None and not (folder / "error.txt").exists()
-
-    def _unfinished(self) -> Iterator[Settings]:
-        return filter(self._is_unfinished, self.settings())
-
-    def next_trial(self) -> tuple[Settings, FileLock] | None:
-        """Return a run that this process may train, and its lock, which it has now."""
-        for settings in self._unfinished():
-            trial_lock = lock(self.grid.out, self.grid.name_of(settings))
-            with suppress(Timeout):  # another process trains it
-                trial_lock.acquire(timeout=0)
-                if self._is_unfinished(settings):
-                    return settings, trial_lock
-                trial_lock.release()  # it ended in the meantime
-        return None
-
-    def has_unfinished(self) -> bool:
-        return next(self._unfinished(), None) is not None
-
-
-def import_optuna() -> Any:
-    """Return the library, or say how to install it."""
-    try:
-        import optuna
-    except ImportError:
-        raise UserError("a sweep needs Optuna: pip install 'memory-mosaics[sweep]'") from None
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna
-
-
-class OptunaQueue(ListQueue):
-    """Runs with a trial each in OUT/journal.log, which any number of processes share; they are drawn if none is listed.
-
-    The folders of the runs decide what has ended, and the journal follows them. Whoever writes it holds a lock.
-    """
-
-    def __init__(self, grid: Grid, search: Search):
-        super().__init__(grid)
-        self.search, self.optuna = search, import_optuna()
-        self.State, storages = self.optuna.trial.TrialState, self.optuna.storages
-        self.distributions = {name: _distribution(name, values) for name, values in search.space.items()}
-        self.ranges = {name for name, values in search.space.items() if isinstance(values, tuple)}
-        file = grid.out / "journal.log"
-        with lock(grid.out, "journal"):
-            if file.exists():
-                with file.open("rb+") as stream:  # half a line, left by a full disk, would spoil the next
-                    stream.truncate(stream.read().rfind(b"\n") + 1)
-            own = lock(grid.out, "journal-file")  # Optuna's own lock, left by a kill, blocks for half a minute
-            try:
-                storage = storages.JournalStorage(storages.journal.JournalFileBackend(str(file), lock_obj=own))
-                self.study = self.optuna.create_study(storage=storage, study_name=search.study, load_if_exists=True)
-            except (ValueError, LookupError, TypeError, AttributeError, RecursionError, AssertionError) as error:
-                remedy = "remove it: finished trials are read from their folders"
-                raise UserError(f"{file} is damaged: {one_line(error)}; {remedy}") from error
-
-    def settings(self) -> list[Settings]:
-        return self.grid.runs or [self._complete(trial.params) for trial in self._trials().values()]
-
-    def _trials(self) -> dict[str, Any]:
-        """Return trials by the names of their runs; none that repeats another, or whose process was killed drawing."""
-        trials = self.study.get_trials(deepcopy=False)
-        drawn = (
-            one for one in trials if one.state != self.State.FAIL and one.params.keys() == self.search.space.keys()
-        )
-        return {self.grid.name_of(self._complete(trial.params)): trial for trial in drawn}
-
-    def _complete(self, drawn: Settings) -> Settings:
-        """Return all values of a trial from those of the space; those of a range have six digits, as in names."""
-        rounded = {
-            name: float(f"{value:.6g}") if name in self.ranges and isinstance(value, float) else value
-            for name, value in drawn.items()
-        }
-        return self.search.base | rounded
-
-    def next_trial(self) -> tuple[Settings, FileLock] | None:
-        with lock(self.grid.out, "journal"):
-            while True:
-                known = self._record()
-                if (found := super().next_trial()) is not None:
-                    if self.grid.name_of(found[0]) not in known:
-                        self._start(found[0])
-                    return found
-                if self.grid.runs or len(known) >= self.grid.count or not self._draw(known):
-                    return None
-
-    def _record(self) -> dict[str, Any]:
-        """Write outcomes into the journal. A run that failed is pruned: to TPE, worse than all others."""
-        trials = self._trials()
-        for settings in self.settings():
-            name = self.grid.name_of(settings)
-            if outcome := self.grid.outcome(self.grid.folder(settings)):
-                trial = trials.get(name) or self._start(settings)
-                if trial.state == self.State.RUNNING and outcome["status"] == "finished":
-                    journaled = self.optuna.trial.Trial(self.study, trial._trial_id)
-                    journaled.set_user_attr("train_loss", outcome["train_loss"])
-                    self.study.tell(trial.number, outcome["valid_loss"])
-                elif trial.state == self.State.RUNNING:
-                    self.study.tell(trial.number, state=self.State.PRUNED)
-                trials[name] = trial
-        return trials
-
-    def _start(self, settings: Settings) -> Any:
-        """Add a trial with these values."""
-        values: Any = {"params": {name: settings[name] for name in self.distributions}}
-        running = self.optuna.trial.create_trial(state=self.State.RUNNING, distributions=self.distributions, **values)
-        self.study.add_trial(running)
-        return self.study.get_trials(deepcopy=False)[-1]
-
-    def _draw(self, known: dict[str, Any]) -> bool:
-        """Add a trial with new values; False where the space is exhausted."""
-        points = list(self.search.points)
-        Random(self.search.seed).shuffle(points)
-        sampler = "RandomSampler" if self.search.method == "random" else "TPESampler"
-        for _ in range(FEW_REDRAWS if points else MAX_REDRAWS):
-            number = len(self.study.get_trials(deepcopy=False))
-            seed = (self.search.seed * 1_000_003 + number) % 2**32  # the same in whichever process
-            self.study.sampler = getattr(self.optuna.samplers, sampler)(seed=seed)
-            trial = self.study.ask(self.distributions)
-            if self.grid.name_of(self._complete(trial.params)) not in known:
-                return True
-            self.study.tell(trial, state=self.State.FAIL)
-        new = [settings for settings in map(self._complete, points) if self.grid.name_of(settings) not in known]
-        if new:
-            self._start(new[0])
-        return bool(new)
-
-
-def _distribution(name: str, values: Values) -> Any:
-    """Return that of choices, or of a range: on a logarithmic scale, except from 0 and for dropout."""
-    distributions = import_optuna().distributions
-    if isinstance(values, list):
-        return distributions.CategoricalDistribution(values)
-    low, high = values
-    if isinstance(low, int):
-        return distributions.IntDistribution(low, high, log=low > 0)
-    return distributions.FloatDistribution(low, high, log=low > 0 and name != "dropout")
 
 
 def run_trial(grid: Grid, settings: Settings) -> Outcome | None:
@@ -495,6 +182,15 @@ def run_grids(
         for folder in (folder for folder in grid.folders() if grid.outcome(folder)):
             discard_checkpoints(folder)  # a process may have been killed between its outcome and this
     return done and not errors(grids)
+
+
+def run_grid(grid: Grid) -> tuple[dict[str, Any], list[Outcome]]:
+    """Train the runs of a grid in this process; return what results.json has of all, and the outcomes that finished."""
+    done = run_grids([grid])
+    outcomes = [one for run in grid.runs if (one := grid.outcome(grid.folder(run)))]
+    common = {"interrupted": not done, "failed": failures(grid)} | merge_environments(outcomes)
+    common["seconds"] = round(sum(one.get("seconds", 0) for one in outcomes), 1)
+    return common, [one for one in outcomes if one["status"] == "finished"]
 
 
 def run_queues(grids: Sequence[Grid], *, wait: bool = True) -> bool:
@@ -706,32 +402,6 @@ def show_progress(grids: Sequence[Grid], save: Callable[[], Any] | None) -> Iter
         thread.join()
         try_to_show()
         bar.close()
-
-
-def merge_environments(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the versions, the commit and the hardware of runs, joined by "; " where they differ.
-
-    They are removed from the outcomes, except for versions and a commit that not all have.
-    """
-    environments = [{name: one[name] for name in ENVIRONMENT if name in one} for one in outcomes]
-    merged = _merge(environments) or environment_info()
-    for one in outcomes:
-        one.pop("hardware", None)
-        for name in ("versions", "commit"):
-            if name in one and one[name] == merged[name]:
-                del one[name]
-    return merged
-
-
-def _merge(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Join the values of each key, and those of nested dictionaries."""
-    merged = {}
-    for name in dict.fromkeys(name for one in found for name in one):
-        values = [one[name] for one in found if name in one]
-        texts = sorted({str(value) for value in values})
-        several = "; ".join(texts) if len(texts) > 1 else values[0]
-        merged[name] = _merge(values) if isinstance(values[0], dict) else several
-    return merged
 
 
 def failures(grid: Grid) -> dict[str, str]:

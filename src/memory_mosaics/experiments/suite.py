@@ -11,8 +11,9 @@ from typing import Any
 
 from memory_mosaics.config import from_plain, to_plain
 from memory_mosaics.errors import UserError, one_line
+from memory_mosaics.experiments.grid import combinations
+from memory_mosaics.experiments.outcomes import Settings
 from memory_mosaics.experiments.own_mixers import OwnMixer, find_architecture
-from memory_mosaics.experiments.runner import Settings, combinations
 from memory_mosaics.files import read_yaml
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.models import (

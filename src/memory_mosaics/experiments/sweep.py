@@ -20,8 +20,9 @@ from typing import Any, Literal
 from memory_mosaics.config import MAX_JOBS, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments import runner
+from memory_mosaics.experiments.grid import Grid, Search, Values, combinations, import_optuna
+from memory_mosaics.experiments.outcomes import ENVIRONMENT, Outcome, Settings, merge_environments, read_outcome
 from memory_mosaics.experiments.report import text_table
-from memory_mosaics.experiments.runner import Grid, Outcome, Search, Settings, Values
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text.corpus import Corpus
 from memory_mosaics.training import trainer
@@ -119,7 +120,7 @@ def run(
     check_range(1, MAX_SIZE, trials=trials)
     base = Run(data=data, out=out, model=model, training=training, runtime=runtime)
     grid, setup = make_grid(base, method, space, trials)
-    runner.import_optuna()
+    import_optuna()
     runner.check_devices(runtime, cluster)
     runner.prepare(out, arguments, setup)
     done = runner.run_grids([grid], processes=jobs, cluster=cluster)
@@ -148,7 +149,7 @@ def make_grid(run: Run, method: str, space: Space, trials: int | None) -> tuple[
         for name, choices in values.items():
             if isinstance(choices, tuple):
                 raise UserError(f"grid takes lists, and space.{name} is the range {choices[0]}..{choices[1]}")
-        runs = [base | row for row in runner.combinations(values)]
+        runs = [base | row for row in combinations(values)]
         if trials is not None:  # any number of them has values from everywhere, and more of them begin with the same
             Random(run.training.seed).shuffle(runs)
     for name, choices in values.items():
@@ -197,7 +198,7 @@ def train(run: Run, chance: float, settings: Settings, folder: Path) -> Outcome 
     results = trainer.train(trial_run(run, settings))
     if results["interrupted"]:
         return None
-    outcome = {name: results[name] for name in (*MEASURED, *runner.ENVIRONMENT)}
+    outcome = {name: results[name] for name in (*MEASURED, *ENVIRONMENT)}
     if not results["valid_loss"] <= chance:
         outcome |= {"status": "fail", "reason": f"worse than the {chance:.3f} of a uniform guess"}
     return outcome
@@ -209,7 +210,7 @@ def collect(grid: Grid) -> dict[str, Any]:
     base, rows = grid.search.base, {}
     for settings in grid.queue().settings():
         name = name_of(settings)
-        outcome = runner.read_outcome(grid.folder(settings)) or {"status": "unfinished"}
+        outcome = read_outcome(grid.folder(settings)) or {"status": "unfinished"}
         changed = [name for name, value in settings.items() if value != base[name]]
         rows[name] = (
             {"name": name, **settings, "changed": changed, "train_loss": None, "valid_loss": None} | outcome | settings
@@ -217,7 +218,7 @@ def collect(grid: Grid) -> dict[str, Any]:
     finished = [row for row in rows.values() if row["status"] == "finished"]
     best = min(finished, key=lambda row: row["valid_loss"], default=None)
     return {
-        **runner.merge_environments(list(rows.values())),
+        **merge_environments(list(rows.values())),
         "base": base,
         "best": best["name"] if best else None,
         "rows": list(rows.values()),

@@ -28,7 +28,8 @@ from memory_mosaics.config import (
     part,
 )
 from memory_mosaics.errors import UserError
-from memory_mosaics.memory import Extractor, LinearConfig, OutputGateConfig, check_causal, head_width
+from memory_mosaics.extractors import Extractor, LinearConfig, check_causal, head_width
+from memory_mosaics.memory import OutputGateConfig
 from memory_mosaics.ops.common import at_least_fp32, at_least_fp32_dtype
 from memory_mosaics.shapes import Float, Int
 from memory_mosaics.stores import (
@@ -158,7 +159,7 @@ class Attention(RetrievalMixer):
 
     def forward(self, x: Inputs, state: State | None = None, mask: Mask = None) -> Outputs:
         retrieval, state = self.prepare_retrieval(x, state, mask)
-        answers = retrieval.answer(self.dropout if self.training else 0.0, self.dropout_of)
+        answers = retrieval.answers(self.dropout if self.training else 0.0, self.dropout_of)
         return self.combine(answers.flatten(2)), state
 
     def prepare_retrieval(self, x: Inputs, state: State | None = None, mask: Mask = None) -> tuple[Retrieval, State]:
@@ -178,7 +179,7 @@ class Attention(RetrievalMixer):
         return Retrieval(queries, pairs, sharpness, gate=gate), (key_state, store)
 
     def memory_info(self) -> MemoryInfo:
-        return MemoryInfo(name="attention", heads=self.heads, lookahead=0, visibility=self.visibility)
+        return MemoryInfo(name="attention", heads=self.heads, peek=0, visibility=self.visibility)
 
 
 @part("attention")

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memory_mosaics.config import MixerConfig, PositiveFloat, PositiveInt, part
-from memory_mosaics.memory import split_heads
+from memory_mosaics.extractors import split_heads
 from memory_mosaics.mixers.state_space import ShortConvolution, apply_mask, inverse_softplus, log_uniform_steps
 from memory_mosaics.norms import RMSNorm
 from memory_mosaics.ops.common import at_least_fp32

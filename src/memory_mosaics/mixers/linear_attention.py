@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from memory_mosaics.config import MixerConfig, PositiveInt, part
-from memory_mosaics.memory import head_width, split_heads
+from memory_mosaics.extractors import head_width, split_heads
 from memory_mosaics.mixers.attention import count_tokens
 from memory_mosaics.ops.common import at_least_fp32_dtype, flash_kernel, full_precision
 from memory_mosaics.ops.scan import Elements, scan, split_chunks

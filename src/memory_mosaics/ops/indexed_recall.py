@@ -168,7 +168,7 @@ class Index(NamedTuple):
         return Index(keys, values, times, starts, *moments)
 
     @torch.no_grad()
-    def answer(
+    def answers(
         self,
         queries: Float[Tensor, "T D"],
         sharpness: float | Float[Tensor, " T"] = 1.0,
@@ -213,7 +213,7 @@ class Index(NamedTuple):
         count = chosen.shape[1]
         chosen.scatter_(1, moments.likely.topk(min(read, count), dim=1).indices, True)
         done.add_lists(self, chosen)
-        errors, Z_low = moments.errors(done, moments.answer(done, chosen, slopes=False)[0], chosen)
+        errors, Z_low = moments.errors(done, moments.answers(done, chosen, slopes=False)[0], chosen)
         worst = errors.topk(min(more, count), dim=1)
         total = errors.sum(dim=1, keepdim=True)
         left = torch.cat([total, total - worst.values.cumsum(dim=1)], dim=1)  # with 0, 1, 2 ... more lists read
@@ -222,7 +222,7 @@ class Index(NamedTuple):
         further = torch.zeros_like(chosen).scatter_(1, worst.indices, beyond[:, :-1] & within_reach) & ~chosen
         done.add_lists(self, further)
         chosen |= further
-        y, Z = moments.answer(done, chosen)
+        y, Z = moments.answers(done, chosen)
         errors, Z_low = moments.errors(done, y, chosen)
         bounds = errors.sum(dim=1) / Z_low[:, 0] + value_norm * moments.rounding(Z, chosen)
         lse = (Z.log() + moments.top)[:, 0]
@@ -282,7 +282,7 @@ class Moments:
         self.limit = self.share * (self.rest_high / total.clamp(min=1e-300)).clamp(max=1)  # a pair can outweigh all
         self.sampled_error = self.tangent * self.limit * spread
 
-    def answer(self, read: "ReadPairs", chosen: Tensor, *, slopes: bool = True) -> tuple[Tensor, Tensor]:
+    def answers(self, read: "ReadPairs", chosen: Tensor, *, slopes: bool = True) -> tuple[Tensor, Tensor]:
         """y^ and Z^, with exact sums of the pairs of chosen lists; without slopes, with u for all values."""
         lists, left = self.lists, ~chosen
         weights = (self.tangent + self.rest) * left

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from memory_mosaics.config import part
 from memory_mosaics.errors import UserError
-from memory_mosaics.memory import ContextualMemory, Linear
+from memory_mosaics.extractors import Linear
+from memory_mosaics.memory import ContextualMemory
 from memory_mosaics.runtime import Runtime
 from memory_mosaics.shapes import Float
 from memory_mosaics.tasks.task import EAGER, Batch, Task

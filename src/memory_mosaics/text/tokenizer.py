@@ -163,12 +163,12 @@ class Tokenizer:
         ids = ids[ids != self.end_of_text]
         return int(self._lengths[ids].sum()) if self._is_byte_level else len(self.decode(ids).encode())
 
-    def save(self, folder: Path, *, context: int | None = None) -> None:
-        """Write tokenizer.json and tokenizer_config.json; `context` is the longest input of the model, if any."""
+    def save(self, folder: Path) -> None:
+        """Write tokenizer.json and tokenizer_config.json."""
         end = next(text for text, index in _token_ids(self.layout).items() if index == self.end_of_text)
         settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "name": self.name}
         settings |= {"bos_token": end, "eos_token": end, "pad_token": end, "padding_side": "left"}
-        settings |= {"clean_up_tokenization_spaces": False} | ({"model_max_length": context} if context else {})
+        settings |= {"clean_up_tokenization_spaces": False}
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in (("", self.canonical), ("_config", json.dumps(settings, indent=2) + "\n")):
             write_text(folder / f"tokenizer{name}.json", text)

@@ -14,7 +14,8 @@ import torch
 from memory_mosaics import LanguageModel, llama, memory_mosaic, transformer
 from memory_mosaics.apps.explorer import Explorer
 from memory_mosaics.checkpoint import LoadedModel
-from memory_mosaics.memory import GatedAverageConfig, OutputGateConfig
+from memory_mosaics.extractors import GatedAverageConfig
+from memory_mosaics.memory import OutputGateConfig
 from memory_mosaics.scales import AdaptiveSharpnessConfig
 from memory_mosaics.stores import Visibility
 from memory_mosaics.text.tokenizer import Tokenizer, byte_tokenizer, train_bpe

@@ -44,9 +44,8 @@ def explore(
             given too: memory-mosaic-stories and llama-stories
         memory: one or several files of `mosaics read`: the text on the page is read after what they hold, and the page
             shows which of their pairs are retrieved, beside the same model without them
-        store: what contextual memories keep: exact, or window, sinks, lru, merge, reservoir or kmeans with a number of
-            pairs, such as lru:4096. null is exact, or as in the memory files; exact after a file with another store
-            keeps its pairs and all new ones
+        store: which pairs contextual memories keep, such as lru:4096 (`mosaics read --help` has all; not indexed). null
+            is exact, or as in the memory files; exact after a file with another store keeps its pairs and all new ones
         port: the port to listen on; 0 picks a free one
         device: cuda, mps or cpu; auto takes the first that is available
         browser: also open the page in the default browser

@@ -162,11 +162,11 @@ class Session:
         """Return an edit with its token and checksum, or None if its text has changed or no token was typed."""
         self.check_memory((edit.block, edit.kind, edit.head))
         info, rewrites = self.model.info[edit.layer], edit.token is not None or edit.text is not None
-        if rewrites and (edit.pair is None or info.lookahead is None):
+        if rewrites and (edit.pair is None or info.peek is None):
             raise UserError("only pairs of the text can be rewritten")
         if edit.pair is not None and info.slots is not None and not 0 <= edit.pair < info.slots:
             raise UserError(f"there is no slot {edit.pair} among {info.slots}")
-        if edit.pair is None or info.lookahead is None:
+        if edit.pair is None or info.peek is None:
             return replace(edit, checksum=None)
         if edit.pair < 0 and self.model.memory is not None:
             if rewrites or edit.pair < -self.model.before:
@@ -174,7 +174,7 @@ class Session:
             return replace(edit, checksum=None)
         if edit.checksum is None:
             raise UserError(f"the edit of pair {edit.pair} has no checksum of its text")
-        value = edit.pair + info.lookahead
+        value = edit.pair + info.peek
         if not 0 <= edit.pair <= value < len(self.checksums) or self.checksums[value] != edit.checksum:
             self.dropped += 1
             return None
@@ -235,7 +235,7 @@ class Session:
             if look.memory is not None:
                 self.check_memory(look.memory)
                 (found["memory"],) = self._detail(look.memory, position, position + 1)
-                peek = self.model.info[look.memory[:2]].lookahead
+                peek = self.model.info[look.memory[:2]].peek
                 if peek is not None:
                     pairs = [pair for pair, *_ in found["memory"]["pairs"]]
                     found["memory"]["checksums"] = {pair: self.checksums[pair + peek] for pair in pairs if pair >= 0}
@@ -277,7 +277,7 @@ class Session:
 
         Of the heaviest pairs of memory files it has their place in these too.
         """
-        details, peek = self.current.detail(memory, first, last), self.model.info[memory[:2]].lookahead
+        details, peek = self.current.detail(memory, first, last), self.model.info[memory[:2]].peek
         for position, detail in enumerate(details if peek is not None else (), first):
             pairs = [pair for pair, *_ in detail["pairs"]]
             positions = {at for pair in pairs if pair >= 0 for at in (pair, pair + peek)}
@@ -289,7 +289,7 @@ class Session:
 
     def _place(self, layer: Layer, pair: int) -> dict[str, Any]:
         """Return where a pair of a memory file is: its text, the position of its key, and the words around."""
-        texts, peek = self.model.memory, self.model.info[layer].lookahead or 0
+        texts, peek = self.model.memory, self.model.info[layer].peek or 0
         assert texts is not None
         around = texts.excerpt(pair + self.model.before, AROUND, self.plain.tokens[: AROUND + 1])
         decode, tokens = self.tokenizer.decode, [around.before[-1], *around.after]
@@ -301,14 +301,14 @@ class Session:
         return found | {"between": decode(tokens[1:peek]), "after": decode(tokens[peek + 1 :])}
 
     def _pair_words(self, layer: Layer, pair: int) -> list[str]:
-        """Return the words of a pair: its key and its value, or one where there is no lookahead."""
+        """Return the words of a pair: its key and its value, or one where peek is 0."""
         if pair < 0:
             return self._place(layer, pair)["words"]
-        return [self.word(at) for at in sorted({pair, pair + (self.model.info[layer].lookahead or 0)})]
+        return [self.word(at) for at in sorted({pair, pair + (self.model.info[layer].peek or 0)})]
 
     def _describe(self, edit: Edit) -> dict[str, Any]:
         """Return an edit for the page, which sends it back without `words`: the words of its pair."""
-        of_text = edit.pair is not None and self.model.info[edit.layer].lookahead is not None
+        of_text = edit.pair is not None and self.model.info[edit.layer].peek is not None
         return asdict(edit) | {"words": self._pair_words(edit.layer, edit.pair or 0) if of_text else None}
 
     def word(self, position: int) -> str:
@@ -515,7 +515,7 @@ def _try_example(model: InstrumentedModel, text: str, answer: str) -> tuple[floa
                 others.append((losses[at + 1], at, added[0][1]))
     found = [(1 / (1 + loss), at, memory) for loss, at, memory in sorted(others)[:1]]
     heads = [
-        (*layer, head) for layer, info in model.info.items() if info.lookahead is not None for head in range(info.heads)
+        (*layer, head) for layer, info in model.info.items() if info.peek is not None for head in range(info.heads)
     ]
     for score, at, _, pairs in sorted(recalls, reverse=True)[:MAX_TRIED]:
         rise = _rise(reading, heads, pairs, at)  # in all memories, since several may recall the same
@@ -541,7 +541,7 @@ def _recalled_pairs(reading: CachedText, memory: Memory, at: int) -> dict[int, f
 
     With memory files, the heaviest must be one of theirs.
     """
-    model, peek = reading.model, reading.model.info[memory[:2]].lookahead
+    model, peek = reading.model, reading.model.info[memory[:2]].peek
     (detail,) = reading.detail(memory, at, at + 1)
 
     def value(pair: int) -> int | None:

@@ -125,9 +125,9 @@ class EditedRetrieval:
         whole = Retrieval(queries, Pairs(keys, values, None, pairs.seen, pairs.stored), beta, gate=gate)
         self.rows = [_rows_of(*each) for each in zip(whole.groups(), mask.chunk(len(pairs.seen), dim=1), strict=True)]
 
-    def answer(self, *dropout: Any) -> Float[Tensor, "B T H V"]:
+    def answers(self, *dropout: Any) -> Float[Tensor, "B T H V"]:
         """The answers without dropout: nothing is trained here."""
-        return self._merge_heads([rows.answer() for rows in self.rows])
+        return self._merge_heads([rows.answers() for rows in self.rows])
 
     def weights_and_answers(self, times: Sequence[int]) -> tuple[Float[Tensor, "B H t N"], Float[Tensor, "B t H V"]]:
         """Return the weights of the pairs at some times, and the answers: zero for a head that is switched off."""
@@ -231,11 +231,11 @@ class InstrumentedModel:
 
     def in_files(self, layer: Layer) -> bool:
         """Return whether a layer has pairs of memory files."""
-        return self.memory is not None and self.info[layer].lookahead is not None
+        return self.memory is not None and self.info[layer].peek is not None
 
     def time(self, layer: Layer, pair: int) -> int:
         """Return when a pair was stored, given the position of its key."""
-        return pair if self.info[layer].lookahead is None else pair + self.before
+        return pair if self.info[layer].peek is None else pair + self.before
 
     def check_running(self) -> None:
         """Raise an error if the explorer has been stopped."""
@@ -288,7 +288,7 @@ class InstrumentedModel:
         chunk, _, _ = self.read([0], self.state, {})
         described = []
         for (block, kind), info in self.info.items():
-            layer = {"block": block, "kind": kind, "name": info.name, "heads": info.heads, "peek": info.lookahead}
+            layer = {"block": block, "kind": kind, "name": info.name, "heads": info.heads, "peek": info.peek}
             parameters, per_token = chunk.parameters[block, kind], chunk.per_token((block, kind))
             layer |= {name: _numbers(values) for name, values in parameters.items() if name not in per_token}
             if info.sees:
@@ -324,7 +324,7 @@ class CachedText:
             return
         same = sum(takewhile(bool, map(eq, self.tokens, tokens)))
         for edit in set(edits) ^ set(self.edits):
-            of_text = edit.pair is not None and self.model.info[edit.layer].lookahead is not None
+            of_text = edit.pair is not None and self.model.info[edit.layer].peek is not None
             same = max(0, min(same, edit.pair or 0)) if of_text else 0
         self.layer_edits = {}
         for edit in edits:
@@ -362,7 +362,7 @@ class CachedText:
         assert edit.pair is not None
         assert edit.token is not None
         info = self.model.info[edit.layer]
-        at = edit.pair + (info.lookahead or 0)
+        at = edit.pair + (info.peek or 0)
         chunk = self._chunk_of(at)
         state = _restore(chunk.state, self._state)
         _, read, _ = self.model.read([*self.tokens[chunk.start : at], edit.token], state, {})
@@ -477,7 +477,7 @@ class CachedText:
             details.append(
                 {"pairs": shown, "promoted": [[display(token), round(logit, 3)] for token, logit in promoted]}
             )
-        if self.model.info[layer].lookahead is not None:
+        if self.model.info[layer].peek is not None:
             for detail, seen in zip(details, self._seen(layer, head, chunk, times), strict=True):
                 detail |= seen
         if self.model.in_files(layer) and self.model.memory is not None:

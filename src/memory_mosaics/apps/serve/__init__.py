@@ -55,9 +55,8 @@ def serve(
         rows: the maximum number of texts per model that are decoded together
         max_body: the maximum bytes of a request
         memory: one or several files of `mosaics read`: answers continue as if the model had just read what they hold
-        store: what contextual memories keep: exact, or window, sinks, lru, merge, reservoir or kmeans with a number of
-            pairs, such as lru:4096, or all of them with an index: indexed. null is exact, or as in the memory files;
-            exact after a file with another store keeps its pairs and all new ones
+        store: which pairs contextual memories keep, such as lru:4096 (`mosaics read --help` has all). null is exact, or
+            as in the memory files; exact after a file with another store keeps its pairs and all new ones
         device: cuda, mps or cpu; auto takes the first that is available
     """
     runs = [pretrained.MOSAIC] if runs is None else runs

@@ -289,7 +289,7 @@ class Pane {
     return this.memory ? this.edits.findIndex((edit) => edit.pair === null && same(edit)) : -1;
   }
 
-  // A token of the text, displayed by itself; and those of a pair: key and value, one token if there is no lookahead.
+  // A token of the text, displayed by itself; and those of a pair: key and value, one token if peek is 0.
   word(position) {
     const i = position - this.data.first;
     const { names, tokens } = this.data;
