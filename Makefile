@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo docs test results test-all coverage test-gpu test-newest chaos goldens lint format clean
+.PHONY: setup demo docs test results test-all coverage test-gpu test-newest package chaos goldens lint format clean
 
 setup: $(READY)
 
@@ -48,14 +48,26 @@ test-gpu:
 	$(PYTHON) -m pytest -o addopts= -k 'gpu or triton' tests/test_gpu.py tests/ops tests/benchmarks/test_bench_gpu.py \
 		tests/experiments/test_regbench_gpu.py
 
-# The Hugging Face adapter against the newest transformers 5.x, in an environment of its own.
+# The Hugging Face adapter against the newest transformers 5.x, TRL, PEFT and their parts, in an environment of its own.
 NEWEST := .venv-newest
 test-newest:
 	$(PYTHON) -m venv $(NEWEST)
-	grep -v -E '^(transformers|tokenizers|huggingface|accelerate|tqdm)' constraints.txt > $(NEWEST)/constraints.txt
+	grep -v -i -E '^(transformers|tokenizers|huggingface|hf-xet|accelerate|tqdm|typer|trl|peft|datasets|safetensors)' constraints.txt \
+		> $(NEWEST)/constraints.txt
 	$(NEWEST)/bin/pip install --quiet --constraint $(NEWEST)/constraints.txt torch
 	$(NEWEST)/bin/pip install --quiet --upgrade --constraint $(NEWEST)/constraints.txt --editable '.[dev]'
 	OMP_NUM_THREADS=1 $(NEWEST)/bin/pytest -n 2 tests/test_huggingface*.py
+
+# The sdist and the wheel in dist/, with their metadata checked, and the wheel alone in an environment of its own.
+package:
+	rm -rf dist build/package
+	$(PYTHON) -m venv build/package
+	build/package/bin/pip install --quiet build twine
+	build/package/bin/python -m build
+	build/package/bin/twine check --strict dist/*
+	build/package/bin/pip install --quiet --no-compile --constraint constraints.txt torch
+	build/package/bin/pip install --quiet --no-compile --constraint constraints.txt dist/*.whl
+	cd build/package && bin/mosaics info memory-mosaic-tiny > /dev/null
 
 # Kills, crashes at every file-system event, damaged files; the report is runs/chaos/report.md.
 MINUTES ?= 30

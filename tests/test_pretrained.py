@@ -187,7 +187,7 @@ def test_the_wheel_has_them_and_is_small_enough(tmp_path):
     """Built from a copy, with untrained weights of the right size where there are no others, and used from there."""
     source, installed = tmp_path / "source", tmp_path / "installed"
     shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     folder = source / "src/memory_mosaics/pretrained"
     if not (folder / MOSAIC).exists():

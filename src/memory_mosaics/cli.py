@@ -221,6 +221,11 @@ def _interrupt_again(ignored: Any) -> None:
         sys.__unraisablehook__(ignored)
 
 
+def _discard_output() -> None:
+    """Send what standard output still holds, and cannot write, to nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 2 for a user's mistake, 130 after Ctrl-C."""
     arguments = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
@@ -237,10 +242,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results = auto_cli(commands, args=arguments, **options)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, `head` say, has what it wants
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 0
     except (UserError, OSError) as error:
         print(f"mosaics: {one_line(error)}", file=sys.stderr)
+        try:
+            sys.stdout.flush()
+        except OSError:  # a full disk: Python would report it again at exit, and exit with 120
+            _discard_output()
         return 2
     except KeyboardInterrupt:
         print("mosaics: interrupted", file=sys.stderr)

@@ -8,8 +8,10 @@ The letters, everywhere: B batch, T time, N stored pairs, H heads, D head width,
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+if TYPE_CHECKING:  # what jaxtyping is for type checkers, where it is not installed too
+    from typing import Annotated as Bool
+    from typing import Annotated as Float
+    from typing import Annotated as Int
 else:
     try:
         from jaxtyping import Bool, Float, Int
