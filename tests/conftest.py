@@ -1,5 +1,6 @@
 """Fixtures and helpers for all tests."""
 
+import gc
 import signal
 
 import hypothesis
@@ -16,6 +17,16 @@ hypothesis.settings.register_profile(
     "tests", deadline=None, derandomize=True, print_blob=True, suppress_health_check=SLOW
 )
 hypothesis.settings.load_profile("tests")
+
+
+# What is imported and collected stays until the end: a million objects, in which the garbage collector would look for
+# garbage again and again, half a second each time.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

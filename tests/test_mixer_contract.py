@@ -106,12 +106,19 @@ def test_check_mixer_draws_from_a_generator_of_its_own():
     assert torch.rand(()) == expected
 
 
-def test_2000_tokens_streamed_equal_2000_at_once(config):
+ONE_BY_ONE = [*[1] * 150, *[61] * 20, *[7] * 70, *[1] * 140]
+IN_CHUNKS = [*[1] * 3, *[61] * 30, *[7] * 20, *[1] * 27]
+
+
+@pytest.mark.parametrize(
+    "sizes", [IN_CHUNKS, pytest.param(ONE_BY_ONE, marks=pytest.mark.slow)], ids=["in chunks", "one by one"]
+)
+def test_2000_tokens_streamed_equal_2000_at_once(config, sizes):
     """One at a time at the start and at the end, and in chunks of odd sizes between."""
     mixer = config.build(WIDTH).eval()
     x = torch.randn(1, 2000, WIDTH)
     with torch.no_grad():
-        streamed, _ = stream(mixer, x, [*[1] * 150, *[61] * 20, *[7] * 70, *[1] * 140])
+        streamed, _ = stream(mixer, x, sizes)
         assert_close(streamed, mixer(x)[0], rtol=1e-4, atol=1e-4)
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from math import inf, prod
 from typing import Any, ClassVar, Literal
 
@@ -265,7 +265,19 @@ def weight_shapes(config: LanguageModelConfig) -> dict[str, tuple[int, ...]]:
 
 def weight_count(config: LanguageModelConfig) -> int:
     """Number of parameters of a model, without building it."""
+    try:
+        hash(config)
+    except TypeError:  # a part of someone else's that is not frozen
+        return _count_weights(config)
+    return _remembered_count(config)
+
+
+def _count_weights(config: LanguageModelConfig) -> int:
     return sum(map(prod, weight_shapes(config).values()))
+
+
+# Counting takes as long as building a small model does, and it is done several times for each.
+_remembered_count = lru_cache(maxsize=1024)(_count_weights)
 
 
 def _check_memory(config: LanguageModelConfig) -> None:

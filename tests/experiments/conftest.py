@@ -9,11 +9,24 @@ import yaml
 import memory_mosaics.apps.story_world  # noqa: F401 - registers stories:COUNT
 from experiments.arenas import MIXED, TASK
 from memory_mosaics import LanguageModel, checkpoint, memory_mosaic, transformer
-from memory_mosaics.experiments import regbench
+from memory_mosaics.experiments import figures, regbench
 from memory_mosaics.experiments.regbench import Choices
 from memory_mosaics.runtime import RuntimeConfig
 from memory_mosaics.text import corpus as corpora
 from memory_mosaics.text.tokenizer import byte_tokenizer
+
+
+@pytest.fixture
+def every_format() -> None:
+    """For tests that look at a figure's PDF or SVG."""
+
+
+@pytest.fixture(autouse=True)
+def _png_alone(request, monkeypatch) -> None:
+    """Other tests draw PNG files: each format takes as long as laying a figure out does."""
+    if "every_format" not in request.fixturenames:
+        monkeypatch.setattr(figures, "FORMATS", {".png": figures.FORMATS[".png"]})
+
 
 SETTINGS = {  # seconds on a CPU
     "architecture": "gla",

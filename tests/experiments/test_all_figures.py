@@ -25,6 +25,17 @@ def _coarse(monkeypatch):
 
 
 @pytest.fixture
+def undrawn(monkeypatch):
+    """In place of pictures, a file that the page can hold."""
+
+    def draw(results, out):
+        (out / "loss_by_position.png").touch()
+        return "No figures."
+
+    monkeypatch.setattr(figures, "draw_if_possible", draw)
+
+
+@pytest.fixture
 def few_prompts(monkeypatch):
     monkeypatch.setattr(prompts, "default_prompts", lambda read=prompts.default_prompts: read()[:2])
 
@@ -44,7 +55,7 @@ def test_one_page_has_every_part(place, tmp_path, few_prompts, capsys):
     assert str(tmp_path / "report.html") in capsys.readouterr().out
 
 
-def test_what_is_finished_is_not_computed_again(place, tmp_path, few_prompts, monkeypatch):
+def test_what_is_finished_is_not_computed_again(place, tmp_path, few_prompts, undrawn, monkeypatch):
     everything(place, tmp_path)
     first = (tmp_path / "report.html").read_text()
     for study in (all_figures.evaluate, all_figures.attention, all_figures.prompts):
@@ -53,7 +64,7 @@ def test_what_is_finished_is_not_computed_again(place, tmp_path, few_prompts, mo
     assert (tmp_path / "report.html").read_text() == first
 
 
-def test_another_wish_is_computed(place, tmp_path, few_prompts):
+def test_another_wish_is_computed(place, tmp_path, few_prompts, undrawn):
     everything(place, tmp_path, length=(24,))
     everything(place, tmp_path, length=(16,))
     lengths = {model["length"] for model in json.loads((tmp_path / "attention" / "results.json").read_text())["models"]}
@@ -70,7 +81,7 @@ def test_a_training_run_has_its_curves(place, tmp_path, few_prompts):
     assert (tmp_path / "out" / "training" / "runs.png").exists()
 
 
-def test_another_text_of_the_same_name_is_another_text(place, tmp_path, few_prompts):
+def test_another_text_of_the_same_name_is_another_text(place, tmp_path, few_prompts, undrawn):
     everything(place, tmp_path / "out", length=(16,))
     first = json.loads((tmp_path / "out" / "corpus-16" / "results.json").read_text())
     corpora.prepare(["stories:70"], out=tmp_path / "corpus", tokenizer="bytes", valid_share=0.2)
@@ -81,14 +92,14 @@ def test_another_text_of_the_same_name_is_another_text(place, tmp_path, few_prom
     assert first["models"][0]["loss"] != second["models"][0]["loss"]
 
 
-def test_a_part_that_cannot_be_done_is_named_and_the_page_is_there(place, tmp_path, few_prompts, capsys):
+def test_a_part_that_cannot_be_done_is_named_and_the_page_is_there(place, tmp_path, few_prompts, undrawn, capsys):
     options = {"windows": 5, "sequences": 4, "device": "cpu", "length": [40], "out": tmp_path}
     all_figures.run([str(place / "learned")], data=[str(place / "corpus")], **options)
     assert "attention is left out: there is nothing to measure" in capsys.readouterr().out
     assert "attention is left out: there is nothing to measure" in (tmp_path / "report.html").read_text()
 
 
-def test_a_text_without_a_validation_split_is_read_too(place, tmp_path, few_prompts, capsys):
+def test_a_text_without_a_validation_split_is_read_too(place, tmp_path, few_prompts, undrawn, capsys):
     corpora.prepare(["stories:20:7"], out=tmp_path / "wikipedia", tokenizer="bytes", valid_share=0.0)
     options = {"windows": 2, "sequences": 2, "device": "cpu", "length": [16, 24], "out": tmp_path / "out"}
     all_figures.run([str(place / "mosaic")], data=[str(place / "corpus"), str(tmp_path / "wikipedia")], **options)
@@ -105,28 +116,28 @@ def test_a_text_without_a_validation_split_is_read_too(place, tmp_path, few_prom
     assert "wikipedia (train), windows of 16" in page
 
 
-def test_a_split_that_is_named_is_the_one(place, tmp_path, few_prompts, capsys):
+def test_a_split_that_is_named_is_the_one(place, tmp_path, few_prompts, undrawn, capsys):
     corpora.prepare(["stories:20:7"], out=tmp_path / "wikipedia", tokenizer="bytes", valid_share=0.0)
     options = {"windows": 2, "sequences": 2, "device": "cpu", "length": [16], "out": tmp_path / "out"}
     all_figures.run([str(place / "mosaic")], data=[str(tmp_path / "wikipedia")], split="valid", **options)
     assert capsys.readouterr().out.count("is left out: the valid split") == 2
 
 
-def test_attention_of_a_text_without_a_validation_split(place, tmp_path, few_prompts):
+def test_attention_of_a_text_without_a_validation_split(place, tmp_path, few_prompts, undrawn):
     corpora.prepare(["stories:20:7"], out=tmp_path / "wikipedia", tokenizer="bytes", valid_share=0.0)
     options = {"windows": 2, "sequences": 2, "device": "cpu", "length": [16], "out": tmp_path / "out"}
     all_figures.run([str(place / "mosaic")], data=[str(tmp_path / "wikipedia")], **options)
     assert json.loads((tmp_path / "out" / "attention" / "results.json").read_text())["split"] == "train"
 
 
-def test_windows_begin_at_documents_on_request(place, tmp_path, few_prompts):
+def test_windows_begin_at_documents_on_request(place, tmp_path, few_prompts, undrawn):
     options = {"windows": 2, "sequences": 2, "device": "cpu", "length": [16], "out": tmp_path}
     for asked in (False, True):
         all_figures.run([str(place / "mosaic")], data=[str(place / "corpus")], at_documents=asked, **options)
         assert json.loads((tmp_path / "corpus-16" / "results.json").read_text())["at_documents"] is asked
 
 
-def test_a_part_keeps_what_is_the_users(place, tmp_path, few_prompts):
+def test_a_part_keeps_what_is_the_users(place, tmp_path, few_prompts, undrawn):
     everything(place, tmp_path, length=(24,))
     (tmp_path / "attention" / "mine.png").write_bytes(b"of the user")
     everything(place, tmp_path, length=(16,))

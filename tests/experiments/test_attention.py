@@ -49,6 +49,7 @@ def test_long_sequences_are_kept_in_parts():
         assert attention.bin_starts(count) == list(range(count))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_lambda_is_reported_where_there_is_one(place, tmp_path):
     mosaic, learned = study(place, tmp_path, "mosaic", "learned", length=[24], sequences=4)["models"]
     [block] = LoadedModel.open(place / "mosaic").model.blocks
@@ -93,6 +94,7 @@ def test_without_lambdas_there_is_no_figure_of_them(place, tmp_path):
     assert not (tmp_path / "width.png").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_command_and_ctrl_c(place, tmp_path, monkeypatch, capsys):
     words = ["--data", str(place / "corpus"), "--length", "24", "30", "--sequences", "3", "--out", str(tmp_path)]
     assert main(["attention", str(place / "mosaic"), *words]) == 0

@@ -45,6 +45,7 @@ def test_every_model_reads_the_same_windows(place, tmp_path, capsys):
         assert f"{model['loss']:.4f} ± {model['loss_within']:.4f}" in line
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_spans_match_the_table(place, tmp_path):
     [model] = study(place, tmp_path, "mosaic", length=260, windows=3, by_position=True)["models"]
     for first, end, loss in model["spans"]:
@@ -53,6 +54,7 @@ def test_spans_match_the_table(place, tmp_path):
     assert [span[:2] for span in model["spans"]] == [[0, 100], [100, 250], [250, 260]]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_seeds_of_one_configuration_are_averaged(place, tmp_path):
     for seed in (1, 2, 3, 4):
         torch.manual_seed(seed)

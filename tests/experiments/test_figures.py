@@ -47,6 +47,7 @@ def image(file):
     return imread(file)
 
 
+@pytest.mark.usefixtures("every_format")
 def test_a_figure_is_a_picture_readable_in_a_readme(tmp_path):
     figures.draw(results(**WHOLE), tmp_path)
     assert (tmp_path / "induction.png").read_bytes().startswith(b"\x89PNG")
@@ -57,6 +58,7 @@ def test_a_figure_is_a_picture_readable_in_a_readme(tmp_path):
     assert {file.name for file in tmp_path.iterdir()} == {"induction.png", "induction.pdf", "induction.svg"}
 
 
+@pytest.mark.usefixtures("every_format")
 def test_a_pdf_and_an_svg_are_beside_each_picture_and_depend_on_the_results_alone(tmp_path):
     contents = []
     for folder in (tmp_path / "a", tmp_path / "b"):
