@@ -1,6 +1,6 @@
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
@@ -439,3 +439,21 @@ def test_a_model_has_a_shape_without_having_numbers():
     with torch.device("meta"):
         logits, _ = LanguageModel(memory_mosaic(**SMALL))(torch.zeros(2, 70, dtype=torch.long))
     assert logits.shape == (2, 70, 50)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapsConfig(MixerConfig):
+    """As somebody may write it: with a list, which has no hash."""
+
+    widths: list[int]
+
+    def build(self, width, *, dropout=0.0, bias=False):
+        return torch.nn.ModuleList(torch.nn.Linear(width, each, bias=False) for each in self.widths)
+
+
+def test_weights_of_parts_without_a_hash_are_counted_each_time():
+    widths = [3]
+    config = LanguageModelConfig(vocabulary=7, width=4, blocks=2, sequence_mixer=MapsConfig(widths=widths))
+    count = weight_count(config)
+    widths.append(5)
+    assert weight_count(config) == count + 2 * 4 * 5 == parameter_count(LanguageModel(config))["total"]
