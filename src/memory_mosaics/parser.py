@@ -12,6 +12,7 @@ from argparse import SUPPRESS, Action, ArgumentError
 from argparse import ArgumentParser as PlainParser
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import asdict
 from functools import partial
 from importlib import import_module
@@ -19,6 +20,7 @@ from inspect import Parameter, cleandoc, signature
 from itertools import takewhile
 from json import loads
 from pathlib import Path
+from textwrap import fill
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
@@ -99,7 +101,19 @@ class Arguments:
 
 
 class HelpFormatter(DefaultHelpFormatter):
-    """Shows the type Path by its name."""
+    """Shows a usage of one line, headings within the width of the terminal, and the type Path by its name."""
+
+    def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        """Show the words alone: all flags are listed below, with their help."""
+        words = [copy(action) for action in actions if not action.option_strings]
+        for word in words:
+            if isinstance(word.choices, dict):
+                word.metavar = "COMMAND"
+        self._prog = f"{self._prog.replace(' [options]', '')} [options]"
+        super().add_usage(usage, words, [], prefix)
+
+    def start_section(self, heading: str | None) -> None:
+        super().start_section(heading and fill(heading, self._width - 1))
 
     def _get_type_str(self, action: Action) -> str | None:
         found = super()._get_type_str(action)
