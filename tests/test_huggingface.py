@@ -318,7 +318,9 @@ def test_a_label_for_each_token_and_the_ends_of_an_answer(auto: Any, labels: dic
     again, file = auto.from_pretrained(tmp_path / "headed"), f"load_memory_mosaic.{type(headed).__name__}"
     assert torch.equal(again(ids)[0], headed(ids)[0])
     assert again.config.auto_map[auto.__name__] == file
-    with pytest.raises(CheckpointError, match=f"holds a {type(headed).__name__}, not a LanguageModel; .*{auto.__name__}"):
+    with pytest.raises(
+        CheckpointError, match=f"holds a {type(headed).__name__}, not a LanguageModel; .*{auto.__name__}"
+    ):
         checkpoint.load(tmp_path / "headed")
 
 

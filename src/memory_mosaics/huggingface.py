@@ -264,7 +264,9 @@ class MosaicPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["Block"]  # noqa: RUF012
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
     _new_weights = ()  # those that a checkpoint of a language model lacks
-    accepts_loss_kwargs = False  # the losses of Hugging Face's heads are means over a batch, which Trainer then averages
+    accepts_loss_kwargs = (
+        False  # the losses of Hugging Face's heads are means over a batch, which Trainer then averages
+    )
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
