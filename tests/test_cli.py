@@ -135,6 +135,13 @@ def test_a_newcomers_mistake_names_the_remedy(arguments, message, tmp_path, monk
     assert f"mosaics: {message}" in capsys.readouterr().err
 
 
+def test_quick_sizes_are_those_of_every_experiment_but_never_larger(monkeypatch, capsys):
+    monkeypatch.setenv(QUICK, "1")
+    found = parsed("regbench", "--held-out", "9")
+    assert (found.epochs, found.held_out) == (1, 9)
+    assert capsys.readouterr().err == f"{QUICK} is set: --epochs 1\n"
+
+
 @pytest.mark.parametrize("command", ["", "train", "curves", "regbench", "babistories names"])
 def test_a_help_fits_a_terminal(command, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
