@@ -1,6 +1,7 @@
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from inspect import cleandoc
 
 import pytest
@@ -9,7 +10,7 @@ from jsonargparse import auto_parser
 from memory_mosaics import __version__
 from memory_mosaics.cli import COMMANDS, main
 from memory_mosaics.experiments.regbench_models import ARCHITECTURES
-from memory_mosaics.parser import Parser, expected
+from memory_mosaics.parser import QUICK, Parser, expected
 
 
 def parsed(command, *words):
@@ -78,10 +79,6 @@ def test_a_wrong_flag_is_one_line_and_exit_code_2(arguments, message, capsys):
         ("train c --training.steps 1.5", "--training.steps must be a whole number, not 1.5"),
         ("train c --training.betas 0.9 x", "--training.betas must be 2 numbers, not x"),
         ('train c --training {"steps":"x"}', "--training.steps must be a whole number, not x"),
-        (
-            "train c --config {FOLDER}/nowhere.yaml",
-            "--config must be a YAML file or JSON object, not {FOLDER}/nowhere.yaml",
-        ),
         ("train c --config {FOLDER}/text.yaml", "--training.steps must be a whole number, not text"),
         ("regbench --config {FOLDER}/numbers.yaml", "--architectures must be texts, not 1"),
         ("regbench --config {FOLDER}/path.yaml", "--out must be a path"),
@@ -101,6 +98,58 @@ def test_a_value_of_another_type_is_an_error_that_names_the_type(arguments, mess
     assert output.startswith(f"mosaics: {message.replace('{FOLDER}', str(tmp_path))}")
     assert output.count("\n") == 1
     assert "class" not in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("train c --steps 10", "unrecognized arguments: --steps 10; did you mean --training.steps?"),
+        ("train c --training.lr 1", "unrecognized arguments: --training.lr 1; did you mean --training.learning_rate?"),
+        ("train c --batch-size 8", "unrecognized arguments: --batch-size 8; did you mean --training.batch?"),
+        ("train c --presett tiny", "unrecognized arguments: --presett tiny; did you mean --preset?"),
+        ("train c --config nowhere.yaml", "--config: there is no file nowhere.yaml"),
+        ("train c --config broken.yaml", "broken.yaml is damaged or not YAML"),
+        ("train c --config unknown.yaml", "the configuration has an unknown key training.stepz; did you mean training"),
+        (
+            "train c --preset memory_mosaic",
+            "no preset 'memory_mosaic'; did you mean memory-mosaic-tiny, memory-mosaic-",
+        ),
+        ("train c", "c does not exist; make it with mosaics prepare"),
+        ("train notes.csv/corpus", "notes.csv/corpus does not exist"),
+        ("evaluate run --data notes.csv", "notes.csv is a file and not a corpus; make one of it with mosaics prepare"),
+        ("evaluate run", "the following arguments are required: --data (see"),
+        ("anchors notes.csv --data notes.csv", "notes.csv is a file and not a corpus; make one of it with mosaics"),
+        ("generate run Once", "unrecognized arguments: Once; a text comes after --prompt"),
+        ("generate run --max_new_tokens 5", "unrecognized arguments: --max_new_tokens 5; did you mean --length?"),
+        ("stories --count 0 --out s.jsonl", "count must be at least 1"),
+    ],
+)
+def test_a_newcomers_mistake_names_the_remedy(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(QUICK, "1")  # which replaces no value that would be refused
+    (tmp_path / "notes.csv").write_text("a, b")
+    (tmp_path / "broken.yaml").write_text("a: [b")
+    (tmp_path / "unknown.yaml").write_text("training:\n  stepz: 3\n")
+    with suppress(SystemExit):
+        assert main(arguments.split()) == 2
+    assert f"mosaics: {message}" in capsys.readouterr().err
+
+
+def test_quick_sizes_are_those_of_every_experiment_but_never_larger(monkeypatch, capsys):
+    monkeypatch.setenv(QUICK, "1")
+    found = parsed("regbench", "--held-out", "9")
+    assert (found.epochs, found.held_out) == (1, 9)
+    assert capsys.readouterr().err == f"{QUICK} is set: --epochs 1\n"
+
+
+@pytest.mark.parametrize("command", ["", "train", "curves", "regbench", "babistories names"])
+def test_a_help_fits_a_terminal(command, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    with suppress(SystemExit):
+        main([*command.split(), "--help"])
+    output = capsys.readouterr().out
+    assert output.startswith(f"usage: mosaics {command}".rstrip())
+    assert max(map(len, output.splitlines())) <= 80
 
 
 def test_a_configuration_that_is_no_text_is_one_line(tmp_path, capsys):

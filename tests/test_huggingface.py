@@ -19,8 +19,12 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     AutoTokenizer,
+    Trainer,
+    TrainingArguments,
 )
 
 from huggingface_models import CONFIGS, GREEDY, every_architecture, huggingface_model, left_padded, tokens
@@ -277,6 +281,48 @@ def test_a_classifier_starts_from_a_language_model_and_is_saved(tmp_path: Path):
         with pytest.raises(CheckpointError) as error:
             opened(tmp_path / "classifier")
         assert str(error.value) == f"{where} {name}{remedy}"
+
+
+def test_the_trainer_trains_a_classifier_on_accumulated_batches(tmp_path: Path):
+    """Two batches of two rows train as one of four: the loss is a mean, and Trainer divides it by their number."""
+    start = MosaicForSequenceClassification(huggingface_model(CONFIGS["mosaic"]).config).state_dict()
+    data = [{"input_ids": row, "labels": number % 2} for number, row in enumerate(tokens(4, 5))]
+    models = []
+    for rows, accumulated in ((4, 1), (2, 2)):
+        config = MosaicConfig(language_model=to_plain(CONFIGS["mosaic"]), pad_token_id=0)
+        models.append(MosaicForSequenceClassification(config))
+        models[-1].load_state_dict(start)
+        arguments = TrainingArguments(
+            str(tmp_path), max_steps=1, per_device_train_batch_size=rows, gradient_accumulation_steps=accumulated,
+            optim="sgd", max_grad_norm=0, use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no",
+        )  # fmt: skip
+        Trainer(model=models[-1], args=arguments, train_dataset=data).train()
+    for once, accumulated in zip(*(model.parameters() for model in models), strict=True):
+        assert_close(accumulated, once)
+
+
+@pytest.mark.parametrize(
+    ("auto", "labels"),
+    [
+        (AutoModelForTokenClassification, {"labels": torch.tensor([[0, 1, 2, 0]])}),
+        (AutoModelForQuestionAnswering, {"start_positions": torch.tensor([1]), "end_positions": torch.tensor([2])}),
+    ],
+)
+def test_a_label_for_each_token_and_the_ends_of_an_answer(auto: Any, labels: dict[str, Tensor], tmp_path: Path):
+    model, ids = huggingface_model(CONFIGS["mosaic"]), tokens(1, 4)
+    model.save_pretrained(tmp_path / "model")
+    headed = auto.from_pretrained(tmp_path / "model", num_labels=3 if "labels" in labels else 2)
+    assert headed.get_input_embeddings() is headed.model.language_model.embedding
+    headed(ids, **labels).loss.backward()
+    assert all(weight.grad is not None for weight in headed.parameters())
+    headed.save_pretrained(tmp_path / "headed")
+    again, file = auto.from_pretrained(tmp_path / "headed"), f"load_memory_mosaic.{type(headed).__name__}"
+    assert torch.equal(again(ids)[0], headed(ids)[0])
+    assert again.config.auto_map[auto.__name__] == file
+    with pytest.raises(
+        CheckpointError, match=f"holds a {type(headed).__name__}, not a LanguageModel; .*{auto.__name__}"
+    ):
+        checkpoint.load(tmp_path / "headed")
 
 
 def test_a_classifier_that_lost_its_labels_is_refused(tmp_path: Path):

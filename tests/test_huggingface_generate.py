@@ -1,14 +1,19 @@
 """Hugging Face: generate with a cache and without, alone and in a batch."""
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch.testing import assert_close
-from transformers import set_seed
+from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
 from huggingface_models import CONFIGS, GREEDY, every_architecture, huggingface_model, left_padded, tokens
-from memory_mosaics import indexed_store
+from memory_mosaics import LanguageModel, indexed_store, save
 from memory_mosaics.huggingface import MosaicCache
 from memory_mosaics.stores import stores_of
+from memory_mosaics.text.tokenizer import train_bpe
 
 
 @every_architecture
@@ -133,3 +138,14 @@ def test_a_bounded_store_is_a_cache():
     assert_close(torch.cat(logits, dim=1), whole, rtol=1e-3, atol=1e-4)
     with pytest.raises(ValueError, match="output_attentions need a cache of all pairs"):
         model(ids, past_key_values=MosaicCache("window:10"), output_attentions=True)
+
+
+def test_generation_stops_at_a_string(tmp_path: Path):
+    tokenizer = train_bpe(["one two three"] * 9, vocabulary=260)
+    save(LanguageModel(replace(CONFIGS["mosaic"], vocabulary=tokenizer.vocabulary)), tmp_path, tokenizer=tokenizer)
+    model, theirs = AutoModelForCausalLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    ids = torch.tensor([tokenizer.encode("one")])
+    options: dict[str, Any] = {"tokenizer": theirs, "do_sample": False, "max_new_tokens": 6, "eos_token_id": None}
+    options["sequence_bias"] = [[tokenizer.encode("t"), 1000.0]]  # it writes tttttt
+    assert model.generate(ids, **options).shape[1] == ids.shape[1] + 6
+    assert model.generate(ids, stop_strings=["tt"], **options).shape[1] == ids.shape[1] + 2

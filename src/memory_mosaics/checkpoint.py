@@ -45,17 +45,14 @@ FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 HUB_FILE = "load_memory_mosaic.py"  # beside config.json: what from_pretrained(..., trust_remote_code=True) runs
 HUB_CODE = """try:  # the code of this model is a package
-    from memory_mosaics.huggingface import MosaicConfig, MosaicForCausalLM, MosaicForSequenceClassification, MosaicModel
+    from memory_mosaics.huggingface import MosaicConfig, MosaicForCausalLM, MosaicForQuestionAnswering
+    from memory_mosaics.huggingface import MosaicForSequenceClassification, MosaicForTokenClassification, MosaicModel
 except ImportError as error:
     raise ImportError("this model needs memory-mosaics: pip install 'memory-mosaics[hf]'") from error
 """
-CLASSIFIER = "MosaicForSequenceClassification"
-AUTO_MAP = {
-    "AutoConfig": "load_memory_mosaic.MosaicConfig",
-    "AutoModel": "load_memory_mosaic.MosaicModel",
-    "AutoModelForCausalLM": "load_memory_mosaic.MosaicForCausalLM",
-    "AutoModelForSequenceClassification": "load_memory_mosaic.MosaicForSequenceClassification",
-}
+HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")  # on the last hidden states
+AUTO_MAP = {f"Auto{name}": f"load_memory_mosaic.Mosaic{name}" for name in ("Config", "Model")}
+AUTO_MAP |= {f"AutoModel{name}": f"load_memory_mosaic.Mosaic{name}" for name in ("ForCausalLM", *HEADS)}
 STEP = re.compile(r"step-\d{8}")  # the name of a checkpoint of a training run
 
 
@@ -227,9 +224,10 @@ def check_weight_files(
                 shapes_in_file = {name: header.get_slice(name).get_shape() for name in header.keys()}  # noqa: SIM118
         for name, shape in shapes_in_file.items():
             if not name.startswith(PREFIX):
-                if CLASSIFIER in (read_json(folder / "config.json").get("architectures") or ()):
-                    remedy = "open it with AutoModelForSequenceClassification"
-                    raise CheckpointError(f"{folder} holds a {CLASSIFIER}, not a {wanted}; {remedy}")
+                architectures = read_json(folder / "config.json").get("architectures") or ()
+                if head := next((head for head in HEADS if f"Mosaic{head}" in architectures), None):
+                    remedy = f"open it with AutoModel{head}"
+                    raise CheckpointError(f"{folder} holds a Mosaic{head}, not a {wanted}; {remedy}")
                 raise CheckpointError(f"{folder} holds a weight that the model does not have: {name}")
             found[name.removeprefix(PREFIX)] = torch.empty(shape, device="meta")
     check_weights(found, shapes, folder)

@@ -153,7 +153,7 @@ def train(
     run = Run(data=data, out=out, init_from=init_from, documents=documents, **parts)
     results = trainer.train(run, lengthen=True)
     if not results["interrupted"] and int(os.environ.get("RANK", 0)) == 0:
-        print(f"Next: mosaics generate {out}, mosaics inspect {out} TEXT, or mosaics explore {out}")
+        print(f"Next: mosaics generate {out}\n      mosaics inspect {out} TEXT\n      mosaics explore {out}")
     return results
 
 

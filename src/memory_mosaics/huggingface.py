@@ -1,8 +1,10 @@
-"""Hugging Face adapter: one configuration, one cache and three model classes for every architecture.
+"""Hugging Face adapter: one configuration, one cache and five model classes for every architecture.
 
     MosaicForCausalLM                   the language model
     MosaicModel                         its last hidden states (AutoModel)
     MosaicForSequenceClassification     a label or a reward for each sequence
+    MosaicForTokenClassification        a label for each token
+    MosaicForQuestionAnswering          where the answer in a text starts and ends
 
 Importing this module registers the Auto classes. Then `AutoModelForCausalLM.from_pretrained(folder)` loads what
 `memory_mosaics.checkpoint.save` wrote, `memory_mosaics.checkpoint.load` loads what `save_pretrained` wrote, and
@@ -31,14 +33,20 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     GenerationConfig,
     GenerationMixin,
 )
 from transformers.cache_utils import Cache
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.loss.loss_utils import fixed_cross_entropy
-from transformers.modeling_layers import GenericForSequenceClassification
+from transformers.modeling_layers import (
+    GenericForQuestionAnswering,
+    GenericForSequenceClassification,
+    GenericForTokenClassification,
+)
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import can_return_tuple
@@ -46,7 +54,6 @@ from transformers.utils.generic import can_return_tuple
 from memory_mosaics.bounded_stores import EXACT, StorePolicy
 from memory_mosaics.checkpoint import (
     AUTO_MAP,
-    CLASSIFIER,
     HUB_CODE,
     HUB_FILE,
     MODEL_TYPE,
@@ -257,6 +264,9 @@ class MosaicPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["Block"]  # noqa: RUF012
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
     _new_weights = ()  # those that a checkpoint of a language model lacks
+    accepts_loss_kwargs = (
+        False  # the losses of Hugging Face's heads are means over a batch, which Trainer then averages
+    )
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
@@ -273,7 +283,7 @@ class MosaicPreTrainedModel(PreTrainedModel):
         loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
         model, report = loaded
         if not (lenient or given):
-            new = () if CLASSIFIER in (model.config.architectures or ()) else cls._new_weights
+            new = () if cls.__name__ in (model.config.architectures or ()) else cls._new_weights
             for kind in ("missing_keys", "unexpected_keys"):
                 if names := sorted({*report[kind]} - {*new}):
                     where = f"{pretrained_model_name_or_path}: {kind.replace('_', ' ')} {', '.join(names[:3])}"
@@ -414,6 +424,8 @@ class MosaicModel(MosaicPreTrainedModel):
 class MosaicForCausalLM(MosaicModel, GenerationMixin):
     """A LanguageModel with the interface of Hugging Face."""
 
+    accepts_loss_kwargs = True  # `num_items_in_batch`
+
     def __init__(self, config: MosaicConfig):
         super().__init__(config)
         self.loss_function = causal_loss
@@ -459,6 +471,11 @@ class MosaicForCausalLM(MosaicModel, GenerationMixin):
         if generation_config.use_cache:
             model_kwargs.setdefault("past_key_values", MosaicCache())
 
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the keywords of a step of `generate`, which leaves the tokenizer of `stop_strings` among them."""
+        kwargs.pop("tokenizer", None)
+        return super().prepare_inputs_for_generation(*args, **kwargs)
+
     @property
     def base_model(self) -> MosaicModel:
         """The model without its output matrix: another view of the same modules."""
@@ -482,6 +499,20 @@ class MosaicForSequenceClassification(GenericForSequenceClassification, MosaicPr
     """A MosaicModel and a linear map from its last real token to labels: classifiers and reward models."""
 
     _new_weights = ("score.weight",)
+
+
+class MosaicForTokenClassification(GenericForTokenClassification, MosaicPreTrainedModel):
+    """A MosaicModel and an affine map from each of its hidden states to labels. They depend on earlier tokens alone."""
+
+    _new_weights = ("score.weight", "score.bias")
+
+
+class MosaicForQuestionAnswering(GenericForQuestionAnswering, MosaicPreTrainedModel):
+    """A MosaicModel and an affine map from each of its hidden states to the start and the end of an answer."""
+
+    _new_weights = ("qa_outputs.weight", "qa_outputs.bias")
+    get_input_embeddings = MosaicPreTrainedModel.get_input_embeddings
+    set_input_embeddings = MosaicPreTrainedModel.set_input_embeddings
 
 
 def _check_folder(folder: Path, kwargs: dict[str, Any], wanted: str, *, lenient: bool) -> None:
@@ -595,3 +626,5 @@ AutoConfig.register(MODEL_TYPE, MosaicConfig, exist_ok=True)
 AutoModel.register(MosaicConfig, MosaicModel, exist_ok=True)
 AutoModelForCausalLM.register(MosaicConfig, MosaicForCausalLM, exist_ok=True)
 AutoModelForSequenceClassification.register(MosaicConfig, MosaicForSequenceClassification, exist_ok=True)
+AutoModelForTokenClassification.register(MosaicConfig, MosaicForTokenClassification, exist_ok=True)
+AutoModelForQuestionAnswering.register(MosaicConfig, MosaicForQuestionAnswering, exist_ok=True)

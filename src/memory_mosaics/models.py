@@ -440,5 +440,8 @@ def preset(name: str, **changes: object) -> LanguageModelConfig:
 
 def preset_hint(name: str) -> str:
     """The remedy for the name of an unknown preset."""
+    name = name.replace("_", "-")
+    if name in ARCHITECTURES:
+        return f"did you mean {name}-tiny, {name}-small or {name}-12?"
     names = f"a preset is an architecture and a size, such as mamba-tiny, -small or -12: {', '.join(ARCHITECTURES)}"
     return did_you_mean(name, PRESETS, otherwise=names)

@@ -12,6 +12,7 @@ from argparse import SUPPRESS, Action, ArgumentError
 from argparse import ArgumentParser as PlainParser
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import asdict
 from functools import partial
 from importlib import import_module
@@ -19,6 +20,7 @@ from inspect import Parameter, cleandoc, signature
 from itertools import takewhile
 from json import loads
 from pathlib import Path
+from textwrap import fill
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
@@ -29,7 +31,7 @@ from jsonargparse._core import ArgumentGroup
 from memory_mosaics.config import MAX_SEED
 from memory_mosaics.errors import UserError, did_you_mean, join_or, one_line
 from memory_mosaics.experiments.runner import RECIPES
-from memory_mosaics.files import check_yaml, read_text, read_yaml
+from memory_mosaics.files import check_yaml, read_yaml
 from memory_mosaics.training.config import preset_defaults
 
 NOUNS = {int: "whole number", float: "number", str: "text", Path: "path"}
@@ -38,7 +40,9 @@ IMPORT_HELP = "a module with parts of your own, such as my_mixers of my_mixers.p
 MAX_CONFIG_BYTES = 1 << 20
 QUICK = "MOSAICS_QUICK"  # an environment variable: if it is set, sizes are at most these, to try a script in seconds
 QUICK_SIZES = {"count": 600, "windows": 2, "sequences": 2, "training.steps": 2, "training.batch": 2}
-QUICK_SIZES |= {"training.evaluate_windows": 2, "steps": 2, "story_count": 300}
+QUICK_SIZES |= {"training.evaluate_windows": 2, "steps": 2, "epochs": 1, "held_out": 32, "story_count": 300}
+SYNONYMS = {"lr": "learning_rate", "batch_size": "batch", "max_steps": "steps", "max_iters": "steps"}  # of others
+SYNONYMS |= dict.fromkeys(("max_new_tokens", "max_tokens", "max_length", "num_tokens"), "length")
 LOAD_YAML = get_loader("yaml")
 
 
@@ -99,7 +103,19 @@ class Arguments:
 
 
 class HelpFormatter(DefaultHelpFormatter):
-    """Shows the type Path by its name."""
+    """Shows a usage of one line, headings within the width of the terminal, and the type Path by its name."""
+
+    def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        """Show the words alone: all flags are listed below, with their help."""
+        words = [copy(action) for action in actions if not action.option_strings]
+        for word in words:
+            if isinstance(word.choices, dict):
+                word.metavar = "COMMAND"
+        self._prog = f"{self._prog.replace(' [options]', '')} [options]"
+        super().add_usage(usage, words, [], prefix)
+
+    def start_section(self, heading: str | None) -> None:
+        super().start_section(heading and fill(heading, self._width - 1))
 
     def _get_type_str(self, action: Action) -> str | None:
         found = super()._get_type_str(action)
@@ -155,7 +171,11 @@ class Parser(Arguments, ArgumentParser):
     def _reduce(self, found: Any) -> None:
         """Replace sizes by those of `QUICK_SIZES`, and print which."""
         own = {action.dest for action in self._actions}
-        larger = {key: size for key, size in QUICK_SIZES.items() if key in own and (found[key] or math.inf) > size}
+        larger = {
+            key: size
+            for key, size in QUICK_SIZES.items()
+            if key in own and (math.inf if found[key] is None else found[key]) > size
+        }
         for name, size in larger.items():
             found[name] = size
         if larger:
@@ -230,14 +250,14 @@ class Parser(Arguments, ArgumentParser):
             raise InvalidValue(action, value)
         return super()._check_value_key(action, value, key, cfg, append=append)
 
-    def _flags(self) -> list[str]:
+    def _flags(self) -> dict[str, Action]:
         """The flags of the command that the arguments name."""
         parser: Any = self
         for word in self.args or ():
             for action in parser._actions:
                 if isinstance(action.choices, dict) and word in action.choices:
                     parser = action.choices[word]
-        return [flag for flag in parser._option_string_actions if flag.startswith("--")]
+        return {flag: action for flag, action in parser._option_string_actions.items() if flag.startswith("--")}
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:  # type: ignore[override]
         command = self.prog.replace(" [options]", "")
@@ -255,10 +275,26 @@ class Parser(Arguments, ArgumentParser):
             hint = did_you_mean(wrong[1], re.findall("'(.*?)'", wrong[2]), otherwise=" ")
             message = f"there is no command {wrong[1]}; {hint}".rstrip("; ")
         elif wrong := re.search(r"unrecognized arguments:.*?(--\S+)", message):
-            flag = re.split("=", wrong[1])[0]
-            message += f"; {did_you_mean(flag.replace('-', '_'), self._flags(), otherwise=' ')}".rstrip("; ")
+            message += f"; {near_flag(wrong[1].partition('=')[0], list(self._flags()))}".rstrip("; ")
+        elif message.startswith("unrecognized arguments:") and "--prompt" in self._flags():
+            message += "; a text comes after --prompt"
+        elif wrong := re.search("does not accept option '(.*)'", message):
+            hint = did_you_mean(f"--{wrong[1]}", self._flags(), otherwise=" ").replace("--", "")
+            message = f"the configuration has an unknown key {wrong[1]}; {hint}".rstrip("; ")
+        elif wrong := re.search("arguments are required: (.*)", message):
+            flags = {action.dest: flag_of(action) for action in self._flags().values()}
+            message = message.replace(wrong[1], ", ".join(flags.get(name, name) for name in wrong[1].split(", ")))
         print(f"mosaics: {one_line(ValueError(message))} (see {where})", file=sys.stderr)
         raise SystemExit(2)
+
+
+def near_flag(flag: str, flags: list[str]) -> str:
+    """Suggest the flag that was meant: `--lr` is --training.learning_rate."""
+    name = flag[2:].replace("-", "_").rpartition(".")[2]
+    name = SYNONYMS.get(name, name)
+    if same := [each for each in flags if each[2:].rpartition(".")[2] == name]:
+        return f"did you mean {join_or(same)}?"
+    return did_you_mean(flag[:2] + flag[2:].replace("-", "_"), flags, otherwise=" ")
 
 
 DEFAULTS = PlainParser(add_help=False, exit_on_error=False)  # of flags that set the defaults of others
@@ -318,8 +354,10 @@ def takes_config(action: Action) -> bool:
 def check_config(action: Action, value: str) -> None:
     """Refuse configurations that are too large, no text or not regular, before jsonargparse reads them."""
     if os.path.exists(value) and not os.path.isdir(value):  # False, too, for a text that cannot be a path
-        read_text(Path(value), MAX_CONFIG_BYTES)
+        read_yaml(Path(value), MAX_CONFIG_BYTES)
         return
+    if re.fullmatch(r"[^\s{]+\.(yaml|yml|json)", value):
+        raise UserError(f"{flag_of(action)}: there is no file {value}")
     with suppress(yaml.YAMLError):
         check_yaml(value)
         if isinstance(load_yaml(value), Mapping):

@@ -132,10 +132,12 @@ class Corpus:
                     f"{file} is of format {manifest['format']}, this version reads {FORMAT}: prepare it again"
                 )
             _check_manifest(manifest)
-        except FileNotFoundError:
-            raise UserError(
-                f"{folder} is not a corpus: it has no manifest.json; make one with mosaics prepare"
-            ) from None
+        except (FileNotFoundError, NotADirectoryError):
+            what = (
+                "is not a corpus: it has no manifest.json; make one" if folder.is_dir() else "does not exist; make it"
+            )
+            what = "is a file and not a corpus; make one of it" if folder.is_file() else what
+            raise UserError(f"{folder} {what} with mosaics prepare") from None
         except UserError:
             raise
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -348,8 +350,8 @@ def write_splits(
     if train == 0 or (valid == 0 and options["valid_share"] > 0):
         raise UserError(
             f"nothing to {'validate' if train else 'train'} on: {train + valid} document{'s'[: train + valid != 1]} "
-            f"and a valid_share of {options['valid_share']}; change it, set it to 0 for no validation, or name files "
-            "with --valid"
+            f"and a valid_share of {options['valid_share']}; add text, or let mosaics prepare change it, set it to 0 "
+            "for no validation, or name files with --valid"
         )
     return writers
 

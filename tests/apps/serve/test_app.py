@@ -103,7 +103,9 @@ def test_several_models_metrics_log_and_docs(story_run, tmp_path, monkeypatch, c
         assert 'mosaics_completion_tokens_total{model="two"} 3\n' in ask("/metrics")[2]
         page = ask("/docs")[2]
         assert all(word in page for word in ("/v1/chat/completions", "min_p", "from -2 to 2", "<code>two</code>"))
+        assert "curl -s http://127.0.0.1:" in page, "a command that works as it is"
         assert "src=" not in page, "nothing from other hosts"
+        assert [ask(path)[0] for path in ("/", "/v1")] == [307, 307], "the address in a browser leads to the page"
         server.should_exit = True
         thread.join()
 

@@ -17,7 +17,14 @@ from typing import IO, Any, Literal
 
 import torch
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from jinja2 import Environment
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -356,13 +363,14 @@ def metrics_text(services: Sequence[Service]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def docs_page(app: FastAPI, names: Sequence[str]) -> str:
+def docs_page(app: FastAPI, names: Sequence[str], address: str) -> str:
     """Return one page about all requests and their fields, without anything from other hosts."""
     schema = app.openapi()
     template = Environment(autoescape=True).from_string(
         files("memory_mosaics.apps.serve").joinpath("docs.html").read_text("utf-8")
     )
-    return template.render(paths=schema["paths"], schemas=schema["components"]["schemas"], names=names)
+    values = {"paths": schema["paths"], "schemas": schema["components"]["schemas"]}
+    return template.render(values, names=names, address=address)
 
 
 def build_app(*services: Service) -> FastAPI:
@@ -394,8 +402,13 @@ def build_app(*services: Service) -> FastAPI:
         return PlainTextResponse(metrics_text(services), media_type="text/plain; version=0.0.4")
 
     @app.get("/docs", include_in_schema=False)
-    async def docs() -> Response:
-        return HTMLResponse(docs_page(app, [*by_name]))
+    async def docs(request: Request) -> Response:
+        return HTMLResponse(docs_page(app, [*by_name], str(request.base_url).rstrip("/")))
+
+    @app.get("/", include_in_schema=False)
+    @app.get("/v1", include_in_schema=False)
+    async def start() -> Response:
+        return RedirectResponse("/docs")
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:

@@ -244,8 +244,9 @@ def attention(results: dict[str, Any]) -> "Figure":
         axes.axhline(1 / length, color=GREY, linewidth=0.9, linestyle=DASHED, zorder=0)
         axes.set(xscale="log", yscale="log", xlabel="distance in tokens")
         set_panel_title(axes, f"{length} tokens")
-        axes.legend(loc="lower left", fontsize=9)
     panels[0].set_ylabel("weight (dashed: all the same)")
+    named = {label: line for axes in panels for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    legend_below(figure, [*named.values()], [*named], columns=3)
     return figure
 
 
@@ -266,7 +267,7 @@ def heads(results: dict[str, Any]) -> "Figure":
     """One row per model and length, one panel per block, a thin line per head; dotted their mean (appendix D.4)."""
     models = results["models"]
     columns = max(len(model["blocks"]) for model in models)
-    title = "What the last position attends to, head by head"
+    title = "Weights of the last position, a line per head, dotted their mean"
     figure, rows = canvas(len(models), columns, max(6.5, 2.3 * columns + 0.8), 1.9 * len(models) + 0.8, title)
     for row, model, (colour, _) in zip(rows, models, _styles(models), strict=True):
         blocks = [np.array([head["weights"] for head in block["heads"]]) for block in model["blocks"]]  # (H, bins)

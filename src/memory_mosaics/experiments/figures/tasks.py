@@ -92,7 +92,7 @@ def moons_weights(results: dict[str, Any]) -> "Figure":
     figure, rows = canvas(len(networks), 3, 7.5, 2.6 * len(networks), "Moduli of the weights")
     for row, record in zip(rows, networks.values(), strict=True):
         for axes, (name, matrix) in zip(row, record["weights"].items(), strict=True):
-            axes.imshow(matrix, cmap="Blues", vmin=0)
+            figure.colorbar(axes.imshow(matrix, cmap="Blues", vmin=0), ax=axes, shrink=0.8)
             axes.set(xticks=[], yticks=[], title=rf"$|W_\{name}|$" if name != "z" else "$|W_z|$")
         row[0].set_ylabel(record["label"])
     return figure
@@ -105,13 +105,16 @@ def moons_attention(results: dict[str, Any]) -> "Figure":
         for record in results["networks"].values()
         for number, weights in enumerate(record["attention"]["weights"], start=1)
     ]
-    figure, [panels] = canvas(1, len(maps), 3.0 * len(maps), 3.3, "Where the answers come from")
+    figure, [panels] = canvas(1, len(maps), 3.0 * len(maps), 3.0, "Where the answers come from")
+    highest = max(max(map(max, weights)) for _, weights in maps)
     for axes, (title, weights) in zip(panels, maps, strict=True):
         last = len(weights) * results["settings"]["attention_stride"]
-        axes.imshow(weights, cmap="Blues", vmin=0, extent=(0, last, last, 0), interpolation="nearest")
+        extent = (0, last, last, 0)
+        image = axes.imshow(weights, cmap="Blues", vmin=0, vmax=highest, extent=extent, interpolation="nearest")
         axes.set_title(title, fontsize=9)
-        axes.set_xlabel("stored at")
-    panels[0].set_ylabel("asked at")
+        axes.set_xlabel("stored at observation")
+    panels[0].set_ylabel("asked at observation")
+    figure.colorbar(image, ax=panels, shrink=0.7, label="weight")
     return figure
 
 
