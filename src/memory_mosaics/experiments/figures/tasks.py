@@ -105,7 +105,7 @@ def moons_attention(results: dict[str, Any]) -> "Figure":
         for record in results["networks"].values()
         for number, weights in enumerate(record["attention"]["weights"], start=1)
     ]
-    figure, [panels] = canvas(1, len(maps), 3.0 * len(maps), 3.0, "Where the answers come from")
+    figure, [panels] = canvas(1, len(maps), 3.0 * len(maps), 3.4, "Where the answers come from")
     highest = max(max(map(max, weights)) for _, weights in maps)
     for axes, (title, weights) in zip(panels, maps, strict=True):
         last = len(weights) * results["settings"]["attention_stride"]
