@@ -13,6 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from memory_mosaics.ops.causal_recall import can_keep_weights, causal_recall
 from memory_mosaics.ops.common import can_use_triton, contiguous, contiguous_rows, differentiable_op, tl, triton
 from memory_mosaics.ops.recall import Sharpness, recall
 from memory_mosaics.ops.recall import reference as recall_reference
@@ -48,6 +49,9 @@ def contextual_recall(
         beta = sharpness.to(keys.device, torch.float32)
         return _contextual_recall(keys, values, beta if beta.ndim else beta.expand(keys.shape[2]))[0]
     pairs = values.shape[1]
+    one_per_head = not isinstance(sharpness, Tensor) or sharpness.ndim < 2
+    if one_per_head and 1 <= pairs < keys.shape[1] and can_keep_weights(keys, keys, values):
+        return causal_recall(None, keys, values, ahead=keys.shape[1] - pairs, scale=sharpness)
     return recall(keys, keys[:, :pairs], values, sharpness, causal_offset=1 + pairs - keys.shape[1])
 
 

@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
+from memory_mosaics.ops.causal_recall import can_keep_weights, causal_recall
 from memory_mosaics.ops.common import (
     at_least_fp32,
     at_least_fp32_dtype,
@@ -34,6 +35,7 @@ from memory_mosaics.ops.common import (
     contiguous,
     contiguous_rows,
     custom_op,
+    host_count,
     multiprocessors,
     tl,
     triton,
@@ -107,6 +109,13 @@ def recall(
     Heads may share pairs, as in grouped-query attention: each of K memories answers H / K neighbouring heads.
     """
     time = queries.shape[1]
+    count = None if lengths is None or can_use_triton(queries, keys, values) else host_count(lengths)
+    if count is not None and causal_offset is None:  # on a CPU nothing is read beyond what is stored, and no mask needed
+        stored = slice(0 if window is None else max(count - window, 0), count)
+        keys, values, lengths, window = keys[:, stored], values[:, stored], None, None
+        key_padding_mask = None if key_padding_mask is None else key_padding_mask[:, stored]
+        if key_padding_mask is not None and key_padding_mask.all():
+            key_padding_mask = None
     if causal_offset is not None and lengths is not None:
         raise ValueError("causal_offset and lengths both say which pairs are visible; give one of them")
     if shift is not None and causal_offset is not None and 0 not in (time, keys.shape[1]):
@@ -155,6 +164,8 @@ def recall(
         ahead = 1 - causal_offset
         if last <= 0:
             return _zeros(queries, values)
+        if window is None and not dropout and keys.shape[1] >= last and can_keep_weights(queries, keys, values):
+            return causal_recall(queries, keys[:, :last], values[:, :last], ahead=ahead)
         shifted = (queries[:, ahead:], keys[:, :last], values[:, :last])
         if window is None:
             answers = _attend(*shifted, causal=True, dropout=dropout)
@@ -309,7 +320,8 @@ def _attend(
         answers = F.scaled_dot_product_attention(
             queries, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=1.0
         )
-    return answers.transpose(1, 2)[..., :width]
+    answers = answers.transpose(1, 2)
+    return answers if answers.shape[-1] == width else answers[..., :width]
 
 
 def _attend_in_rows(queries: Tensor, keys: Tensor, values: Tensor, *, rows: int, dropout: float) -> Tensor:
