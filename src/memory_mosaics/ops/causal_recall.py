@@ -1,6 +1,6 @@
 """Causal recall in training on a CPU: blocks of queries, whose weights are kept for the backward pass.
 
-    y_t = sum_{s<=t-ahead} exp(beta q_t . k_s) v_s / sum_{s<=t-ahead} exp(beta q_t . k_s),    y_t = 0 where there is no s
+    y_t = sum_{s<=t-ahead} exp(beta q_t . k_s) v_s / sum_{s<=t-ahead} exp(beta q_t . k_s),    0 where there is no s
 
 PyTorch's fused kernel for CPUs computes most of the masked scores beside the diagonal, and all weights again in the
 backward pass. Here a block of queries is answered from the pairs up to its last query by products over all heads and
