@@ -71,8 +71,11 @@ def test_recall_keeps_weights_only_where_they_are_few_and_needed(causal_offset, 
         assert not can_keep_weights(q, k, v)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert not can_keep_weights(q, k, v)
-    monkeypatch.setattr(module, "MAX_BYTES", 2**10)
-    assert not can_keep_weights(q, k, v)
+    for limit in ("MAX_TIME", "MAX_BYTES"):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, limit, 100)
+            assert not can_keep_weights(q, k, v)
+    monkeypatch.setattr(module, "MAX_TIME", 100)
     assert_same(with_gradients(recall(q, k, v, causal_offset=causal_offset), inputs[:3]), kept)
 
 

@@ -239,6 +239,8 @@ def kernel_kind(name: str) -> str:
 def operator_kind(name: str, region: str | None) -> str:
     """Return the kind of an operator: that of its layer, unless it multiplies by a matrix."""
     kind = _first("operators", name)
+    if region == CONTEXT and re.search("bmm|softmax", name):  # recall that keeps its weights is made of them
+        return region
     if region in (KEYS, VALUES, OPTIMISER):
         products = kind == PRODUCTS and not name.endswith("bmm")  # a leaky average is a product over time
         return kind if products else region

@@ -5,7 +5,7 @@
 PyTorch's fused kernel for CPUs computes most of the masked scores beside the diagonal, and all weights again in the
 backward pass. Here a block of queries is answered from the pairs up to its last query by products over all heads and
 rows at once, and its weights are kept, so that gradients take four products in place of five. That is memory quadratic
-in T, so it is for weights of MAX_BYTES at most; `recall` takes PyTorch's kernel for longer sequences.
+in T: it is for short sequences, and `recall` takes PyTorch's kernel for longer ones.
 """
 
 from typing import Any, cast
@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from memory_mosaics.shapes import Float
 
 BLOCK = 64  # queries at a time
+MAX_TIME = 1024  # queries of a row
 MAX_BYTES = 2**26  # of kept weights, in each call
 
 
@@ -26,7 +27,7 @@ def reference(
     values: Float[Tensor, "B N H V"],
     *,
     ahead: int = 0,
-    scale: float | Float[Tensor, " H"] = 1.0,
+    scale: float | Tensor = 1.0,
 ) -> Float[Tensor, "B T H V"]:
     """The definition, with all scores at once."""
     beta = torch.as_tensor(scale, dtype=queries.dtype).reshape(-1, 1)
@@ -45,6 +46,7 @@ def can_keep_weights(queries: Tensor, keys: Tensor, values: Tensor) -> bool:
         and any(x.requires_grad for x in tensors)
         and queries.dtype in (torch.float32, torch.float64)
         and all(x.dtype == queries.dtype and x.numel() > 0 for x in tensors)
+        and T <= MAX_TIME
         and B * H * T * (T + BLOCK) // 2 * queries.element_size() <= MAX_BYTES
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
@@ -57,7 +59,7 @@ def causal_recall(
     values: Float[Tensor, "B M H V"],
     *,
     ahead: int = 0,
-    scale: float | Float[Tensor, " H"] = 1.0,
+    scale: float | Tensor = 1.0,
 ) -> Float[Tensor, "B T H V"]:
     """Answer query t from the first t + 1 - ahead pairs. Without queries these are the keys; the last `ahead` of them
     then have no value. `scale` is beta, a number or one per head.
