@@ -2,8 +2,8 @@
 
     y_t = sum_{s<=t-ahead} exp(beta q_t . k_s) v_s / sum_{s<=t-ahead} exp(beta q_t . k_s),    0 where there is no s
 
-PyTorch's fused kernel for CPUs computes most of the masked scores beside the diagonal, and all weights again in the
-backward pass. Here a block of queries is answered from the pairs up to its last query by products over all heads and
+PyTorch's fused kernel for CPUs computes masked scores beside the diagonal, and all weights again in the backward
+pass. Here a block of queries is answered from the pairs up to its last query by products over all heads and
 rows at once, and its weights are kept, so that gradients take four products in place of five. That is memory quadratic
 in T: it is for short sequences, and `recall` takes PyTorch's kernel for longer ones.
 """
