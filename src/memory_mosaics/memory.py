@@ -379,7 +379,8 @@ class PersistentMemory(RetrievalMixer):
         if dropout and self.dropout_of == "pairs":
             rows = gcd(retrieval.queries.shape[1], TOKEN_GROUPS)
             retrieval = retrieval.split_rows(rows)
-        answers = retrieval.answers(dropout, self.dropout_of).unflatten(0, (-1, rows)).flatten(1, 2)
+        answers = retrieval.answers(dropout, self.dropout_of)
+        answers = answers if rows == 1 else answers.unflatten(0, (-1, rows)).flatten(1, 2)
         answers = answers.squeeze(0) if len(answers) == 1 else answers.mean(dim=0)  # a view costs no copy
         return self.combine(answers.unflatten(0, x.shape[:2])), state
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from memory_mosaics.config import NonNegativeInt, Part, PositiveInt, part
 from memory_mosaics.errors import UserError, check_range
-from memory_mosaics.ops.common import at_least_fp32, at_least_fp32_dtype
+from memory_mosaics.ops.common import at_least_fp32, at_least_fp32_dtype, host_count
 from memory_mosaics.ops.contextual_recall import contextual_recall
 from memory_mosaics.ops.recall import Sharpness, recall, recall_with_bias, repeat_heads
 from memory_mosaics.shapes import Bool, Float, Int
@@ -360,12 +360,15 @@ class FixedStore(NamedTuple):
         """Write one token of every row in place; its value completes the pair of `peek` tokens ago."""
         if keys.shape[1] != 1:
             raise ValueError(f"a store of fixed capacity takes one token at a time, not {keys.shape[1]}")
-        row = torch.arange(len(self.lengths), device=self.lengths.device)
-        self.keys[row, self.lengths] = keys[:, 0].to(self.keys.dtype)
+        row: Any = slice(None)
+        now: Any = host_count(self.lengths)
+        if now is None:
+            row, now = torch.arange(len(self.lengths), device=self.lengths.device), self.lengths
+        self.keys[row, now] = keys[:, 0].to(self.keys.dtype)
         if values.shape[1] > 0:
-            self.values[row, self.lengths - peek] = values[:, 0].to(self.values.dtype)
+            self.values[row, now - peek] = values[:, 0].to(self.values.dtype)
         if mask is not None:
-            self.key_padding_mask[row, self.lengths] = mask[:, 0]
+            self.key_padding_mask[row, now] = mask[:, 0]
         return FixedStore(self.keys, self.values, self.key_padding_mask, self.lengths + 1)
 
     def evict(self, retrieval: Retrieval) -> "FixedStore":

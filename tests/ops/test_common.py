@@ -94,3 +94,8 @@ def test_what_triton_can_use(monkeypatch):
     assert not common.can_use_triton(x, x[:0])
     monkeypatch.setattr(common, "INTERPRETED", False)
     assert not common.can_use_triton(x)
+
+
+@pytest.mark.parametrize(("counts", "expected"), [([3, 3], 3), ([3, 4], None), ([], None)], ids=str)
+def test_a_count_that_all_rows_share_is_read_on_the_host(counts, expected):
+    assert common.host_count(torch.tensor(counts, dtype=torch.long)) == expected

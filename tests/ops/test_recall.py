@@ -164,6 +164,21 @@ def test_a_shift_is_that_of_the_definition_in_values_and_gradients(time, causal_
         assert_close(fast, slow, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("lengths", [(20, 20), (20, 13), (0, 0)], ids=str)
+@pytest.mark.parametrize("window", [None, 7])
+@pytest.mark.parametrize("padded", [False, True])
+def test_one_query_reads_the_stored_pairs_of_a_fixed_capacity(lengths, window, padded):
+    queries, keys, values, sharpness = (x.detach() for x in problem(1, 32))
+    mask = padding(2, 32) if padded else torch.ones(2, 32, dtype=torch.bool)
+    options = {"lengths": torch.tensor(lengths), "window": window, "key_padding_mask": mask}
+    found = recall(queries, keys, values, sharpness, **options)
+    for row, length in enumerate(lengths):
+        start = 0 if window is None else max(length - window, 0)
+        one = slice(row, row + 1), slice(start, length)
+        expected, _ = reference(queries[row : row + 1], keys[one], values[one], sharpness, key_padding_mask=mask[one])
+        assert_close(found[row : row + 1], expected)
+
+
 @pytest.mark.parametrize("steps", [-13, -2, 0, 3, 20])
 @pytest.mark.parametrize("time", [1, 9, 30])
 def test_moved_steps_are_read_once_there_and_back(steps, time):

@@ -119,6 +119,14 @@ def differentiable_op(
     return custom_op(name, forward, fake=fake, setup_context=setup_context, backward=gradients)
 
 
+def host_count(counts: Tensor) -> int | None:
+    """The number that all rows share, if they do and reading it waits for no device: on the CPU, not compiled."""
+    if counts.device.type != "cpu" or torch.compiler.is_compiling():
+        return None
+    numbers = counts.tolist()
+    return numbers[0] if numbers and min(numbers) == max(numbers) else None
+
+
 @lru_cache
 def flash_kernel(module: str, name: str) -> Callable[..., tuple[Tensor, Tensor]] | None:
     """A kernel in `fla.ops` of flash-linear-attention, if the package is installed."""

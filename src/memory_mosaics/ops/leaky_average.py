@@ -100,7 +100,10 @@ def leaky_average(
     mean = x.new_zeros(B, H, D, dtype=dtype) if mean is None else mean.to(dtype)
     if T == 0:
         return x, mean
-    by_steps = x.device.type == "cpu" and T > 1 and not torch.compiler.is_compiling()
+    if T == 1:
+        means = torch.addcmul(x.to(dtype), decay.to(dtype)[:, None], mean[:, None])
+        return means.to(x.dtype), means[:, 0].clone() if torch.compiler.is_compiling() else means[:, 0]
+    by_steps = x.device.type == "cpu" and not torch.compiler.is_compiling()
     with full_precision(x.device):
         average = cast(Callable[..., Tensor], _BySteps.apply) if by_steps else _in_chunks
         means = average(x.to(dtype), decay.to(dtype), mean)

@@ -23,7 +23,15 @@ def reference(x: Float[Tensor, "*B D"], scale: HeadScale = None) -> Float[Tensor
 def normalise(x: Float[Tensor, "*B D"], scale: HeadScale = None) -> Float[Tensor, "*B D"]:
     """Norm(x) times `scale`, in float32 or better and rounded once. With a scale for each head x is (..., H, D)."""
     wanted = scale[:, None] if isinstance(scale, Tensor) else scale
+    if not torch.is_grad_enabled():
+        return _forward(at_least_fp32(x), wanted)[0].to(x.dtype)
     return cast(Tensor, _Normalise.apply(at_least_fp32(x), wanted)).to(x.dtype)
+
+
+def _forward(x: Tensor, scale: Tensor | float | None) -> tuple[Tensor, Tensor]:
+    """Norm(x) times `scale`, and the norm of x."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_(min=EPS)
+    return x / norm if scale is None else x * (scale / norm), norm
 
 
 class _Normalise(torch.autograd.Function):
@@ -34,8 +42,7 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor | float | None) -> Tensor:
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp(min=EPS)
-        y = x / norm if scale is None else x * (scale / norm)
+        y, norm = _forward(x, scale)
         trained = scale if isinstance(scale, Tensor) else None
         ctx.save_for_backward(y, norm, trained)
         ctx.scale = 1.0 if scale is None or trained is not None else scale

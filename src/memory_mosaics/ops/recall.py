@@ -34,6 +34,7 @@ from memory_mosaics.ops.common import (
     contiguous,
     contiguous_rows,
     custom_op,
+    host_count,
     multiprocessors,
     tl,
     triton,
@@ -107,6 +108,13 @@ def recall(
     Heads may share pairs, as in grouped-query attention: each of K memories answers H / K neighbouring heads.
     """
     time = queries.shape[1]
+    count = None if lengths is None or can_use_triton(queries, keys, values) else host_count(lengths)
+    if count is not None and causal_offset is None:  # nothing is read beyond what is stored, and no mask is needed
+        stored = slice(0 if window is None else max(count - window, 0), count)
+        keys, values, lengths, window = keys[:, stored], values[:, stored], None, None
+        key_padding_mask = None if key_padding_mask is None else key_padding_mask[:, stored]
+        if key_padding_mask is not None and key_padding_mask.all():
+            key_padding_mask = None
     if causal_offset is not None and lengths is not None:
         raise ValueError("causal_offset and lengths both say which pairs are visible; give one of them")
     if shift is not None and causal_offset is not None and 0 not in (time, keys.shape[1]):
@@ -309,7 +317,8 @@ def _attend(
         answers = F.scaled_dot_product_attention(
             queries, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=1.0
         )
-    return answers.transpose(1, 2)[..., :width]
+    answers = answers.transpose(1, 2)
+    return answers if answers.shape[-1] == width else answers[..., :width]
 
 
 def _attend_in_rows(queries: Tensor, keys: Tensor, values: Tensor, *, rows: int, dropout: float) -> Tensor:

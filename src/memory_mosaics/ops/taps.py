@@ -52,7 +52,8 @@ def tap_values(raw: Float[Tensor, "B T H D"], taps: Float[Tensor, "H 2"]) -> Flo
 def apply_taps(x: Float[Tensor, "B T H D"], taps: Float[Tensor, "H K"]) -> Float[Tensor, "B N H D"]:
     """The sums that T steps complete, with one weight per tap and head."""
     x = x.to(torch.promote_types(x.dtype, taps.dtype))
-    return _sums(x, taps) if torch.compiler.is_compiling() else cast(Tensor, _Taps.apply(x, taps))
+    direct = torch.compiler.is_compiling() or not torch.is_grad_enabled()
+    return _sums(x, taps) if direct else cast(Tensor, _Taps.apply(x, taps))
 
 
 def extend_window(
