@@ -12,6 +12,7 @@ noise whose norm is half of theirs), or `BLOCK.HEAD` of the model, whose queries
 
 import time
 from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from memory_mosaics.text.corpus import Corpus
 
 WIDTH, CLUSTERS, TIME, ROWS = 64, 1000, 512, 16
 CHUNK = 2**16  # pairs drawn at a time
+MOST_QUERIES = 10_000
 
 
 def main(
@@ -63,36 +65,42 @@ def main(
 
 def collect(kind: str, model: Path, data: Path, pairs: int, queries: int, work: Path) -> tuple[Tensor, Tensor, Tensor]:
     """Keys and values, in files of this kind, and the keys of queries."""
-    files = [work / f"{kind}-{name}-{pairs}.npy" for name in ("keys", "values")]
-    if kind in ("clustered", "uniform"):
-        train, asked = drawn(kind, seed=0), next(drawn(kind, seed=1))[0]
-    else:
-        loaded, corpus = LoadedModel.open(model), Corpus.open(data)
-        loaded.check_tokenizer_of(corpus)
-        block, head = map(int, kind.split("."))
-        train, held_out = (read(loaded.model, corpus.tokens(split), block, head) for split in ("train", "valid"))
-        asked = torch.cat([keys for keys, _ in held_out])
-    if not files[1].exists():
+    parts = "keys", "values", "queries"
+    files = [work / f"{kind}-{name}-{pairs}.npy" for name in parts]
+    if not files[2].exists():
         work.mkdir(parents=True, exist_ok=True)
-        partial = [file.with_suffix(".part") for file in files]
-        maps = [np.lib.format.open_memmap(file, "w+", np.float32, (pairs, WIDTH)) for file in partial]
-        with progress_bar(f"pairs of {kind}", pairs, "pair") as bar:
+        if kind in ("clustered", "uniform"):
+            kinds, train, held_out = [kind], drawn(kind, seed=0), islice(drawn(kind, seed=1), 1)
+        else:
+            loaded, corpus = LoadedModel.open(model), Corpus.open(data)
+            loaded.check_tokenizer_of(corpus)
+            block = int(kind.split(".")[0])
+            train, held_out = (read(loaded.model, corpus.tokens(split), block) for split in ("train", "valid"))
+            first = next(train)
+            kinds, train = [f"{block}.{head}" for head in range(first[0].shape[1])], chain([first], train)
+        partial = [[work / f"{one}-{name}.part" for name in parts[:2]] for one in kinds]
+        maps = [[np.lib.format.open_memmap(x, "w+", np.float32, (pairs, WIDTH)) for x in both] for both in partial]
+        with progress_bar(f"pairs of {' and '.join(kinds)}", pairs, "pair") as bar:
             for both in train:
                 first, count = bar.n, min(len(both[0]), pairs - bar.n)
-                for stored, new in zip(maps, both, strict=True):
-                    stored[first : first + count] = new[:count].numpy()
+                for head, stored in enumerate(maps):
+                    for array, new in zip(stored, both, strict=True):
+                        array[first : first + count] = new[:count, head].numpy()
                 bar.update(count)
                 if bar.n == pairs:
                     break
-        for old, new in zip(partial, files, strict=True):
-            old.rename(new)
-    keys, values = (torch.from_numpy(np.load(file, mmap_mode="c")) for file in files)
-    order = torch.randperm(len(asked), generator=torch.Generator().manual_seed(0))  # neighbours in a text are alike
-    return keys, values, asked[order[:queries]]
+        asked = torch.cat([keys for keys, _ in held_out])
+        order = torch.randperm(len(asked), generator=torch.Generator().manual_seed(0))  # neighbours are alike
+        for head, (one, both) in enumerate(zip(kinds, partial, strict=True)):
+            for old, name in zip(both, parts, strict=False):
+                old.rename(work / f"{one}-{name}-{pairs}.npy")
+            np.save(work / f"{one}-queries-{pairs}.npy", asked[order[:MOST_QUERIES], head].numpy())
+    keys, values, asked = (torch.from_numpy(np.load(file, mmap_mode="c")) for file in files)
+    return keys, values, asked[:queries]
 
 
 def drawn(kind: str, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Keys, and as values a fixed linear map of them with noise of the same norm, normalised."""
+    """Keys, and as values a fixed linear map of them with noise of the same norm, normalised (n H D), for one head."""
     fixed, draws = torch.Generator().manual_seed(7), torch.Generator().manual_seed(seed)
     matrix = torch.randn(WIDTH, WIDTH, generator=fixed) / WIDTH**0.5
     centres = F.normalize(torch.randn(CLUSTERS, WIDTH, generator=fixed), dim=-1)
@@ -100,19 +108,19 @@ def drawn(kind: str, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         noise, other = torch.randn(2, CHUNK, WIDTH, generator=draws) / WIDTH**0.5
         centre = centres[torch.randint(CLUSTERS, (CHUNK,), generator=draws)]
         keys = F.normalize(noise if kind == "uniform" else centre + 0.5 * noise, dim=-1)
-        yield keys, F.normalize(keys @ matrix + other, dim=-1)
+        yield keys[:, None], F.normalize(keys @ matrix + other, dim=-1)[:, None]
 
 
-def read(model: LanguageModel, tokens: Any, block: int, head: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The pairs that one memory of the model stores while it reads windows of the text."""
+def read(model: LanguageModel, tokens: Any, block: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The pairs (n H D) that the memories of a block store while the model reads windows of the text."""
+    model.blocks = model.blocks[: block + 1]
+    model.blocks[block].channel_mixer = None  # nothing that comes after the memories is needed
     for first in range(0, len(tokens) - ROWS * TIME, ROWS * TIME):
         window = torch.from_numpy(np.asarray(tokens[first : first + ROWS * TIME]).astype(np.int64)).view(ROWS, TIME)
-        for layer in retrievals(model, window):
-            if (layer.block, layer.kind) == (block, "sequence"):
-                keys, values = layer.retrieval.pairs[:2]
-                keys = keys[:, : values.shape[1], head].flatten(0, 1)  # the last ones have no value yet
-                yield F.normalize(keys, dim=-1), values[:, :, head].flatten(0, 1)
-                break
+        *_, layer = retrievals(model, window)
+        keys, values = layer.retrieval.pairs[:2]
+        keys = keys[:, : values.shape[1]].flatten(0, 1)  # the last ones have no value yet
+        yield F.normalize(keys, dim=-1), values.flatten(0, 1)
 
 
 @torch.inference_mode()
