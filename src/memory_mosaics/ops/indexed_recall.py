@@ -25,9 +25,16 @@ r_j (v_j - u). With Z^ = Z_read + sum_lists (n e^(beta s) + R^), and y^ likewise
 
     Z (y - y^) = sum_lists [ E - E^ + (R - R^) (u - y^) ],
 
-    |y - y^|  <=  sum_lists [ R_high max_i |v_i - u| + |E^| + max(R_high - R^, R^ - R_low) |u - y^| ] / Z_low,
+    Z |y - y^|  <=  sum_lists [ R max_i |v_i - u| + |E^| + |R - R^| |u - y^| ].
 
-where Z_low is Z_read + sum_lists (n e^(beta s) + R_low). An allowance for rounding is added.
+The right side is convex in every R, so that it is at most a + sum_lists g (R - R_low), with 0 <= g <= G, the largest
+max_i |v_i - u| + |u - y^|; a is its value where every R is R_low, and b the most it can be. Since the R are also a
+part of Z = Z_low + sum_lists (R - R_low), Z_low = Z_read + sum_lists (n e^(beta s) + R_low),
+
+    |y - y^|  <=  max(a / Z_low, b / (Z_low + (b - a) / G)).
+
+An allowance for rounding is added. Lists whose weight is negligible for all queries of a batch are not sampled, and
+have u for all values: E^ is then 0, and the sum of t_i (v_i - u), at most n e^(beta s) x max_i |v_i - u|, joins |E^|.
 
 Letters in shapes: N pairs, D key width, V value width, L lists, T queries.
 """
@@ -47,6 +54,7 @@ BATCH = 64  # queries at a time
 PIECE = 4096  # terms of a sum in float32; sums of such sums are in float64
 ROWS = 256  # keys at a time, so that their scores stay in the cache
 READ, MORE, TOLERANCE = 4, 32, 0.03  # lists to read, more of them if that takes the bound below the tolerance
+NEGLIGIBLE = 1e-5  # of the weight of all lists, shared by all of them
 SLACK, UNIT = 2e-5, 0.02  # of scores of unit keys and queries; how far from 1 norms may be: those of bfloat16 are
 MAX_SAMPLE = 60.0  # of the exponents of sampled pairs in float32
 HEADROOM, MAX_SHARPNESS = 300.0, 500.0  # weights are from e^-700 to e^300: float64 holds them all
@@ -213,7 +221,7 @@ class Index(NamedTuple):
         count = chosen.shape[1]
         chosen.scatter_(1, moments.likely.topk(min(read, count), dim=1).indices, True)
         done.add_lists(self, chosen)
-        errors, Z_low = moments.errors(done, moments.answer(done, chosen, slopes=False)[0], chosen)
+        _, errors, Z_low, _ = moments.errors(done, moments.answer(done, chosen, slopes=False)[0], chosen)
         worst = errors.topk(min(more, count), dim=1)
         total = errors.sum(dim=1, keepdim=True)
         left = torch.cat([total, total - worst.values.cumsum(dim=1)], dim=1)  # with 0, 1, 2 ... more lists read
@@ -223,8 +231,7 @@ class Index(NamedTuple):
         done.add_lists(self, further)
         chosen |= further
         y, Z = moments.answer(done, chosen)
-        errors, Z_low = moments.errors(done, y, chosen)
-        bounds = errors.sum(dim=1) / Z_low[:, 0] + value_norm * moments.rounding(Z, chosen)
+        bounds = moments.bounds(done, y, chosen) + value_norm * moments.rounding(Z, chosen)
         lse = (Z.log() + moments.top)[:, 0]
         return IndexedAnswer(y.float(), lse.float(), bounds.float(), done.count, bounds <= value_norm)
 
@@ -258,24 +265,28 @@ class Moments:
         self.rest_low = beta.square() * least * self.tangent * _remainder(beta * (low - s))
         gaussian = self.tangent * (squared / 2).clamp(max=HEADROOM).expm1()
         self.likely = gaussian.minimum((self.rest_low * self.rest_high).sqrt()).maximum(self.rest_low)
+        steep = self.tangent * squared.sqrt()
+        weights = self.tangent + steep + self.likely
+        active = (weights > NEGLIGIBLE / len(lists.counts) * weights.sum(dim=1, keepdim=True)).any(dim=0)
+        self.active = active.nonzero()[:, 0]
         self._sample(squared)
+        self.sampled_error = torch.where(active, self.sampled_error, steep * lists.value_radius)
 
     def _sample(self, squared: Float[Tensor, "T L"]) -> None:
-        """Estimate the rest, R^, and bound |E^|, from samples of all lists."""
-        lists, T = self.lists, len(self.q)
-        L, S = lists.sample_keys.shape[:2]
+        """Estimate the rest, R^, and bound |E^|, from samples of the active lists."""
+        lists, T, S = self.lists, len(self.q), self.lists.sample_keys.shape[1]
         self.share = 1 / lists.counts.clamp(1, S)
-        self.sampled = self.q.new_empty(T, L, S)  # r_j / e^(beta s)
-        curvature, spread, mean = (self.tangent.new_empty(T, L) for _ in range(3))
+        self.sampled = self.q.new_empty(T, len(self.active), S)  # r_j / e^(beta s)
+        curvature, spread, mean = (torch.zeros_like(self.tangent) for _ in range(3))
         step = max(1, PIECE // S)
-        for first in range(0, L, step):
-            some = slice(first, first + step)
+        for some, r in zip(self.active.split(step), self.sampled.split(step, dim=1), strict=True):
             x = (self.q @ lists.sample_keys[some].flatten(0, 1).T).mul_(self.beta.float()).clamp_(max=MAX_SAMPLE)
-            x, r = x.view(T, -1, S), self.sampled[:, some]
+            x = x.view(T, -1, S)
             torch.sub(torch.expm1(x), x, out=r)
-            mean[:, some] = r.sum(dim=2)
-            curvature[:, some] = mean[:, some] - x.square_().sum(dim=2) / 2
-            spread[:, some] = (r * lists.sample_radius[some]).sum(dim=2)
+            total = r.sum(dim=2)
+            mean[:, some] = total.double()
+            curvature[:, some] = (total - x.square_().sum(dim=2) / 2).double()
+            spread[:, some] = (r * lists.sample_radius[some]).sum(dim=2).double()
         self.rest = self.tangent * (squared / 2 + curvature * self.share)
         self.rest = self.rest.minimum(self.rest_high).maximum(self.rest_low)
         total = self.tangent * mean * self.share
@@ -289,24 +300,32 @@ class Moments:
         Z = read.total + weights.sum(dim=1, keepdim=True)
         y = (read.weighted + weights @ lists.value_means) / Z
         if slopes:
-            weights = self.tangent * left / Z
-            by_slope, by_sample = (self.beta * weights).float(), (self.limit * weights).float()
+            weights = (self.tangent * left / Z)[:, self.active]
+            by_slope, by_sample = (self.beta * weights).float(), (self.limit[:, self.active] * weights).float()
             step = max(1, PIECE // max(self.q.shape[1], SAMPLES))
-            for first in range(0, weights.shape[1], step):
-                some = slice(first, first + step)
-                terms = (by_slope[:, some, None] * self.q[:, None]).flatten(1) @ lists.slopes[some].flatten(0, 1)
-                sampled = (by_sample[:, some, None] * self.sampled[:, some]).flatten(1)
-                y += (terms + sampled @ lists.sample_values[some].flatten(0, 1)).double()
+            every = (x.split(step, dim=1) for x in (by_slope, by_sample, self.sampled))
+            for some, slope, sample, r in zip(self.active.split(step), *every, strict=True):
+                terms = (slope[:, :, None] * self.q[:, None]).flatten(1) @ lists.slopes[some].flatten(0, 1)
+                sampled = (sample[:, :, None] * r).flatten(1) @ lists.sample_values[some].flatten(0, 1)
+                y += (terms + sampled).double()
         return y, Z
 
-    def errors(self, read: "ReadPairs", y: Tensor, chosen: Tensor) -> tuple[Float[Tensor, "T L"], Float[Tensor, "T 1"]]:
-        """The part of each list in the bound, times Z_low, and Z_low."""
+    def errors(self, read: "ReadPairs", y: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The parts of the lists (T, L) in a, and in b; Z_low and G (T, 1)."""
         lists, left = self.lists, ~chosen
         u = lists.value_means
         distance = (y.square().sum(dim=1, keepdim=True) + u.square().sum(dim=1) - 2 * y @ u.T).clamp(min=0).sqrt()
-        uncertainty = (self.rest_high - self.rest).maximum(self.rest - self.rest_low)
-        errors = self.rest_high * lists.value_radius + self.sampled_error + uncertainty * distance
-        return errors * left, read.total + ((self.tangent + self.rest_low) * left).sum(dim=1, keepdim=True)
+        high, low = self.rest_high - self.rest, self.rest - self.rest_low
+        least = self.rest_low * lists.value_radius + self.sampled_error + low * distance
+        most = self.rest_high * lists.value_radius + self.sampled_error + high.maximum(low) * distance
+        Z_low = read.total + ((self.tangent + self.rest_low) * left).sum(dim=1, keepdim=True)
+        return least * left, most * left, Z_low, ((lists.value_radius + distance) * left).amax(dim=1, keepdim=True)
+
+    def bounds(self, read: "ReadPairs", y: Tensor, chosen: Tensor) -> Float[Tensor, " T"]:
+        """How far y^ can be from the exact answer, without rounding."""
+        least, most, Z_low, steepest = self.errors(read, y, chosen)
+        a, b = (x.sum(dim=1, keepdim=True) for x in (least, most))
+        return (a / Z_low).maximum(b / (Z_low + (b - a) / steepest.clamp(min=1e-300)))[:, 0]
 
     def rounding(self, Z: Float[Tensor, "T 1"], chosen: Tensor) -> Float[Tensor, " T"]:
         """What rounding scores and sums in float32 can add to the error."""
