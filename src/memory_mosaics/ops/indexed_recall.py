@@ -33,8 +33,8 @@ part of Z = Z_low + sum_lists (R - R_low), Z_low = Z_read + sum_lists (n e^(beta
 
     |y - y^|  <=  max(a / Z_low, b / (Z_low + (b - a) / G)).
 
-An allowance for rounding is added. Lists whose weight is negligible for all queries of a batch are not sampled, and
-have u for all values: E^ is then 0, and the sum of t_i (v_i - u), at most n e^(beta s) x max_i |v_i - u|, joins |E^|.
+No answer is longer than the longest value, so that |y - y^| is at most that and |y^|. An allowance for rounding is
+added to the smaller of the two.
 
 Letters in shapes: N pairs, D key width, V value width, L lists, T queries.
 """
@@ -54,7 +54,6 @@ BATCH = 64  # queries at a time
 PIECE = 4096  # terms of a sum in float32; sums of such sums are in float64
 ROWS = 256  # keys at a time, so that their scores stay in the cache
 READ, MORE, TOLERANCE = 4, 32, 0.03  # lists to read, more of them if that takes the bound below the tolerance
-NEGLIGIBLE = 1e-5  # of the weight of all lists, shared by all of them
 SLACK, UNIT = 2e-5, 0.02  # of scores of unit keys and queries; how far from 1 norms may be: those of bfloat16 are
 MAX_SAMPLE = 60.0  # of the exponents of sampled pairs in float32
 HEADROOM, MAX_SHARPNESS = 300.0, 500.0  # weights are from e^-700 to e^300: float64 holds them all
@@ -231,7 +230,8 @@ class Index(NamedTuple):
         done.add_lists(self, further)
         chosen |= further
         y, Z = moments.answer(done, chosen)
-        bounds = moments.bounds(done, y, chosen) + value_norm * moments.rounding(Z, chosen)
+        bounds = moments.bounds(done, y, chosen).minimum(value_norm + y.norm(dim=1))
+        bounds = bounds + value_norm * moments.rounding(Z, chosen)
         lse = (Z.log() + moments.top)[:, 0]
         return IndexedAnswer(y.float(), lse.float(), bounds.float(), done.count, bounds <= value_norm)
 
@@ -265,28 +265,24 @@ class Moments:
         self.rest_low = beta.square() * least * self.tangent * _remainder(beta * (low - s))
         gaussian = self.tangent * (squared / 2).clamp(max=HEADROOM).expm1()
         self.likely = gaussian.minimum((self.rest_low * self.rest_high).sqrt()).maximum(self.rest_low)
-        steep = self.tangent * squared.sqrt()
-        weights = self.tangent + steep + self.likely
-        active = (weights > NEGLIGIBLE / len(lists.counts) * weights.sum(dim=1, keepdim=True)).any(dim=0)
-        self.active = active.nonzero()[:, 0]
         self._sample(squared)
-        self.sampled_error = torch.where(active, self.sampled_error, steep * lists.value_radius)
 
     def _sample(self, squared: Float[Tensor, "T L"]) -> None:
-        """Estimate the rest, R^, and bound |E^|, from samples of the active lists."""
-        lists, T, S = self.lists, len(self.q), self.lists.sample_keys.shape[1]
+        """Estimate the rest, R^, and bound |E^|, from samples of all lists."""
+        lists, T = self.lists, len(self.q)
+        L, S = lists.sample_keys.shape[:2]
         self.share = 1 / lists.counts.clamp(1, S)
-        self.sampled = self.q.new_empty(T, len(self.active), S)  # r_j / e^(beta s)
-        curvature, spread, mean = (torch.zeros_like(self.tangent) for _ in range(3))
+        self.sampled = self.q.new_empty(T, L, S)  # r_j / e^(beta s)
+        curvature, spread, mean = (self.tangent.new_empty(T, L) for _ in range(3))
         step = max(1, PIECE // S)
-        for some, r in zip(self.active.split(step), self.sampled.split(step, dim=1), strict=True):
+        for first in range(0, L, step):
+            some = slice(first, first + step)
             x = (self.q @ lists.sample_keys[some].flatten(0, 1).T).mul_(self.beta.float()).clamp_(max=MAX_SAMPLE)
-            x = x.view(T, -1, S)
+            x, r = x.view(T, -1, S), self.sampled[:, some]
             torch.sub(torch.expm1(x), x, out=r)
-            total = r.sum(dim=2)
-            mean[:, some] = total.double()
-            curvature[:, some] = (total - x.square_().sum(dim=2) / 2).double()
-            spread[:, some] = (r * lists.sample_radius[some]).sum(dim=2).double()
+            mean[:, some] = r.sum(dim=2)
+            curvature[:, some] = mean[:, some] - x.square_().sum(dim=2) / 2
+            spread[:, some] = (r * lists.sample_radius[some]).sum(dim=2)
         self.rest = self.tangent * (squared / 2 + curvature * self.share)
         self.rest = self.rest.minimum(self.rest_high).maximum(self.rest_low)
         total = self.tangent * mean * self.share
@@ -300,14 +296,14 @@ class Moments:
         Z = read.total + weights.sum(dim=1, keepdim=True)
         y = (read.weighted + weights @ lists.value_means) / Z
         if slopes:
-            weights = (self.tangent * left / Z)[:, self.active]
-            by_slope, by_sample = (self.beta * weights).float(), (self.limit[:, self.active] * weights).float()
+            weights = self.tangent * left / Z
+            by_slope, by_sample = (self.beta * weights).float(), (self.limit * weights).float()
             step = max(1, PIECE // max(self.q.shape[1], SAMPLES))
-            every = (x.split(step, dim=1) for x in (by_slope, by_sample, self.sampled))
-            for some, slope, sample, r in zip(self.active.split(step), *every, strict=True):
-                terms = (slope[:, :, None] * self.q[:, None]).flatten(1) @ lists.slopes[some].flatten(0, 1)
-                sampled = (sample[:, :, None] * r).flatten(1) @ lists.sample_values[some].flatten(0, 1)
-                y += (terms + sampled).double()
+            for first in range(0, weights.shape[1], step):
+                some = slice(first, first + step)
+                terms = (by_slope[:, some, None] * self.q[:, None]).flatten(1) @ lists.slopes[some].flatten(0, 1)
+                sampled = (by_sample[:, some, None] * self.sampled[:, some]).flatten(1)
+                y += (terms + sampled @ lists.sample_values[some].flatten(0, 1)).double()
         return y, Z
 
     def errors(self, read: "ReadPairs", y: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
