@@ -2,7 +2,7 @@ r"""Recall from an index against exact recall: speed, error and bound, on keys o
 
     mosaics prepare books.jsonl --out books --tokenizer bpe --vocabulary 4096 --valid_share 0.03 --seed 1
     mosaics train books --out runs/books --model.width 128 --model.heads 2 --model.blocks 2 --model.context 256 \
-        --training.steps 600 --training.stop_at 455
+        --training.steps 600
     python experiments/stores/indexed.py runs/books books --out experiments/stores/indexed
 
 Pairs are in memory-mapped files, under --work, which a second call uses again; results are written after each kind of
