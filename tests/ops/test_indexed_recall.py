@@ -61,6 +61,16 @@ def test_every_answer_is_within_its_bound(pairs, clusters, noise, beta, read, mo
     assert (found.guaranteed == (found.bounds <= index.value_norm)).all()
 
 
+def test_a_bound_counts_what_has_not_been_read_in_the_total_too():
+    """However large the unread weight can be, it only pulls the answer towards its own values."""
+    keys, values, queries = problem(pairs=2000, noise=3.0, clusters=1, width=20)
+    index = Index.build(keys, values, lists=4)
+    for beta, most in ((10.0, 1.5), (50.0, 2.5)):
+        found = index.answers(queries, beta, read=0, more=0)
+        assert ((found.answers.double() - exact(keys, values, queries, beta)[0]).norm(dim=1) <= found.bounds).all()
+        assert (found.bounds / index.value_norm).median() < most  # it was 350 and more without
+
+
 @pytest.mark.parametrize("beta", [0.0, 1.0, 10.0, 200.0])
 def test_where_all_pairs_are_read_the_answer_is_exact(beta):
     keys, values, queries = problem()

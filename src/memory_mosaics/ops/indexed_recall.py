@@ -25,9 +25,16 @@ r_j (v_j - u). With Z^ = Z_read + sum_lists (n e^(beta s) + R^), and y^ likewise
 
     Z (y - y^) = sum_lists [ E - E^ + (R - R^) (u - y^) ],
 
-    |y - y^|  <=  sum_lists [ R_high max_i |v_i - u| + |E^| + max(R_high - R^, R^ - R_low) |u - y^| ] / Z_low,
+    Z |y - y^|  <=  sum_lists [ R max_i |v_i - u| + |E^| + |R - R^| |u - y^| ].
 
-where Z_low is Z_read + sum_lists (n e^(beta s) + R_low). An allowance for rounding is added.
+The right side is convex in every R, so that it is at most a + sum_lists g (R - R_low), with 0 <= g <= G, the largest
+max_i |v_i - u| + |u - y^|; a is its value where every R is R_low, and b the most it can be. Since the R are also a
+part of Z = Z_low + sum_lists (R - R_low), Z_low = Z_read + sum_lists (n e^(beta s) + R_low),
+
+    |y - y^|  <=  max(a / Z_low, b / (Z_low + (b - a) / G)).
+
+No answer is longer than the longest value, so that |y - y^| is at most that and |y^|. An allowance for rounding is
+added to the smaller of the two.
 
 Letters in shapes: N pairs, D key width, V value width, L lists, T queries.
 """
@@ -213,7 +220,7 @@ class Index(NamedTuple):
         count = chosen.shape[1]
         chosen.scatter_(1, moments.likely.topk(min(read, count), dim=1).indices, True)
         done.add_lists(self, chosen)
-        errors, Z_low = moments.errors(done, moments.answers(done, chosen, slopes=False)[0], chosen)
+        _, errors, Z_low, _ = moments.errors(done, moments.answers(done, chosen, slopes=False)[0], chosen)
         worst = errors.topk(min(more, count), dim=1)
         total = errors.sum(dim=1, keepdim=True)
         left = torch.cat([total, total - worst.values.cumsum(dim=1)], dim=1)  # with 0, 1, 2 ... more lists read
@@ -223,8 +230,8 @@ class Index(NamedTuple):
         done.add_lists(self, further)
         chosen |= further
         y, Z = moments.answers(done, chosen)
-        errors, Z_low = moments.errors(done, y, chosen)
-        bounds = errors.sum(dim=1) / Z_low[:, 0] + value_norm * moments.rounding(Z, chosen)
+        bounds = moments.bounds(done, y, chosen).minimum(value_norm + y.norm(dim=1))
+        bounds = bounds + value_norm * moments.rounding(Z, chosen)
         lse = (Z.log() + moments.top)[:, 0]
         return IndexedAnswer(y.float(), lse.float(), bounds.float(), done.count, bounds <= value_norm)
 
@@ -299,14 +306,22 @@ class Moments:
                 y += (terms + sampled @ lists.sample_values[some].flatten(0, 1)).double()
         return y, Z
 
-    def errors(self, read: "ReadPairs", y: Tensor, chosen: Tensor) -> tuple[Float[Tensor, "T L"], Float[Tensor, "T 1"]]:
-        """The part of each list in the bound, times Z_low, and Z_low."""
+    def errors(self, read: "ReadPairs", y: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The parts of the lists (T, L) in a, and in b; Z_low and G (T, 1)."""
         lists, left = self.lists, ~chosen
         u = lists.value_means
         distance = (y.square().sum(dim=1, keepdim=True) + u.square().sum(dim=1) - 2 * y @ u.T).clamp(min=0).sqrt()
-        uncertainty = (self.rest_high - self.rest).maximum(self.rest - self.rest_low)
-        errors = self.rest_high * lists.value_radius + self.sampled_error + uncertainty * distance
-        return errors * left, read.total + ((self.tangent + self.rest_low) * left).sum(dim=1, keepdim=True)
+        high, low = self.rest_high - self.rest, self.rest - self.rest_low
+        least = self.rest_low * lists.value_radius + self.sampled_error + low * distance
+        most = self.rest_high * lists.value_radius + self.sampled_error + high.maximum(low) * distance
+        Z_low = read.total + ((self.tangent + self.rest_low) * left).sum(dim=1, keepdim=True)
+        return least * left, most * left, Z_low, ((lists.value_radius + distance) * left).amax(dim=1, keepdim=True)
+
+    def bounds(self, read: "ReadPairs", y: Tensor, chosen: Tensor) -> Float[Tensor, " T"]:
+        """How far y^ can be from the exact answer, without rounding."""
+        least, most, Z_low, steepest = self.errors(read, y, chosen)
+        a, b = (x.sum(dim=1, keepdim=True) for x in (least, most))
+        return (a / Z_low).maximum(b / (Z_low + (b - a) / steepest.clamp(min=1e-300)))[:, 0]
 
     def rounding(self, Z: Float[Tensor, "T 1"], chosen: Tensor) -> Float[Tensor, " T"]:
         """What rounding scores and sums in float32 can add to the error."""
