@@ -142,10 +142,10 @@ class Decoder:
         self.release = finalize(self, idle.append, (key, tensors, self.replay))
 
     def _forward(self) -> None:
-        """Process self.tokens. Logits change in place, and on CUDA the state too once it has a fixed capacity."""
+        """Process self.tokens. Logits change in place, and so does the state once it has a fixed capacity."""
         features, state = self.model.features(self.model.embedding(self.tokens), self.state, block_fn=self.block_fn)
         self.logits.copy_(self.model.logits(features[:, -1]))
-        if self.capacity and self.device.type == "cuda":  # a graph reads and writes the same tensors at every step
+        if self.capacity:
             _overwrite(self.state, state)
         else:
             self.state = state

@@ -164,7 +164,7 @@ def test_a_shift_is_that_of_the_definition_in_values_and_gradients(time, causal_
         assert_close(fast, slow, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("lengths", [(20, 20), (20, 13), (0, 0)], ids=str)
+@pytest.mark.parametrize("lengths", [(20, 20), (20, 13), (0, 0), (-3, -3)], ids=str)
 @pytest.mark.parametrize("window", [None, 7])
 @pytest.mark.parametrize("padded", [False, True])
 def test_one_query_reads_the_stored_pairs_of_a_fixed_capacity(lengths, window, padded):
@@ -174,7 +174,7 @@ def test_one_query_reads_the_stored_pairs_of_a_fixed_capacity(lengths, window, p
     found = recall(queries, keys, values, sharpness, **options)
     for row, length in enumerate(lengths):
         start = 0 if window is None else max(length - window, 0)
-        one = slice(row, row + 1), slice(start, length)
+        one = slice(row, row + 1), slice(start, max(length, 0))
         expected, _ = reference(queries[row : row + 1], keys[one], values[one], sharpness, key_padding_mask=mask[one])
         assert_close(found[row : row + 1], expected)
 

@@ -110,7 +110,7 @@ def recall(
     time = queries.shape[1]
     count = None if lengths is None or can_use_triton(queries, keys, values) else host_count(lengths)
     if count is not None and causal_offset is None:  # nothing is read beyond what is stored, and no mask is needed
-        stored = slice(0 if window is None else max(count - window, 0), count)
+        stored = slice(0 if window is None else max(count - window, 0), max(count, 0))
         keys, values, lengths, window = keys[:, stored], values[:, stored], None, None
         key_padding_mask = None if key_padding_mask is None else key_padding_mask[:, stored]
         if key_padding_mask is not None and key_padding_mask.all():
