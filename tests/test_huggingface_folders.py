@@ -164,7 +164,7 @@ def test_a_model_loads_in_bfloat16_with_its_scales_in_float32(name: str, tmp_pat
 
 @pytest.mark.parametrize("mixer", MIXERS.values(), ids=[name.replace(" ", "-") for name in MIXERS])
 def test_every_mixer_reads_in_every_dtype_and_generates(mixer: MixerConfig, tmp_path: Path):
-    sizes = {"vocabulary": SIZE["vocabulary"], "width": WIDTH, "blocks": 1}
+    sizes = {"vocabulary": SIZE["vocabulary"], "width": WIDTH, "blocks": 2}
     config = LanguageModelConfig(sequence_mixer=mixer, channel_mixer=MLPConfig(), **sizes)
     MosaicForCausalLM(MosaicConfig(language_model=to_plain(config))).save_pretrained(tmp_path)
     ids, logits = tokens(2, 7), {}
@@ -184,7 +184,7 @@ def test_every_mixer_reads_in_every_dtype_and_generates(mixer: MixerConfig, tmp_
             assert_close(loss, next_token_loss(logits[dtype][:, :-1], ids[:, 1:]), rtol=1e-12, atol=0)
             assert_close(torch.cat([first.logits, *rest], dim=1), logits[dtype], rtol=1e-10, atol=1e-10)
             assert same_weights(checkpoint.load(tmp_path, dtype=dtype), loaded.language_model)
-        if dtype == torch.bfloat16:  # beside float32, of scales and of what is accumulated
+        if dtype in (torch.bfloat16, torch.float16):  # beside float32, of scales and of what is accumulated
             assert loaded.generate(ids, **GREEDY | {"max_new_tokens": 3}).shape == (2, 7 + 3)
     assert_close(logits[torch.float32].double(), logits[torch.float64], rtol=1e-3, atol=1e-3)
 

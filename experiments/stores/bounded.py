@@ -121,7 +121,7 @@ def main(
     for trained in iter_models(unique_names(runs), device=torch_device):
         trained.check_tokenizer_of(corpus)
         trained.model.eval().empty_state(StorePolicy(kind="window", capacity=capacity))  # refuses one without memories
-        described = describe_model(trained) | {"fingerprint": trained.fingerprint[:12]}
+        described = describe_model(trained) | {"fingerprint": trained.fingerprint()[:12]}
         record = measured.setdefault(trained.name, described)
         if record["fingerprint"] != described["fingerprint"]:
             raise UserError(f"{out} was measured with another model named {trained.name}; name another --out")
@@ -331,7 +331,7 @@ def slots(subject: Subject, done: dict[str, Any]) -> Found:
 def _slot_file(subject: Subject, store: str) -> Path:
     """The memory file of the training text with such a store, which stays in the folder for work."""
     tokens = load_tokens(subject.model, subject.corpus.tokens("train"), 0, subject.settings["slot_tokens"]).cpu()
-    key = f"{subject.trained.fingerprint[:12]}-{len(tokens)}"
+    key = f"{subject.trained.fingerprint()[:12]}-{len(tokens)}"
     whole, file = (subject.work / f"{key}-{name.replace(':', '-')}.memory" for name in (EXACT, store))
     if not whole.exists():
         subject.work.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -277,9 +276,8 @@ class LoadedModel:
             raise UserError(f"{folder}: its tokenizer has {sizes}; they do not belong together")
         return cls(name or Path(os.path.abspath(run)).name, folder, model, tokenizer)
 
-    @cached_property
     def fingerprint(self) -> str:
-        """A checksum of the weights, the configuration and the tokenizer, computed once."""
+        """A checksum of the weights, the configuration and the tokenizer, as they are now."""
         digest = hashlib.sha256(json.dumps(to_plain(self.model.config), sort_keys=True).encode())
         digest.update(self.tokenizer.fingerprint.encode())
         for name, weight in self.model.state_dict().items():

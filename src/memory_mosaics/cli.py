@@ -226,6 +226,11 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _flush_output() -> None:
+    if sys.stdout is not None:  # it is closed: `mosaics info NAME >&-`
+        sys.stdout.flush()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 2 for a user's mistake, 130 after Ctrl-C."""
     arguments = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
@@ -240,14 +245,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with within_memory("these sizes do not fit this machine; choose smaller ones"):
             results = auto_cli(commands, args=arguments, **options)
-        sys.stdout.flush()
+        _flush_output()
     except BrokenPipeError:  # the reader, `head` say, has what it wants
         _discard_output()
         return 0
     except (UserError, OSError) as error:
         print(f"mosaics: {one_line(error)}", file=sys.stderr)
         try:
-            sys.stdout.flush()
+            _flush_output()
         except OSError:  # a full disk: Python would report it again at exit, and exit with 120
             _discard_output()
         return 2

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field, replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NoReturn, cast, no_type_check
 
@@ -264,9 +264,8 @@ class MosaicPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["Block"]  # noqa: RUF012
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
     _new_weights = ()  # those that a checkpoint of a language model lacks
-    accepts_loss_kwargs = (
-        False  # the losses of Hugging Face's heads are means over a batch, which Trainer then averages
-    )
+    # The losses of Hugging Face's heads are means over a batch, which Trainer then averages.
+    accepts_loss_kwargs = False
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
@@ -283,7 +282,10 @@ class MosaicPreTrainedModel(PreTrainedModel):
         loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
         model, report = loaded
         if not (lenient or given):
-            new = () if cls.__name__ in (model.config.architectures or ()) else cls._new_weights
+            fresh = cls.__name__ not in (model.config.architectures or ()) and {*cls._new_weights} <= {
+                *report["missing_keys"]
+            }
+            new = cls._new_weights if fresh else ()
             for kind in ("missing_keys", "unexpected_keys"):
                 if names := sorted({*report[kind]} - {*new}):
                     where = f"{pretrained_model_name_or_path}: {kind.replace('_', ' ')} {', '.join(names[:3])}"
@@ -471,6 +473,7 @@ class MosaicForCausalLM(MosaicModel, GenerationMixin):
         if generation_config.use_cache:
             model_kwargs.setdefault("past_key_values", MosaicCache())
 
+    @wraps(GenerationMixin.prepare_inputs_for_generation)  # transformers looks its parameters up
     def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> Any:
         """Return the keywords of a step of `generate`, which leaves the tokenizer of `stop_strings` among them."""
         kwargs.pop("tokenizer", None)

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from functools import lru_cache, partial
 from math import inf, prod
 from typing import Any, ClassVar, Literal
@@ -265,11 +265,13 @@ def weight_shapes(config: LanguageModelConfig) -> dict[str, tuple[int, ...]]:
 
 def weight_count(config: LanguageModelConfig) -> int:
     """Number of parameters of a model, without building it."""
-    try:
-        hash(config)
-    except TypeError:  # a part of someone else's that is not frozen
-        return _count_weights(config)
-    return _remembered_count(config)
+    return (_cached_weight_count if _is_fixed(config) else _count_weights)(config)
+
+
+def _is_fixed(config: Any) -> bool:
+    """Whether all parts are of this package: those of a user may change, or build another module, under one name."""
+    parts = [value for value in vars(config).values() if is_dataclass(value)]
+    return type(config).__module__.startswith("memory_mosaics.") and all(map(_is_fixed, parts))
 
 
 def _count_weights(config: LanguageModelConfig) -> int:
@@ -277,7 +279,7 @@ def _count_weights(config: LanguageModelConfig) -> int:
 
 
 # Counting takes as long as building a small model does, and it is done several times for each.
-_remembered_count = lru_cache(maxsize=1024)(_count_weights)
+_cached_weight_count = lru_cache(maxsize=1024)(_count_weights)
 
 
 def _check_memory(config: LanguageModelConfig) -> None:

@@ -109,9 +109,9 @@ class Memory:
                 raise UserError(f"{self.file} holds {counts}; finish it with mosaics read")
         return self
 
-    def check_model(self, trained: LoadedModel) -> None:
-        """Refuse the memory of another model, or of the same with another tokenizer, and tokens that it lacks."""
-        if (mine := trained.fingerprint) != self.model:
+    def check_model(self, trained: LoadedModel, mine: str) -> None:
+        """Refuse the memory of another model than this one, whose fingerprint is `mine`, and tokens that it lacks."""
+        if mine != self.model:
             raise UserError(
                 f"{self.file} is a memory of model {self.model[:12]}, and {trained.folder} is model {mine[:12]}; "
                 "read the text with it: mosaics read"
@@ -200,6 +200,7 @@ def read(
     if not isinstance(mixer, RetrievalMixer) or mixer.memory_info().peek in (None, 0):
         raise UserError(f"{trained.name} has no contextual memories, and a memory file is made of their pairs")
     visibility = tuple((each.delay, each.window) for each in mixer.memory_info().visibility)
+    fingerprint = trained.fingerprint() if memory is None else memory.model
     for at in range(start, len(tokens), CHUNK):
         part = tokens[None, at : at + CHUNK].to(model.embedding.weight.device)
         with torch.no_grad():
@@ -210,7 +211,7 @@ def read(
             carry=list(carried(state)),
             tokens=tokens[:done].int(),
             texts=[text | {"tokens": len(tokens), "read": done, "start": 0}],
-            model=trained.fingerprint,
+            model=fingerprint,
             visibility=visibility,
         )
 
@@ -243,9 +244,9 @@ def union(memories: Sequence[Memory]) -> Memory:
 
 def load_memories(trained: LoadedModel, files: Sequence[Path], store: str | None = None) -> Memory:
     """The union of the memories in files, which must be of this model, with such a store."""
-    memories = [Memory.load(file) for file in files]
+    memories, fingerprint = [Memory.load(file) for file in files], trained.fingerprint()
     for memory in memories:
-        memory.check_model(trained)
+        memory.check_model(trained, fingerprint)
     memory = union(memories)
     return memory if store is None else memory.trim(StorePolicy.parse(store), trained.model.embedding.weight.device)
 
@@ -258,7 +259,7 @@ def start_state(trained: LoadedModel, files: Sequence[Path], store: str | None =
 def start_with_memory(
     trained: LoadedModel, files: Sequence[Path], store: str | None = None
 ) -> tuple[State | None, Memory | None]:
-    """The same, and what the model remembers: None without files."""
+    """Return the start state, and the memory that it comes from: None without files."""
     if not files:
         return trained.model.empty_state(None if store is None else StorePolicy.parse(store)), None
     memory = load_memories(trained, files, store)

@@ -42,6 +42,8 @@ QUICK = "MOSAICS_QUICK"  # an environment variable: if it is set, sizes are at m
 QUICK_SIZES = {"count": 600, "windows": 2, "sequences": 2, "training.steps": 2, "training.batch": 2}
 QUICK_SIZES |= {"training.evaluate_windows": 2, "steps": 2, "epochs": 1, "held_out": 32, "story_count": 300}
 SYNONYMS = {"lr": "learning_rate", "batch_size": "batch", "max_steps": "steps", "max_iters": "steps"}  # of others
+SYNONYMS |= {"n_layer": "blocks", "n_layers": "blocks", "n_head": "heads", "n_heads": "heads", "block_size": "context"}
+SYNONYMS |= dict.fromkeys(("n_embd", "d_model", "hidden_size"), "width")
 SYNONYMS |= dict.fromkeys(("max_new_tokens", "max_tokens", "max_length", "num_tokens"), "length")
 LOAD_YAML = get_loader("yaml")
 
@@ -294,7 +296,8 @@ def near_flag(flag: str, flags: list[str]) -> str:
     name = SYNONYMS.get(name, name)
     if same := [each for each in flags if each[2:].rpartition(".")[2] == name]:
         return f"did you mean {join_or(same)}?"
-    return did_you_mean(flag[:2] + flag[2:].replace("-", "_"), flags, otherwise=" ")
+    hint = did_you_mean(flag[2:].replace("-", "_"), [each[2:] for each in flags], otherwise=" ")
+    return hint.replace("did you mean ", "did you mean --")
 
 
 DEFAULTS = PlainParser(add_help=False, exit_on_error=False)  # of flags that set the defaults of others

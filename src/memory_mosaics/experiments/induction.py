@@ -29,7 +29,7 @@ from memory_mosaics.config import MAX_SEED, MAX_SIZE
 from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments.grid import Grid
 from memory_mosaics.experiments.report import text_table
-from memory_mosaics.experiments.runner import load_packaged, prepare, report, run_grid
+from memory_mosaics.experiments.runner import load_packaged, prepare, report, train_and_collect
 from memory_mosaics.extractors import TapsConfig
 from memory_mosaics.language_model import LanguageModelConfig
 from memory_mosaics.memory import ContextualMemoryConfig
@@ -97,7 +97,7 @@ def run(
         required_fields=("curve", "parameters", "final", "seconds"),
         quiet=False,
     )
-    common, finished = run_grid(grid)
+    common, finished = train_and_collect(grid)
     results |= common | {"models": {}}
     for run in finished:
         about = {"label": LABELS[run["name"]], "blocks": configs[run["name"]].blocks, "seeds": []}

@@ -79,7 +79,7 @@ def read(run: Path, text: Path, *, out: Path, store: str = "exact", device: str 
 def _begun(out: Path, trained: LoadedModel, text: dict[str, Any], policy: AnyPolicy | None) -> Memory:
     """The memory of the beginning of the same text, or an error: a file of something else is not overwritten."""
     memory, remedy = Memory.load(out), "name another --out, or remove it first"
-    memory.check_model(trained)
+    memory.check_model(trained, trained.fingerprint())
     if len(memory.texts) != 1 or any(memory.texts[0][name] != value for name, value in text.items()):
         names = ", ".join(one["name"] for one in memory.texts)
         raise UserError(f"{out} holds another text, {names}, not this {text['name']}; {remedy}")

@@ -24,7 +24,7 @@ from memory_mosaics.errors import UserError, check_range
 from memory_mosaics.experiments.grid import Grid
 from memory_mosaics.experiments.outcomes import Outcome
 from memory_mosaics.experiments.report import text_table
-from memory_mosaics.experiments.runner import load_packaged, prepare, report, run_grid
+from memory_mosaics.experiments.runner import load_packaged, prepare, report, train_and_collect
 from memory_mosaics.ops.recall import merge, recall_with_lse
 from memory_mosaics.runtime import RuntimeConfig, start_runtime
 from memory_mosaics.shapes import Float
@@ -104,7 +104,7 @@ def run(
         required_fields=FIELDS,
         quiet=False,
     )
-    common, finished = run_grid(grid)
+    common, finished = train_and_collect(grid)
     results |= common | {"networks": {str(run["heads"]): {name: run[name] for name in FIELDS} for run in finished}}
     report(results, out, table(results), drawable=bool(results["networks"]))
     if results["failed"] and not results["networks"]:

@@ -184,7 +184,7 @@ def run_grids(
     return done and not errors(grids)
 
 
-def run_grid(grid: Grid) -> tuple[dict[str, Any], list[Outcome]]:
+def train_and_collect(grid: Grid) -> tuple[dict[str, Any], list[Outcome]]:
     """Train the runs of a grid in this process; return what results.json has of all, and the outcomes that finished."""
     done = run_grids([grid])
     outcomes = [one for run in grid.runs if (one := grid.outcome(grid.folder(run)))]

@@ -73,7 +73,7 @@ function show(button, taskName, name) {
   add("model", JSON.stringify(task.setup.model));
   add("training", JSON.stringify(task.setup.training));
   detail.replaceChildren(element("h2", {}, `${record.label} on ${taskName}`),
-    element("p", {}, `${task.metric} on the validation examples at the steps of training, one line per seed`),
+    element("p", {}, `${task.metric} on the validation examples during training, one line per seed`),
     plot(task, record), facts);
 }
 
