@@ -104,6 +104,8 @@ def test_a_value_of_another_type_is_an_error_that_names_the_type(arguments, mess
     ("arguments", "message"),
     [
         ("train c --steps 10", "unrecognized arguments: --steps 10; did you mean --training.steps?"),
+        ("moons --lr 1", "unrecognized arguments: --lr 1 (see"),
+        ("train c --model.n_layers 2", "unrecognized arguments: --model.n_layers 2; did you mean --model.blocks?"),
         ("train c --training.lr 1", "unrecognized arguments: --training.lr 1; did you mean --training.learning_rate?"),
         ("train c --batch-size 8", "unrecognized arguments: --batch-size 8; did you mean --training.batch?"),
         ("train c --presett tiny", "unrecognized arguments: --presett tiny; did you mean --preset?"),

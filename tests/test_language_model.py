@@ -457,3 +457,11 @@ def test_weights_of_parts_without_a_hash_are_counted_each_time():
     count = weight_count(config)
     widths.append(5)
     assert weight_count(config) == count + 2 * 4 * 5 == parameter_count(LanguageModel(config))["total"]
+
+
+def test_weights_are_counted_again_where_a_part_builds_another_module(monkeypatch):
+    config = LanguageModelConfig(vocabulary=7, width=4, blocks=2, sequence_mixer=MapsConfig(widths=(3,)))
+    count = weight_count(config)
+    wider = lambda self, width, **_: torch.nn.ModuleList([torch.nn.Linear(width, 8, bias=False)])  # noqa: E731
+    monkeypatch.setattr(MapsConfig, "build", wider)
+    assert weight_count(config) == count + 2 * 4 * 5

@@ -473,11 +473,11 @@ class MosaicForCausalLM(MosaicModel, GenerationMixin):
         if generation_config.use_cache:
             model_kwargs.setdefault("past_key_values", MosaicCache())
 
-    @wraps(GenerationMixin.prepare_inputs_for_generation)  # transformers looks its parameters up
-    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> Any:
+    @wraps(cast(Any, GenerationMixin).prepare_inputs_for_generation)  # transformers looks its parameters up
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         """Return the keywords of a step of `generate`, which leaves the tokenizer of `stop_strings` among them."""
         kwargs.pop("tokenizer", None)
-        return super().prepare_inputs_for_generation(*args, **kwargs)
+        return super().prepare_inputs_for_generation(*args, **kwargs)  # type: ignore[misc]
 
     @property
     def base_model(self) -> MosaicModel:
@@ -514,8 +514,8 @@ class MosaicForQuestionAnswering(GenericForQuestionAnswering, MosaicPreTrainedMo
     """A MosaicModel and an affine map from each of its hidden states to the start and the end of an answer."""
 
     _new_weights = ("qa_outputs.weight", "qa_outputs.bias")
-    get_input_embeddings = MosaicPreTrainedModel.get_input_embeddings
-    set_input_embeddings = MosaicPreTrainedModel.set_input_embeddings
+    get_input_embeddings = cast(Any, MosaicPreTrainedModel.get_input_embeddings)
+    set_input_embeddings = cast(Any, MosaicPreTrainedModel.set_input_embeddings)
 
 
 def _check_folder(folder: Path, kwargs: dict[str, Any], wanted: str, *, lenient: bool) -> None:

@@ -110,11 +110,11 @@ def moons_attention(results: dict[str, Any]) -> "Figure":
     for axes, (title, weights) in zip(panels, maps, strict=True):
         last = len(weights) * results["settings"]["attention_stride"]
         extent = (0, last, last, 0)
-        image = axes.imshow(weights, cmap="Blues", vmin=0, vmax=highest, extent=extent, interpolation="nearest")
+        axes.imshow(weights, cmap="Blues", vmin=0, vmax=highest, extent=extent, interpolation="nearest")
         axes.set_title(title, fontsize=9)
         axes.set_xlabel("stored at observation")
     panels[0].set_ylabel("asked at observation")
-    figure.colorbar(image, ax=panels, shrink=0.7, label="weight")
+    figure.colorbar(panels[-1].images[0], ax=panels, shrink=0.7, label="weight")
     return figure
 
 
