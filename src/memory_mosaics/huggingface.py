@@ -282,10 +282,8 @@ class MosaicPreTrainedModel(PreTrainedModel):
         loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
         model, report = loaded
         if not (lenient or given):
-            fresh = cls.__name__ not in (model.config.architectures or ()) and {*cls._new_weights} <= {
-                *report["missing_keys"]
-            }
-            new = cls._new_weights if fresh else ()
+            other_class = cls.__name__ not in (model.config.architectures or ())
+            new = cls._new_weights if other_class and {*cls._new_weights} <= {*report["missing_keys"]} else ()
             for kind in ("missing_keys", "unexpected_keys"):
                 if names := sorted({*report[kind]} - {*new}):
                     where = f"{pretrained_model_name_or_path}: {kind.replace('_', ' ')} {', '.join(names[:3])}"

@@ -292,11 +292,12 @@ class Parser(Arguments, ArgumentParser):
 
 def near_flag(flag: str, flags: list[str]) -> str:
     """Suggest the flag that was meant: `--lr` is --training.learning_rate."""
-    name = flag[2:].replace("-", "_").rpartition(".")[2]
+    path = flag[2:].replace("-", "_")
+    name = path.rpartition(".")[2]
     name = SYNONYMS.get(name, name)
     if same := [each for each in flags if each[2:].rpartition(".")[2] == name]:
         return f"did you mean {join_or(same)}?"
-    hint = did_you_mean(flag[2:].replace("-", "_"), [each[2:] for each in flags], otherwise=" ")
+    hint = did_you_mean(path, [each[2:] for each in flags], otherwise=" ")
     return hint.replace("did you mean ", "did you mean --")
 
 
